@@ -1,0 +1,62 @@
+# Every target works from a fresh clone: it first makes .venv from the locked, hashed dependencies.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+STAMP := $(VENV)/.installed
+DATA ?= ../shared/data
+ARGS ?=
+
+# python3.11 where there is one, else a python3 that is 3.11.
+PYTHON ?= $(shell for candidate in python3.11 python3; do \
+	"$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
+	&& { command -v "$$candidate"; break; }; done)
+
+.PHONY: help setup demo real test lint up lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP) ## make .venv with the locked dependencies and the command .venv/bin/backstop
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 with its venv module is needed (or: make PYTHON=/path/to/python3.11)" >&2; exit 1; }
+	@echo "setup: $(PYTHON) -> $(VENV)"
+	@test -x $(VENV)/bin/pip || "$(PYTHON)" -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+	@echo "setup: done; the command is $(VENV)/bin/backstop"
+
+demo: setup ## a whole rollout in fast motion, on made-up clusters
+	@$(VENV)/bin/backstop demo $(ARGS)
+
+real: setup ## the same arithmetic on public data: make real DATA=directory
+	@$(VENV)/bin/python examples/real.py --data "$(DATA)" $(ARGS)
+
+test: setup ## all tests (ARGS="-k name" for some)
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+lint: setup ## ruff, mypy and the import contracts
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+up: setup ## Temporal, its UI and a worker on this machine
+	@$(VENV)/bin/backstop up $(ARGS)
+
+# Hashes are of every published file, so the locks serve every platform; no index is written into them.
+COMPILE = $(VENV)/bin/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(UPGRADE) pyproject.toml
+
+lock: setup ## remake both locks from pyproject.toml (UPGRADE=--upgrade for newer versions)
+	$(COMPILE) --group build --group dev -o requirements-dev.lock
+	$(COMPILE) --group build -c requirements-dev.lock -o requirements.lock
+	@! grep -nE '://|^ *--(index|extra-index|find-links|trusted-host)' requirements.lock requirements-dev.lock
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

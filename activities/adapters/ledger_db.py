@@ -1,0 +1,232 @@
+"""The ledger's database: its address, its transactions, and its errors in our words.
+
+SQLite writes take the whole database at their start (BEGIN IMMEDIATE), so nothing that was read can have
+changed before it is written; readers go on beside them (WAL). PostgreSQL writes lock the cluster's row.
+Readers see one moment on both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy import event, exc
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlmodel import Session
+
+from models.errors import BadInput, Refusal, Unavailable
+
+PATIENCE = timedelta(seconds=30)
+"""How long a write waits for another one before the ledger counts as unavailable."""
+
+NOT_MIGRATED = "the ledger has no tables, or older ones: run its migrations (backstop migrate)"
+_MIGRATION_LOCK = 0x6261636B73746F70  # "backstop" in ASCII
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def database_url(url: str) -> sa.URL:
+    """The address with the driver that Backstop brings along.
+
+    Errors: BadInput for anything but PostgreSQL or a SQLite file; never shows a password.
+    """
+    try:
+        parsed = sa.make_url(url)
+    except (exc.ArgumentError, ValueError):
+        raise BadInput("the ledger's URL is not a database URL (for example sqlite:///ledger.db)") from None
+    if parsed.drivername in {"postgres", "postgresql", "postgresql+psycopg"}:
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername not in {"sqlite", "sqlite+pysqlite"}:
+        raise BadInput(f"the ledger's URL names {parsed.drivername!r}: it must be sqlite or postgresql")
+    if not parsed.database or parsed.database == ":memory:":
+        raise BadInput("the ledger's URL names no file: a book in memory is lost with its process")
+    return parsed
+
+
+def upgrade(url: str) -> None:
+    """The schema stands at the newest revision. Safe to run again, and from several places at once."""
+    config = Config()
+    migrations = Path(__file__).with_name("migrations")
+    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
+    engine = make_engine(url, PATIENCE)
+    try:
+        with translated(), engine.execution_options(backstop_writes=True).begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    except CommandError:
+        raise Refusal("the ledger was made by a newer Backstop: this one must not write to it") from None
+    finally:
+        engine.dispose()
+
+
+def make_engine(url: str, patience: timedelta) -> sa.Engine:
+    """An engine whose connections are ready for threads. It does not connect yet."""
+    parsed = database_url(url)
+    if parsed.drivername == "postgresql+psycopg":
+        # Milliseconds, by SET, so that options in the URL stay as they are.
+        engine = sa.create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=20)
+        _on_connect(engine, [f"SET lock_timeout = {int(patience.total_seconds() * 1000)}"])
+        return engine
+    waits = {"timeout": patience.total_seconds(), "check_same_thread": False, "isolation_level": None}
+    engine = sa.create_engine(parsed, pool_size=10, max_overflow=20, connect_args=waits)
+    # synchronous stays FULL: a receipt that was handed out must survive a power cut.
+    _on_connect(engine, ["PRAGMA foreign_keys = ON", "PRAGMA journal_mode = WAL"])
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        # The driver would begin a write only at its first UPDATE, after what it read has aged.
+        writes = connection.get_execution_options().get("backstop_writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _on_connect(engine: sa.Engine, statements: Sequence[str]) -> None:
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        for statement in statements:
+            cursor.execute(statement)
+        cursor.close()
+        if hasattr(connection, "autocommit") and not connection.autocommit:
+            connection.commit()  # psycopg opened a transaction for the SET
+
+
+class Database:
+    """Transactions on the ledger. Thread-safe; sessions are not handed between threads."""
+
+    def __init__(self, url: str, now: Clock = utc_now, patience: timedelta = PATIENCE) -> None:
+        self.now = now
+        self._engine = make_engine(url, patience)
+        self._writes = self._engine.execution_options(backstop_writes=True)
+        self._reads = self._engine
+        if self._engine.dialect.name == "postgresql":
+            self._reads = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """Everything read inside is of one moment."""
+        with translated(), Session(self._reads) as session:
+            yield session
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """What is written inside lands whole, or not at all where an error leaves it."""
+        with translated(), Session(self._writes) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def one_at_a_time(session: Session, what: str) -> None:
+    """Until this transaction ends nobody else does `what`. SQLite has one writer anyhow."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(f"backstop {what}"))))
+
+
+def store(session: Session, table: type[Any], rows: Sequence[dict[str, Any]]) -> None:
+    """The rows are in the table, in place of those with their keys. Rows must not share a key."""
+    if not rows:
+        return
+    insert = _insert(session, table)
+    key = [column.name for column in sa.inspect(table).primary_key]
+    others = {name: insert.excluded[name] for name in rows[0] if name not in key}
+    _in_bulk(session, insert.on_conflict_do_update(index_elements=key, set_=others), rows)
+
+
+def keep(session: Session, table: type[Any], rows: Sequence[dict[str, Any]]) -> None:
+    """Rows with these keys are in the table: those that were there stay as they were."""
+    if rows:
+        _in_bulk(session, _insert(session, table).on_conflict_do_nothing(), rows)
+
+
+def add(session: Session, table: type[Any], rows: Sequence[dict[str, Any]]) -> None:
+    """New rows, many at a time. Errors as for any insert, of a row that exists for example."""
+    if rows:
+        _in_bulk(session, sa.insert(table), rows)
+
+
+def _insert(session: Session, table: type[Any]) -> Any:
+    dialect = session.get_bind().dialect.name
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+
+
+def _in_bulk(session: Session, statement: Any, rows: Sequence[dict[str, Any]]) -> None:
+    connection = session.connection()
+    if connection.dialect.name == "postgresql":
+        # With RETURNING a thousand rows travel in one statement; without, in one each.
+        statement = statement.returning(sa.literal_column("1"))
+    connection.execute(statement, rows)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """The database's errors leave as ours: no SQL, no address and no password in the sentence.
+
+    What is left as it was is our own bug.
+    """
+    try:
+        yield
+    except exc.TimeoutError:
+        raise Unavailable("the ledger is busy: no connection came free in time") from None
+    except exc.DBAPIError as error:
+        ours = _in_our_words(error)
+        if ours is None:
+            raise
+        raise ours from None
+
+
+_RESERVED = "reserved: "  # how the triggers' reasons begin
+_QUOTED_REASON = re.compile(r"(?:JSON path error near|bad JSON path:) '(reserved: .*)'$", re.DOTALL)
+
+
+def _in_our_words(error: exc.DBAPIError) -> Exception | None:
+    reason = _reason_of_a_trigger(error.orig)
+    if reason is not None:
+        return Refusal(reason)
+    sqlstate: str | None = getattr(error.orig, "sqlstate", None)
+    text = str(error.orig)
+    if sqlstate == "42P01" or text.startswith(("no such table", "no such column")):
+        return Refusal(NOT_MIGRATED)
+    if isinstance(error, exc.DataError | exc.IntegrityError):
+        return BadInput(f"the ledger refuses a value ({_broken_rule(error.orig)})")
+    if sqlstate is None and "locked" in text:
+        return Unavailable("the ledger is locked by another writer")
+    lost = isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated
+    if lost or sqlstate == "25006":  # read-only: a standby took over
+        return Unavailable(f"the ledger's database did not answer ({type(error.orig).__name__})")
+    return None
+
+
+def _reason_of_a_trigger(cause: BaseException | None) -> str | None:
+    diagnosis = getattr(cause, "diag", None)
+    if diagnosis is not None:
+        refused = diagnosis.constraint_name == "reservation"
+        return str(diagnosis.message_primary).removeprefix(_RESERVED) if refused else None
+    text = str(cause)
+    if quoted := _QUOTED_REASON.search(text):
+        text = quoted[1].replace("''", "'")
+    return text.removeprefix(_RESERVED) if text.startswith(_RESERVED) else None
+
+
+def _broken_rule(cause: BaseException | None) -> str:
+    """By the name the schema gives it; never the values."""
+    diagnosis = getattr(cause, "diag", None)
+    if diagnosis is not None:
+        return str(diagnosis.constraint_name or type(cause).__name__)
+    return str(cause)  # SQLite names the rule and no values

@@ -1,0 +1,246 @@
+"""What the ledger knows of the world: health and usage samples, declared windows.
+
+Exporters may write the sample tables by plain SQL. None of it moves a cluster's generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import aliased
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger_db import Database, store
+from models.base import duration_text
+from models.capacity import Island
+from models.effects import HealthSample, TeamUsage, UsageReading
+from models.errors import BadInput
+from models.fleet import Window, WindowKind
+from models.tables import HealthRow, IslandRow, QuotaRow, UsageRow, WindowRow
+
+ENOUGH_SAMPLES = 20
+"""From here on one in twenty may lie above the 95th percentile, and nearest-rank is not the maximum."""
+
+
+class LedgerHealth:
+    """HealthPort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
+        with self._database.reading() as session:
+            return latest_health(session, clusters)
+
+    def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
+        """The samples are stored, marked with their source; answers how many rows.
+
+        Errors: BadInput for a cluster or an island that the ledger does not have; nothing is stored then.
+        """
+        rows = {
+            (sample.cluster, island.name, sample.at): health_row(sample.cluster, island, sample.at, actor)
+            for sample in samples
+            for island in sample.islands
+        }
+        with self._database.writing() as session:
+            _refuse_unknown_islands(session, {(cluster, island) for cluster, island, _ in rows})
+            store(session, HealthRow, list(rows.values()))
+        return len(rows)
+
+
+class LedgerUsage:
+    """UsagePort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:
+        """S and L per leaf quota of today; p95 and instant are told apart team by team in `source`."""
+        with self._database.reading() as session:
+            instant = latest_usage(session, [cluster]).get(cluster, {})
+            usual = {t: u for t, u in _usual(session, cluster, now - window).items() if t in instant}
+        return UsageReading(
+            cluster=cluster,
+            source=_source(len(usual), len(instant), window),
+            teams=tuple(usage for _, usage in sorted({**instant, **usual}.items())),
+        )
+
+
+class LedgerCalendar:
+    """CalendarPort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def windows(self, cluster: str) -> tuple[Window, ...]:
+        with self._database.reading() as session:
+            return windows_of(session, [cluster]).get(cluster, ())
+
+
+def latest_health(session: Session, clusters: Sequence[str]) -> dict[str, HealthSample]:
+    """By cluster: its islands' latest samples, as old as the oldest of them."""
+    newest = aliased(HealthRow)
+    latest_at = (
+        sa.select(sa.func.max(newest.at))
+        .where(col(newest.cluster) == IslandRow.cluster, col(newest.island) == IslandRow.name)
+        .correlate(IslandRow)
+        .scalar_subquery()
+    )
+    # By way of the islands: one step into the samples' index for each, however long the history.
+    rows = session.exec(
+        select(HealthRow)
+        .select_from(IslandRow)
+        .join(
+            HealthRow,
+            sa.and_(
+                col(HealthRow.cluster) == col(IslandRow.cluster),
+                col(HealthRow.island) == col(IslandRow.name),
+                col(HealthRow.at) == latest_at,
+            ),
+        )
+        .where(col(IslandRow.cluster).in_(clusters))
+        .order_by(col(HealthRow.cluster), col(HealthRow.island))
+    ).all()
+    return {cluster: _sample(cluster, list(islands)) for cluster, islands in groupby(rows, lambda row: row.cluster)}
+
+
+def latest_usage(session: Session, clusters: Sequence[str]) -> dict[str, dict[str, TeamUsage]]:
+    """By cluster and team: the latest sample of each leaf quota that has any."""
+    newest, child = aliased(UsageRow), aliased(QuotaRow)
+    latest_at = (
+        sa.select(sa.func.max(newest.at))
+        .where(col(newest.cluster) == QuotaRow.cluster, col(newest.team) == QuotaRow.team)
+        .correlate(QuotaRow)
+        .scalar_subquery()
+    )
+    has_children = (
+        sa.select(sa.literal(1))
+        .where(col(child.cluster) == QuotaRow.cluster, col(child.parent) == QuotaRow.team)
+        .correlate(QuotaRow)
+        .exists()
+    )
+    rows = session.exec(
+        select(UsageRow)
+        .select_from(QuotaRow)
+        .join(
+            UsageRow,
+            sa.and_(
+                col(UsageRow.cluster) == col(QuotaRow.cluster),
+                col(UsageRow.team) == col(QuotaRow.team),
+                col(UsageRow.at) == latest_at,
+            ),
+        )
+        .where(col(QuotaRow.cluster).in_(clusters), ~has_children)
+    ).all()
+    found: dict[str, dict[str, TeamUsage]] = {}
+    for row in rows:
+        usage = TeamUsage(team=row.team, scheduled_gpus=row.scheduled_gpus, idle_gpus=row.idle_gpus)
+        found.setdefault(row.cluster, {})[row.team] = usage
+    return found
+
+
+def windows_of(session: Session, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
+    rows = session.exec(
+        select(WindowRow)
+        .where(col(WindowRow.cluster).in_(clusters))
+        .order_by(col(WindowRow.cluster), col(WindowRow.starts), col(WindowRow.id))
+    ).all()
+    by_cluster = groupby(rows, lambda row: row.cluster)
+    return {cluster: tuple(_window(row) for row in windows) for cluster, windows in by_cluster}
+
+
+def health_row(cluster: str, island: Island, at: datetime, source: str) -> dict[str, Any]:
+    return {
+        "cluster": cluster,
+        "island": island.name,
+        "at": at,
+        "total_gpus": island.total_gpus,
+        "healthy_gpus": island.healthy_gpus,
+        "block_gpus": island.block_gpus,
+        "source": source,
+    }
+
+
+def _sample(cluster: str, rows: Sequence[HealthRow]) -> HealthSample:
+    return HealthSample(
+        cluster=cluster,
+        at=min(row.at for row in rows),
+        islands=tuple(
+            Island(
+                name=row.island,
+                total_gpus=row.total_gpus,
+                healthy_gpus=row.healthy_gpus,
+                block_gpus=row.block_gpus,
+            )
+            for row in rows
+        ),
+    )
+
+
+def _refuse_unknown_islands(session: Session, wanted: set[tuple[str, str]]) -> None:
+    clusters = sorted({cluster for cluster, _ in wanted})
+    rows = session.exec(select(IslandRow.cluster, IslandRow.name).where(col(IslandRow.cluster).in_(clusters))).all()
+    known = set(rows)
+    unknown = sorted(wanted - known)
+    if unknown:
+        cluster, island = unknown[0]
+        what = f"island {island!r}" if cluster in {c for c, _ in known} else "a cluster"
+        raise BadInput(f"a health sample of cluster {cluster!r} names {what} that the ledger does not have")
+
+
+def _usual(session: Session, cluster: str, since: datetime) -> dict[str, TeamUsage]:
+    """The 95th percentile (nearest-rank) of each team with enough samples since then."""
+    team = col(UsageRow.team)
+    scheduled, idle = col(UsageRow.scheduled_gpus), col(UsageRow.idle_gpus)
+    ranked = (
+        sa.select(
+            team.label("team"),
+            scheduled.label("scheduled"),
+            idle.label("idle"),
+            sa.func.row_number().over(partition_by=team, order_by=scheduled).label("by_scheduled"),
+            sa.func.row_number().over(partition_by=team, order_by=idle).label("by_idle"),
+            sa.func.count().over(partition_by=team).label("samples"),
+        )
+        .where(col(UsageRow.cluster) == cluster, col(UsageRow.at) >= since)
+        .subquery()
+    )
+    rank = (95 * ranked.c.samples + 99) // 100  # rounds up, in whole numbers
+    rows = session.execute(
+        sa.select(
+            ranked.c.team,
+            sa.func.max(sa.case((ranked.c.by_scheduled == rank, ranked.c.scheduled))),
+            sa.func.max(sa.case((ranked.c.by_idle == rank, ranked.c.idle))),
+        )
+        .where(ranked.c.samples >= ENOUGH_SAMPLES)
+        .group_by(ranked.c.team)
+    )
+    return {name: TeamUsage(team=name, scheduled_gpus=s, idle_gpus=idle_gpus) for name, s, idle_gpus in rows}
+
+
+def _source(usual: int, known: int, window: timedelta) -> str:
+    if known == 0:
+        return "unknown"
+    if usual == 0:
+        return "instant"
+    mixed = "" if usual == known else f", instant for {known - usual} of {known} teams"
+    return f"p95 over {duration_text(window)}{mixed}"
+
+
+def _window(row: WindowRow) -> Window:
+    return Window(
+        kind=WindowKind(row.kind),
+        starts=row.starts,
+        ends=row.ends,
+        reason=row.reason,
+        islands=tuple(row.islands.split(",")) if row.islands else None,
+        gpus=row.gpus,
+    )
+
+
+def comma_joined(names: Iterable[str] | None) -> str | None:
+    """Sorted, so that the same islands always make the same text."""
+    return None if names is None else ",".join(sorted(names))

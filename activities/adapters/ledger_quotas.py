@@ -1,0 +1,245 @@
+"""The ledger as a quota system: reads with a generation, fenced effects, one transaction each.
+
+An effect first takes the quotas' rows and then the cluster's, in the order in which a foreign UPDATE and
+its trigger take them; the other way round the two would wait for each other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger_db import Database, add
+from models.effects import (
+    Change,
+    EffectKind,
+    Fence,
+    Mode,
+    Present,
+    QuotaReading,
+    Receipt,
+    Reserve,
+    ValueConflict,
+    ValueWrite,
+)
+from models.errors import Conflict, Drift, Refusal
+from models.tables import ClusterRow, QuotaRow, ReceiptRow, ReserveLimitRow, RolloutRow
+
+log = logging.getLogger(__name__)
+
+FORWARD = frozenset({EffectKind.SET_SOFT, EffectKind.RESERVE, EffectKind.HARDEN, EffectKind.FOLLOW})
+MODES: Mapping[EffectKind, Mode] = {EffectKind.HARDEN: Mode.HARD, EffectKind.SOFTEN: Mode.SOFT}
+FOLLOWS: Mapping[EffectKind, bool] = {
+    EffectKind.FOLLOW: True,
+    EffectKind.UNFOLLOW: False,
+    EffectKind.CLOSE: False,
+}
+RESERVES = frozenset({EffectKind.RESERVE, EffectKind.RELEASE, EffectKind.CLOSE})
+
+
+class LedgerQuotas:
+    """QuotaPort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read(self, cluster: str) -> QuotaReading:
+        with self._database.reading() as session:
+            row = session.get(ClusterRow, cluster)
+            if row is None:
+                raise unknown_cluster(cluster)
+            quotas = session.exec(
+                select(QuotaRow).where(QuotaRow.cluster == cluster).order_by(col(QuotaRow.team))
+            ).all()
+            return QuotaReading(
+                cluster=cluster,
+                generation=row.generation,
+                quotas=tuple(present_of(quota) for quota in quotas),
+                reserved_gpus=row.reserved_gpus,
+                follows_health=row.follows_health,
+            )
+
+    def apply(self, change: Change) -> Receipt:
+        with self._database.writing() as session:
+            if change.writes or change.kind in MODES:
+                _lock_quotas(session, change.cluster)
+            cluster = locked_cluster(session, change.cluster)
+            stored = _stored_receipt(session, cluster, change.fence)
+            if stored is not None:
+                return stored
+            _refuse_drift(cluster, change)
+            cluster.last_counter = change.fence.counter
+            receipt = self._land(session, cluster, change)
+            add(session, ReceiptRow, [_receipt_row(receipt)])
+            return receipt
+
+    def foreign_write(self, cluster: str, team: str, gpus: int, actor: str) -> None:
+        """The quota is set as any other tool would set it: past Backstop, judged by the ledger alone.
+
+        Errors: Refusal for an unknown quota, and with the ledger's reason where the value would take
+        capacity that an open rollout freed.
+        """
+        with self._database.writing() as session:
+            written = session.connection().execute(
+                sa.update(QuotaRow)
+                .where(col(QuotaRow.cluster) == cluster, col(QuotaRow.team) == team)
+                .values(gpus=gpus)
+            )
+            if written.rowcount == 0:
+                raise Refusal(f"cluster {cluster} has no quota of team {team}")
+        log.info("%s set the quota of team %s in cluster %s to %d GPUs", actor, team, cluster, gpus)
+
+    def _land(self, session: Session, cluster: ClusterRow, change: Change) -> Receipt:
+        quotas = _quotas_by_team(session, cluster.name) if change.writes or change.kind in MODES else {}
+        named = [write.team for write in change.writes if write.team in quotas]
+        before = {team: quotas[team].gpus for team in named}
+        conflicts = _write_values(quotas, change.writes, mark(change.fence))
+        if change.kind in MODES:
+            _set_modes(quotas, change.mode or MODES[change.kind], mark(change.fence))
+        if change.kind in RESERVES:
+            reserve = None if change.kind is EffectKind.CLOSE else change.reserve
+            _set_reservation(session, cluster, reserve, change.fence)
+        if change.kind in FOLLOWS:
+            cluster.follows_health = FOLLOWS[change.kind]
+        return Receipt(
+            cluster=cluster.name,
+            kind=change.kind,
+            fence=change.fence,
+            at=self._database.now(),
+            generation=cluster.generation,
+            before=before,
+            after={team: quotas[team].gpus for team in named},
+            conflicts=conflicts,
+            reserved_gpus=cluster.reserved_gpus,
+        )
+
+
+def unknown_cluster(cluster: str) -> Refusal:
+    return Refusal(f"the ledger has no cluster {cluster!r}")
+
+
+def locked_cluster(session: Session, cluster: str) -> ClusterRow:
+    """The cluster's row, ours until the transaction ends. Errors: Refusal for an unknown cluster."""
+    # NO KEY: a foreign INSERT of a quota refers to the row and must not be waited for.
+    row = session.get(ClusterRow, cluster, with_for_update={"key_share": True})
+    if row is None:
+        raise unknown_cluster(cluster)
+    return row
+
+
+def mark(fence: Fence) -> str:
+    """What `written_by` says after a write under this fence."""
+    return f"{fence.rollout}#{fence.counter}"
+
+
+def present_of(row: QuotaRow) -> Present:
+    return Present(
+        team=row.team,
+        gpus=row.gpus,
+        mode=Mode(row.mode),
+        islands=tuple(row.islands.split(",")) if row.islands else None,
+        protected_blocks=tuple(int(block) for block in row.blocks.split(",") if block),
+        minimum_gpus=row.minimum,
+        parent=row.parent,
+    )
+
+
+def _lock_quotas(session: Session, cluster: str) -> None:
+    """No one else can write the cluster's quotas now; their values are read after this."""
+    teams = select(QuotaRow.team).where(QuotaRow.cluster == cluster).order_by(col(QuotaRow.team))
+    session.exec(teams.with_for_update(key_share=True)).all()
+
+
+def _quotas_by_team(session: Session, cluster: str) -> dict[str, QuotaRow]:
+    rows = session.exec(select(QuotaRow).where(QuotaRow.cluster == cluster)).all()
+    return {row.team: row for row in rows}
+
+
+def _stored_receipt(session: Session, cluster: ClusterRow, fence: Fence) -> Receipt | None:
+    """The receipt of a repeated fence; None where the fence is new. Errors: Conflict for a dead one."""
+    if cluster.open_rollout != fence.rollout:
+        return _last_receipt_of_an_ended_rollout(session, cluster, fence)
+    if fence.counter > cluster.last_counter:
+        return None
+    if fence.counter < cluster.last_counter:
+        raise Conflict(
+            f"effect {fence.counter} of rollout {fence.rollout} comes after its effect {cluster.last_counter}"
+        )
+    row = session.get_one(ReceiptRow, (fence.rollout, fence.counter))
+    return Receipt.model_validate_json(row.receipt)
+
+
+def _last_receipt_of_an_ended_rollout(session: Session, cluster: ClusterRow, fence: Fence) -> Receipt:
+    """A rollout that ended in good order may still ask for the answer to its last effect."""
+    rollout = session.get(RolloutRow, fence.rollout)
+    if rollout is not None and rollout.cluster == cluster.name and rollout.superseded_by is None:
+        last = session.exec(
+            select(ReceiptRow)
+            .where(ReceiptRow.rollout == fence.rollout)
+            .order_by(col(ReceiptRow.counter).desc())
+            .limit(1)
+        ).first()
+        if last is not None and last.counter == fence.counter:
+            return Receipt.model_validate_json(last.receipt)
+    owner = f"rollout {cluster.open_rollout} is" if cluster.open_rollout else "no rollout is"
+    raise Conflict(f"rollout {fence.rollout} may not write to cluster {cluster.name}: {owner} open there")
+
+
+def _refuse_drift(cluster: ClusterRow, change: Change) -> None:
+    expected = change.expected_generation
+    if expected is not None and change.kind in FORWARD and expected != cluster.generation:
+        raise Drift(
+            f"cluster {cluster.name} is at generation {cluster.generation} and the plan was made from "
+            f"{expected}: somebody else changed its quotas or installed GPUs"
+        )
+
+
+def _write_values(
+    quotas: Mapping[str, QuotaRow], writes: Sequence[ValueWrite], written_by: str
+) -> tuple[ValueConflict, ...]:
+    conflicts = []
+    for write in writes:
+        row = quotas.get(write.team)
+        # Already the new value: a call whose answer was lost has landed.
+        if row is None or row.gpus not in (write.expected_gpus, write.gpus):
+            found = None if row is None else row.gpus
+            conflicts.append(ValueConflict(team=write.team, expected_gpus=write.expected_gpus, found_gpus=found))
+            continue
+        row.gpus, row.written_by = write.gpus, written_by
+        if write.mode is not None:
+            row.mode = write.mode
+    return tuple(conflicts)
+
+
+def _set_modes(quotas: Mapping[str, QuotaRow], mode: Mode, written_by: str) -> None:
+    for row in quotas.values():
+        row.mode, row.written_by = mode, written_by
+
+
+def _set_reservation(session: Session, cluster: ClusterRow, reserve: Reserve | None, fence: Fence) -> None:
+    session.execute(sa.delete(ReserveLimitRow).where(col(ReserveLimitRow.cluster) == cluster.name))
+    if reserve is None:
+        cluster.reserved_gpus, cluster.reserve_limit, cluster.reserved_by = 0, None, None
+        return
+    cluster.reserved_gpus, cluster.reserve_limit = reserve.freed_gpus, reserve.limit_gpus
+    cluster.reserved_by = fence.rollout
+    limits = [
+        {"cluster": cluster.name, "islands": islands, "limit_gpus": limit}
+        for islands, limit in sorted(reserve.limits_by_islands.items())
+    ]
+    add(session, ReserveLimitRow, limits)
+
+
+def _receipt_row(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "rollout": receipt.fence.rollout,
+        "counter": receipt.fence.counter,
+        "cluster": receipt.cluster,
+        "kind": receipt.kind,
+        "at": receipt.at,
+        "receipt": receipt.model_dump_json(),
+    }

@@ -1,0 +1,220 @@
+"""Backstop's own book: clusters and their policies, open rollouts, the blast radius.
+
+It stands in the ledger's database also where another system holds the quotas. Then no receipt is stored
+here, so a lost rollout's effects are recognised by the stage that it noted, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, func, select
+
+from activities.adapters.ledger_archive import LedgerArchive
+from activities.adapters.ledger_db import Database, one_at_a_time
+from activities.adapters.ledger_quotas import locked_cluster, unknown_cluster
+from activities.ports import ClusterFacts, OpenRollout
+from models.effects import Fence
+from models.errors import BlastRadius, Conflict, Refusal
+from models.fleet import merged_policy
+from models.policy import Policy
+from models.snapshot import Snapshot
+from models.tables import (
+    ClusterRow,
+    ContactRow,
+    FleetRow,
+    MoveRow,
+    QuotaRow,
+    ReceiptRow,
+    RolloutRow,
+)
+
+HOUR = timedelta(hours=1)
+WITHOUT_EFFECTS = frozenset({"planned", "aborted", "closed"})
+
+
+class LedgerRegistry(LedgerArchive):
+    """RegistryPort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+
+    def facts(self, cluster: str) -> ClusterFacts:
+        with self._database.reading() as session:
+            row = session.get(ClusterRow, cluster)
+            if row is None:
+                raise unknown_cluster(cluster)
+            return ClusterFacts(
+                name=row.name,
+                gpu_model=row.gpu_model,
+                gpus_per_node=row.gpus_per_node,
+                policy=merged_policy(default_policy(session), json.loads(row.policy)),
+                completed_rollouts=row.completed_rollouts,
+                contacts=_contacts_in(session, cluster),
+            )
+
+    def open_rollout(self, opening: OpenRollout, adopt: bool) -> OpenRollout:
+        with self._database.writing() as session:
+            cluster = locked_cluster(session, opening.cluster)
+            known = session.get(RolloutRow, opening.rollout)
+            if known is not None:
+                return _reopened(session, cluster, known)
+            lost = _left_behind(session, cluster)
+            if lost is not None and not adopt:
+                raise Refusal(
+                    f"cluster {cluster.name} still has effects of rollout {lost.id} "
+                    f"({lost.stage}, opened by {lost.owner}): adopt them, or finish that rollout first"
+                )
+            for earlier in _earlier(session, cluster, lost):
+                earlier.superseded_by = opening.rollout
+                earlier.ended_at = earlier.ended_at or opening.opened_at
+            opened = _opened(opening, lost)
+            session.add(opened)
+            cluster.open_rollout, cluster.last_counter = opened.id, 0
+            session.flush()
+            return open_rollouts(session, [opened])[opened.id]
+
+    def note_stage(self, rollout: str, stage: str, ended: bool, completed: bool) -> None:
+        """Errors: Refusal for an unknown rollout; Conflict for one that another has taken over."""
+        with self._database.writing() as session:
+            row = session.get(RolloutRow, rollout)
+            if row is None:
+                raise Refusal(f"the ledger has no rollout {rollout!r}")
+            cluster = locked_cluster(session, row.cluster)
+            session.refresh(row)
+            _refuse_superseded(row)
+            if row.ended_at is None:
+                row.stage = stage
+                if ended:
+                    row.ended_at = self._database.now()
+                    cluster.open_rollout, cluster.last_counter = None, 0
+            # A shadow rollout wrote nothing, so it has not earned the ramp's next step.
+            if completed and not row.completed and not row.shadow:
+                row.completed = True
+                cluster.completed_rollouts += 1
+
+    def open_clusters(self) -> tuple[str, ...]:
+        with self._database.reading() as session:
+            names = select(ClusterRow.name).where(col(ClusterRow.open_rollout).is_not(None))
+            return tuple(session.exec(names.order_by(col(ClusterRow.name))).all())
+
+    def reserve_moves(self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime) -> None:
+        with self._database.writing() as session:
+            one_at_a_time(session, "moves")
+            if session.get(MoveRow, (fence.rollout, fence.counter)) is not None:
+                return
+            recent = sa.select(func.coalesce(func.sum(MoveRow.gpus), 0)).where(col(MoveRow.at) > now - HOUR)
+            booked = {
+                f"in cluster {cluster}": session.scalar(recent.where(col(MoveRow.cluster) == cluster)),
+                "in the fleet": session.scalar(recent),
+            }
+            for where, moved in booked.items():
+                if gpus > 0 and int(moved or 0) + gpus > limit:
+                    raise BlastRadius(
+                        f"moving {gpus} GPUs now would make {int(moved or 0) + gpus} within an hour {where}: "
+                        f"at most {limit} may move"
+                    )
+            session.add(MoveRow(rollout=fence.rollout, counter=fence.counter, cluster=cluster, at=now, gpus=gpus))
+
+
+def default_policy(session: Session) -> Policy:
+    row = session.get(FleetRow, 1)
+    return Policy() if row is None else Policy.model_validate_json(row.policy)
+
+
+def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, OpenRollout]:
+    """By id: the rows as the port shows them."""
+    ids = [row.id for row in rows]
+    counters = dict.fromkeys(ids, 0)
+    for table in (ReceiptRow, MoveRow):
+        highest = (
+            sa.select(col(table.rollout), func.max(table.counter))
+            .where(col(table.rollout).in_(ids))
+            .group_by(col(table.rollout))
+        )
+        for rollout, counter in session.execute(highest):
+            counters[rollout] = max(counters[rollout], counter)
+    return {
+        row.id: OpenRollout(
+            rollout=row.id,
+            cluster=row.cluster,
+            owner=row.owner,
+            opened_at=row.opened_at,
+            baseline=Snapshot.model_validate_json(row.baseline),
+            shadow=row.shadow,
+            stage=row.stage,
+            last_counter=counters[row.id],
+        )
+        for row in rows
+    }
+
+
+def _contacts_in(session: Session, cluster: str) -> dict[str, tuple[str, ...]]:
+    """Of every team with a quota in the cluster, those without an address included."""
+    teams = session.exec(select(QuotaRow.team).where(QuotaRow.cluster == cluster)).all()
+    contacts: dict[str, tuple[str, ...]] = dict.fromkeys(sorted(teams), ())
+    rows = session.exec(select(ContactRow).where(col(ContactRow.team).in_(teams)).order_by(col(ContactRow.position)))
+    for row in rows:
+        contacts[row.team] += (row.address,)
+    return contacts
+
+
+def _reopened(session: Session, cluster: ClusterRow, known: RolloutRow) -> OpenRollout:
+    if known.cluster != cluster.name:
+        raise Refusal(f"rollout {known.id} belongs to cluster {known.cluster}, not to {cluster.name}")
+    _refuse_superseded(known)
+    return open_rollouts(session, [known])[known.id]
+
+
+def _refuse_superseded(row: RolloutRow) -> None:
+    if row.superseded_by is not None:
+        raise Conflict(f"rollout {row.id} was taken over by rollout {row.superseded_by}")
+
+
+def _left_behind(session: Session, cluster: ClusterRow) -> RolloutRow | None:
+    """The rollout whose effects still stand in the cluster; None where there are none."""
+    previous = None
+    if cluster.open_rollout is not None:
+        previous = session.get_one(RolloutRow, cluster.open_rollout)
+        if _may_have_effects(session, previous):
+            return previous
+    if cluster.reserve_limit is None:
+        return None
+    made_it = None if cluster.reserved_by is None else session.get(RolloutRow, cluster.reserved_by)
+    lost = made_it or previous
+    if lost is None:
+        raise Refusal(f"cluster {cluster.name} has a reservation of an unknown rollout: a person must clear it")
+    return lost
+
+
+def _may_have_effects(session: Session, rollout: RolloutRow) -> bool:
+    if rollout.adopted_from is not None:
+        return True
+    if rollout.stage not in WITHOUT_EFFECTS and not rollout.shadow:
+        return True
+    receipts = select(ReceiptRow.counter).where(ReceiptRow.rollout == rollout.id).limit(1)
+    return session.exec(receipts).first() is not None
+
+
+def _earlier(session: Session, cluster: ClusterRow, lost: RolloutRow | None) -> list[RolloutRow]:
+    """The rollouts whose fences die with the new one's opening."""
+    rows = [] if lost is None else [lost]
+    if cluster.open_rollout is not None and (lost is None or lost.id != cluster.open_rollout):
+        rows.append(session.get_one(RolloutRow, cluster.open_rollout))
+    return rows
+
+
+def _opened(opening: OpenRollout, lost: RolloutRow | None) -> RolloutRow:
+    return RolloutRow(
+        id=opening.rollout,
+        cluster=opening.cluster,
+        owner=opening.owner,
+        opened_at=opening.opened_at,
+        stage=opening.stage,
+        shadow=opening.shadow,
+        baseline=opening.baseline.model_dump_json() if lost is None else lost.baseline,
+        adopted_from=None if lost is None else lost.id,
+    )

@@ -1,0 +1,118 @@
+"""What was delivered already, and whose turn it is to deliver: together they make a delivery happen once.
+
+The book remembers deliveries across restarts. It alone cannot keep two workers apart that look into it at
+the same moment, so each delivery is made in its turn: look, send and remember, with nobody else at it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from models.errors import Unavailable
+
+
+class DeliveryBook(Protocol):
+    """Which notice went to which address. Addresses are the masked ones: no secret is kept."""
+
+    def seen(self, key: str, address: str) -> datetime | None:
+        """When the notice went there; None when it did not, as far as anybody wrote down."""
+        ...
+
+    def remember(self, key: str, address: str, at: datetime) -> None:
+        """The delivery is on disk. The first time remembered stays."""
+        ...
+
+
+class Turns(Protocol):
+    """Keeps two workers from delivering the same notice to the same address at the same time."""
+
+    def alone(self, key: str, address: str) -> AbstractContextManager[None]:
+        """Nobody else holds this pair within. A holder that dies gives it up. Errors: Unavailable."""
+        ...
+
+
+class SqliteBook:
+    """A book in an SQLite file, for threads and processes of one machine.
+
+    Every write is synced to disk before `remember` returns.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def seen(self, key: str, address: str) -> datetime | None:
+        with self._open() as book:
+            row = book.execute(
+                "SELECT at FROM deliveries WHERE key = ? AND address = ?", (key, address)
+            ).fetchone()
+        return None if row is None else datetime.fromisoformat(row[0])
+
+    def remember(self, key: str, address: str, at: datetime) -> None:
+        with self._open() as book:
+            book.execute(
+                "INSERT INTO deliveries (key, address, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (key, address, at.astimezone(UTC).isoformat()),
+            )
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """A connection per call: threads share nothing. Autocommit: one statement, one transaction."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as book:
+                book.execute("PRAGMA synchronous = EXTRA")
+                book.execute(
+                    "CREATE TABLE IF NOT EXISTS deliveries (key TEXT NOT NULL, address TEXT NOT NULL, "
+                    "at TEXT NOT NULL, PRIMARY KEY (key, address)) WITHOUT ROWID"
+                )
+                yield book
+        except (sqlite3.Error, OSError) as e:
+            raise Unavailable(f"the delivery book {self._path.name} cannot be used: {e}") from e
+
+
+class FileTurns:
+    """Turns by locked files in a folder, for threads and processes of one machine.
+
+    256 files serve all pairs: strangers that share one wait for each other, and nothing worse. A turn is
+    waited for `patience_seconds`; then somebody else is still at it, and the caller may come again.
+    """
+
+    def __init__(self, folder: Path, patience_seconds: float = 90.0) -> None:
+        self._folder = folder
+        self._patience_seconds = patience_seconds
+
+    @contextmanager
+    def alone(self, key: str, address: str) -> Iterator[None]:
+        stripe = hashlib.sha256(f"{key}\0{address}".encode()).hexdigest()[:2]
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            file = os.open(self._folder / f"{stripe}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as e:
+            raise Unavailable(f"the folder of delivery turns cannot be used: {e.strerror}") from e
+        try:
+            self._lock(file)
+            yield
+        finally:
+            os.close(file)  # which unlocks; so does the end of the process
+
+    def _lock(self, file: int) -> None:
+        deadline = time.monotonic() + self._patience_seconds
+        while True:
+            try:
+                # Of the open file, not of the process: two threads keep each other out as well.
+                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise Unavailable("another worker is still delivering the same notice") from None
+                time.sleep(0.02)
+            except OSError as e:
+                raise Unavailable(f"the folder of delivery turns cannot be used: {e.strerror}") from e

@@ -1,0 +1,151 @@
+"""What Backstop needs from outside. Adapters translate foreign errors into models.errors.
+
+Every call may raise Unavailable (retry with the same arguments). All calls block: activities run
+them in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from models.audit import AuditEntry, ChainedEntry, ChainHead
+from models.base import Model, Name, Time
+from models.effects import Change, Fence, HealthSample, QuotaReading, Receipt, UsageReading
+from models.fleet import ClusterSpec, Team, Window
+from models.notices import Delivery, Notice
+from models.policy import Policy
+from models.snapshot import Snapshot
+
+
+class QuotaPort(Protocol):
+    """A quota system: reads with a generation, fenced writes with expected values."""
+
+    def read(self, cluster: str) -> QuotaReading:
+        """The cluster's quotas now. Errors: Refusal for an unknown cluster."""
+        ...
+
+    def apply(self, change: Change) -> Receipt:
+        """The effect has landed, once, however often this is called with its fence.
+
+        The rollout's last fence again: its stored receipt. A smaller one, or another rollout's while one
+        is open: Conflict. A moved generation where one is expected: Drift, and nothing is written.
+        """
+        ...
+
+
+class HealthPort(Protocol):
+    def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
+        """The latest sample of each cluster, in one call; a cluster without any is left out."""
+        ...
+
+
+class UsagePort(Protocol):
+    def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:
+        """S and L per quota: the 95th percentile over the window where there is history."""
+        ...
+
+
+class NotifyPort(Protocol):
+    def deliver(self, notice: Notice, subject: str, body: str) -> tuple[Delivery, ...]:
+        """The notice has reached each of its audience's channels, once per key."""
+        ...
+
+
+class CalendarPort(Protocol):
+    def windows(self, cluster: str) -> tuple[Window, ...]:
+        """Declared windows of a cluster that have not been deleted, past ones included."""
+        ...
+
+
+class OpenRollout(Model):
+    """A rollout as the registry knows it."""
+
+    rollout: str
+    cluster: Name
+    owner: str
+    opened_at: Time
+    baseline: Snapshot
+    shadow: bool = False
+    stage: str = "planned"
+    last_counter: int = 0
+    """The highest fence counter that this rollout has used."""
+
+
+class ClusterFacts(Model):
+    """What the registry holds of one cluster beside its quotas."""
+
+    name: Name
+    gpu_model: str | None
+    gpus_per_node: int
+    policy: Policy
+    completed_rollouts: int
+    contacts: dict[str, tuple[str, ...]]
+    """Channel addresses by team."""
+
+
+class RegistryPort(Protocol):
+    """Backstop's own book: clusters, policies, open rollouts, the blast radius, the audit archive.
+
+    It is the ledger database even where another system holds the quotas.
+    """
+
+    def facts(self, cluster: str) -> ClusterFacts:
+        """Errors: Refusal for an unknown cluster."""
+        ...
+
+    def open_rollout(self, opening: OpenRollout, adopt: bool) -> OpenRollout:
+        """The rollout is open and its baseline kept. Repeating it with the same id changes nothing.
+
+        Effects that an earlier, lost rollout left behind are adopted (its baseline is returned and its
+        fences are dead from now on) or, without `adopt`, refused. Errors: Refusal.
+        """
+        ...
+
+    def note_stage(self, rollout: str, stage: str, ended: bool, completed: bool) -> None:
+        """The registry shows the stage; `ended` closes the rollout, `completed` moves a ramp on (once)."""
+        ...
+
+    def open_clusters(self) -> tuple[str, ...]:
+        """Clusters with an open rollout, for the watch."""
+        ...
+
+    def reserve_moves(self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime) -> None:
+        """This many moved GPUs are booked, once per fence. Errors: BlastRadius past `limit` in an hour,
+        per cluster and over the fleet."""
+        ...
+
+    def archive(self, entries: Sequence[AuditEntry]) -> ChainHead | None:
+        """The entries are archived, once per key, each at the end of its cluster's chain."""
+        ...
+
+    def archived(self, cluster: str, after_seq: int, limit: int) -> tuple[ChainedEntry, ...]: ...
+
+    def chain_head(self, cluster: str) -> ChainHead | None: ...
+
+
+class FleetPort(Protocol):
+    """Import and show: the ledger as the source of clusters, quotas, health and usage."""
+
+    def stage_import(self, import_id: str, part: int, payload: bytes) -> None:
+        """One part of a large document is kept until it is committed. Idempotent."""
+        ...
+
+    def commit_import(self, import_id: str, parts: int, actor: str, now: datetime) -> dict[str, Any]:
+        """The staged fleet stands whole in the ledger, or nothing of it does.
+
+        Answers counts: {"clusters": n, "quotas": n, "changed": n, "removed": 0}. Errors: BadInput; Refusal
+        where a change would take capacity that an open rollout freed.
+        """
+        ...
+
+    def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
+        """Samples are stored (a repeated cluster, island and time replaces); answers how many rows."""
+        ...
+
+    def clusters(self, after: str, limit: int) -> tuple[tuple[ClusterSpec, OpenRollout | None], ...]:
+        """Clusters by name after `after`, with present values and latest health."""
+        ...
+
+    def teams(self) -> tuple[Team, ...]: ...

@@ -1,0 +1,160 @@
+"""A notice in plain words: (subject, body). Pure: the same notice always gives the same text.
+
+Templates are activities/templates/<kind>.txt; the first line of a rendered template is the subject. What a
+notice says goes by its numbers: `after_gpus` is the quota it is about and `before_gpus` the one that it
+replaces. Some kinds say more where `facts` holds one of these (docs/notices.md):
+
+    announced_gpus  what was told before (changed)
+    next_at         when the next step may come (buffered)
+    until           how long a shortage is expected to last (at_risk)
+    mode            "soft" where jobs above the quota are still admitted (rolled_back)
+    left            what is left to undo or to wait for: texts (stuck, held, breach)
+    commands        commands that can be given, in place of those that the stage allows (the same kinds)
+    flex_hint       how to submit to flex in this cluster, in place of the general words
+    to_owner        whether the audience is the rollout's owner, where the names do not tell
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from models.notices import Notice, NoticeKind
+from models.reasons import gpus_text
+from models.stages import ANSWERS, Command, Refused, Stage
+
+TO_OWNER = frozenset({NoticeKind.STUCK, NoticeKind.HELD})
+"""Kinds that go to the rollout's owner only; breach goes to the owner and to teams."""
+
+DOES: dict[Command, str] = {
+    Command.RETRY: "Try again",
+    Command.RESUME: "Lift a pause",
+    Command.RESOLVE: "Lift an objection or another hold",
+    Command.ROLLBACK: "Undo the rollout",
+    Command.ABORT: "Undo the rollout and end it",
+    Command.CLOSE: "End the rollout and leave the quotas as they are",
+}
+UNKNOWN_STAGE: dict[NoticeKind, tuple[Command, ...]] = {
+    NoticeKind.STUCK: (Command.RETRY, Command.CLOSE),
+    NoticeKind.HELD: (Command.RESUME, Command.RESOLVE, Command.ABORT),
+    NoticeKind.BREACH: (Command.RESOLVE, Command.ROLLBACK),
+}
+# Not strftime: its names follow the locale of the machine.
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+
+
+def render(notice: Notice) -> tuple[str, str]:
+    """Subject (one line) and body (plain text) of a notice.
+
+    Errors: jinja2.UndefinedError where a template names what a notice does not have: our bug.
+    """
+    text = _templates().get_template(f"{notice.kind.value}.txt").render(_words(notice))
+    subject, _, body = text.partition("\n")
+    lines = "\n".join(line.rstrip() for line in body.splitlines())
+    return _one_line(subject), re.sub(r"\n{3,}", "\n\n", lines).strip() + "\n"
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("activities", "templates"),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 - plain text, never HTML
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"gpus": gpus_text, "day": _day, "moment": _moment, "shell": shlex.quote}
+    return environment
+
+
+def _words(notice: Notice) -> dict[str, Any]:
+    """Everything a template may name."""
+    before, after, backing, facts = notice.before_gpus, notice.after_gpus, notice.backing_gpus, notice.facts
+    change = None if before is None or after is None else after - before
+    quota = before if after is None else after
+    to_owner = bool(facts.get("to_owner", notice.kind in TO_OWNER or notice.audience == notice.owner))
+    return {
+        **{name: getattr(notice, name) for name in Notice.model_fields},
+        "owner": _one_line(notice.owner),
+        "reasons": [_one_line(reason) for reason in notice.reasons],
+        "detail": notice.detail.strip(),
+        "change": change,
+        "cut": max(0, -(change or 0)),
+        "quota": quota,
+        "missing_gpus": 0 if quota is None or backing is None else max(0, quota - backing),
+        "to_owner": to_owner,
+        "left": _texts(facts, "left"),
+        "commands": _commands(notice),
+        "announced_gpus": facts.get("announced_gpus"),
+        "next_at": _time(facts, "next_at"),
+        "until": _time(facts, "until"),
+    }
+
+
+def _commands(notice: Notice) -> list[dict[str, str]]:
+    """The commands that the answer table allows in the notice's stage, as lines to type."""
+    if given := _texts(notice.facts, "commands"):
+        return [{"does": "", "line": line} for line in given]
+    if notice.stage in {stage.value for stage in Stage}:
+        stage = Stage(notice.stage)
+        allowed = [command for command in DOES if not _refuses(stage, command)]
+    else:
+        allowed = list(UNKNOWN_STAGE.get(notice.kind, ()))
+    cluster = shlex.quote(notice.cluster)
+    return [{"does": DOES[c], "line": f'backstop {c.value} {cluster} --reason "..."'} for c in allowed]
+
+
+def _refuses(stage: Stage, command: Command) -> bool:
+    """True where the command is refused, or would be with no effects standing."""
+    answer = ANSWERS[stage, command]
+    return isinstance(answer, Refused) or isinstance(getattr(answer, "otherwise", None), Refused)
+
+
+def _texts(facts: Mapping[str, Any], name: str) -> list[str]:
+    value = facts.get(name) or []
+    items = value if isinstance(value, list | tuple) else [value]
+    return [_one_line(str(item)) for item in items]
+
+
+def _time(facts: Mapping[str, Any], name: str) -> datetime | str | None:
+    """A time out of JSON; what is not one is shown as it was given."""
+    value = facts.get(name)
+    if value is None or isinstance(value, datetime):
+        return value
+    try:
+        return datetime.fromisoformat(str(value))
+    except ValueError:
+        return _one_line(str(value))
+
+
+def _one_line(text: str) -> str:
+    """Free text of people cannot break a subject, a list or a mail header."""
+    return " ".join(text.split())
+
+
+def _utc(time: datetime) -> datetime:
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def _day(time: datetime | str) -> str:
+    if isinstance(time, str):
+        return time
+    at = _utc(time)
+    return f"{at.day} {_MONTHS[at.month - 1]} {at.year}"
+
+
+def _moment(time: datetime | str) -> str:
+    if isinstance(time, str):
+        return time
+    at = _utc(time)
+    return f"{_DAYS[at.weekday()]} {_day(at)}, {at:%H:%M} UTC"

@@ -1,0 +1,83 @@
+"""The audit archive's rows: hash-chained, so that a missing or altered row shows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from models.base import Count, Model, Name, Time, canonical_json
+
+GENESIS = "0" * 64
+"""What the first row of a chain names as its predecessor."""
+
+
+class AuditKind(StrEnum):
+    COMMAND = "command"
+    TRANSITION = "transition"
+    EFFECT = "effect"
+    NOTICE = "notice"
+    HOLD = "hold"
+    GUARD = "guard"
+    PLAN = "plan"
+
+
+class AuditEntry(Model):
+    """Something that happened to one cluster, in one sentence and with its data.
+
+    `key` makes archiving idempotent: the same key is stored once.
+    """
+
+    key: str = Field(min_length=1, max_length=300)
+    cluster: Name
+    rollout: str = ""
+    at: Time
+    kind: AuditKind
+    actor: str
+    text: str
+    reason: str = ""
+    refused: bool = False
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class ChainedEntry(Model):
+    """An archived entry with its place in its cluster's chain."""
+
+    seq: Count
+    previous_hash: str
+    hash: str
+    entry: AuditEntry
+
+
+class ChainHead(Model):
+    """Where a cluster's chain ends, kept apart from it: cutting off its tail shows too."""
+
+    cluster: Name
+    length: Count
+    hash: str
+
+
+def chain_hash(previous_hash: str, entry: AuditEntry) -> str:
+    """SHA-256 over the predecessor's hash and the entry's canonical JSON."""
+    text = previous_hash + canonical_json(entry.model_dump(mode="json"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def broken_links(rows: Sequence[ChainedEntry], head: ChainHead | None) -> list[str]:
+    """One sentence for each place where a whole chain does not hold together; [] when it does."""
+    found: list[str] = []
+    previous, expected_seq = GENESIS, 1
+    for row in rows:
+        if row.seq != expected_seq:
+            found.append(f"row {expected_seq} is missing: row {row.seq} follows")
+        if row.previous_hash != previous:
+            found.append(f"row {row.seq} names another predecessor than the row before it")
+        if chain_hash(row.previous_hash, row.entry) != row.hash:
+            found.append(f"row {row.seq} was altered: its hash does not match")
+        previous, expected_seq = row.hash, row.seq + 1
+    if head is not None and (head.length != len(rows) or head.hash != previous):
+        found.append(f"the chain should end at row {head.length} and ends at row {expected_seq - 1}")
+    return found

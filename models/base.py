@@ -1,0 +1,147 @@
+"""What every model shares: frozen, closed to unknown fields, strict about counts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+
+class Model(BaseModel):
+    """An immutable value. Unknown fields are refused: a misspelt setting must not pass in silence."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _whole(value: Any) -> Any:
+    """Refuse what only looks like a count: text, fractions, NaN, true and false."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"must be a whole number, not {value!r}")
+    return value
+
+
+GpuCount = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10**7)]
+"""Whole GPUs, zero or more; ten million in one count is taken as a slip of the pen."""
+
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
+PositiveCount = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**7)]
+
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+"""A name of a cluster, island or team. Compared by code point."""
+
+
+def exact_fraction(value: Any) -> Fraction:
+    """The number a person wrote, exactly: 0.15 is 3/20 and not its nearest binary float.
+
+    Errors: ValueError for what is not a finite number.
+    """
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        raise ValueError(f"must be a number, not {value!r}")
+    try:
+        number = Decimal(str(value))
+    except InvalidOperation:
+        raise ValueError(f"must be a number, not {value!r}") from None
+    if not number.is_finite():
+        raise ValueError(f"must be a finite number, not {value!r}")
+    return Fraction(number)
+
+
+def _share(value: Any) -> Fraction:
+    if isinstance(value, str) and "/" in value:  # our own serialised form
+        value = Fraction(value)
+    number = exact_fraction(value)
+    if not 0 <= number < 1:
+        raise ValueError(f"must be at least 0 and below 1, not {value}")
+    return number
+
+
+def fraction_text(number: Fraction) -> str:
+    """A decimal text when the fraction has one (3/20 is "0.15"), else numerator/denominator."""
+    rest = number.denominator
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    if rest != 1:
+        return f"{number.numerator}/{number.denominator}"
+    return format((Decimal(number.numerator) / Decimal(number.denominator)).normalize(), "f")
+
+
+Share = Annotated[
+    Fraction,
+    BeforeValidator(_share),
+    PlainSerializer(fraction_text, return_type=str),
+    Field(json_schema_extra={"type": "number", "minimum": 0, "exclusiveMaximum": 1}),
+]
+"""An exact number in [0, 1). Serialised as text, so that no float ever rounds it."""
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def parse_duration(value: Any) -> timedelta:
+    """`30s`, `10m`, `24h`, `14d`, `2w`, or a number of seconds.
+
+    Errors: ValueError for anything else, negative ones included.
+    """
+    if isinstance(value, timedelta):
+        result = value
+    elif isinstance(value, bool):
+        raise ValueError(f"must be a duration such as 30s, 10m, 24h or 14d, not {value!r}")
+    elif isinstance(value, int | float):
+        result = timedelta(seconds=float(exact_fraction(value)))
+    elif isinstance(value, str) and value[-1:] in _UNITS:
+        try:
+            result = timedelta(seconds=float(exact_fraction(value[:-1])) * _UNITS[value[-1]])
+        except (ValueError, OverflowError):
+            raise ValueError(f"must be a duration such as 30s, 10m, 24h or 14d, not {value!r}") from None
+    else:
+        raise ValueError(f"must be a duration such as 30s, 10m, 24h or 14d, not {value!r}")
+    if result < timedelta(0):
+        raise ValueError(f"a duration cannot be negative: {value!r}")
+    if result > timedelta(days=3660):
+        raise ValueError(f"a duration cannot be longer than ten years: {value!r}")
+    return result
+
+
+def duration_text(value: timedelta) -> str:
+    """The shortest exact text: 3d, 24h (below two days), 90m, 0.5s."""
+    seconds = value.total_seconds()
+    for unit, size, least in (("d", 86400, 2 * 86400), ("h", 3600, 3600), ("m", 60, 60)):
+        if seconds >= least and seconds % size == 0:
+            return f"{int(seconds // size)}{unit}"
+    return f"{seconds:g}s" if round(seconds, 6) == float(f"{seconds:g}") else f"{seconds!r}s"
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    PlainSerializer(duration_text, return_type=str),
+    Field(json_schema_extra={"type": "string", "examples": ["30s", "10m", "24h", "14d"]}),
+]
+
+
+def _aware(value: datetime) -> datetime:
+    if value.tzinfo is None:
+        raise ValueError(f"needs a time zone (for example a final Z): {value.isoformat()}")
+    return value.astimezone(UTC)
+
+
+Time = Annotated[datetime, AfterValidator(_aware)]
+"""An instant, kept in UTC. A time without a zone is refused."""
+
+
+def canonical_json(value: Any) -> str:
+    """One text for one value: sorted keys, no spaces, so that its hash means something."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def content_hash(model: BaseModel, exclude: set[str] | None = None) -> str:
+    """Sixteen hex digits (64 bits) of the SHA-256 of a model's canonical JSON."""
+    text = canonical_json(model.model_dump(mode="json", exclude=exclude))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

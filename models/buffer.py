@@ -1,0 +1,42 @@
+"""Buffer policies -> the static ceiling: the most that a cluster may promise."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from models.policy import Basis, Policy
+from models.snapshot import Snapshot
+
+
+def static_ceiling(total_gpus: int, healthy_gpus: int, buffer: Fraction, spare_gpus: int, basis: Basis) -> int:
+    """The most GPUs a cluster may promise.
+
+    Shapes: scalars. Units: whole GPUs; buffer in [0, 1), exact.
+    Errors: ValueError when healthy_gpus > total_gpus or a count is negative.
+    Source: DESIGN.md, "Words"; rounds down, so that a promise is never rounded up.
+    """
+    if min(total_gpus, healthy_gpus, spare_gpus) < 0 or healthy_gpus > total_gpus:
+        raise ValueError(f"counts are impossible: total {total_gpus}, healthy {healthy_gpus}, spare {spare_gpus}")
+    base = total_gpus if basis is Basis.TOTAL else healthy_gpus
+    return min(after_buffer(base, buffer), max(0, healthy_gpus - spare_gpus))
+
+
+def after_buffer(gpus: int, buffer: Fraction) -> int:
+    """floor((1 - b) * gpus), exactly."""
+    return int((1 - buffer) * gpus)
+
+
+def spare_of(snapshot: Snapshot, policy: Policy) -> int:
+    """One node unless the policy says otherwise."""
+    return snapshot.gpus_per_node if policy.spare_gpus is None else policy.spare_gpus
+
+
+def ceiling_of(snapshot: Snapshot, policy: Policy) -> int:
+    """C of a snapshot under a policy."""
+    return static_ceiling(
+        snapshot.total_gpus,
+        snapshot.healthy_gpus,
+        policy.buffer_at(snapshot.completed_rollouts),
+        spare_of(snapshot, policy),
+        policy.basis,
+    )

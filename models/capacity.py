@@ -1,0 +1,49 @@
+"""What a cluster has: islands, and how many GPUs of each a job could be placed on now."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import model_validator
+
+from models.base import GpuCount, Model, Name
+
+
+class Island(Model):
+    """A topology block of one cluster. A contiguous block of GPUs cannot cross islands.
+
+    Units: whole GPUs. `block_gpus`: healthy GPUs on wholly healthy nodes, where contiguous blocks
+    can stand; None means that all healthy GPUs can serve.
+    """
+
+    name: Name
+    total_gpus: GpuCount
+    healthy_gpus: GpuCount
+    block_gpus: GpuCount | None = None
+
+    @model_validator(mode="after")
+    def _within_total(self) -> Self:
+        if self.healthy_gpus > self.total_gpus:
+            raise ValueError(
+                f"healthy_gpus is {self.healthy_gpus}, above total_gpus {self.total_gpus} (island {self.name})"
+            )
+        if self.block_gpus is not None and self.block_gpus > self.healthy_gpus:
+            raise ValueError(
+                f"block_gpus is {self.block_gpus}, above healthy_gpus {self.healthy_gpus} (island {self.name})"
+            )
+        return self
+
+    @property
+    def room_for_blocks(self) -> int:
+        """Healthy GPUs that contiguous blocks may use."""
+        return self.healthy_gpus if self.block_gpus is None else self.block_gpus
+
+
+def total(islands: tuple[Island, ...]) -> int:
+    """T: GPUs installed."""
+    return sum(i.total_gpus for i in islands)
+
+
+def healthy(islands: tuple[Island, ...]) -> int:
+    """H: GPUs a job could be placed on now."""
+    return sum(i.healthy_gpus for i in islands)

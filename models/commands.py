@@ -1,0 +1,299 @@
+"""People's commands: what each is refused for, and what it changes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import Field
+
+from models.audit import AuditKind
+from models.base import Model
+from models.plans import envelope_of
+from models.rollout import Hold, HoldKind, Order, Rollout, Why
+from models.stages import Command, Refused, Stage, answer
+
+
+class CommandRequest(Model):
+    """One command from one person. Which fields it needs depends on the command."""
+
+    actor: str = Field(min_length=1, max_length=200)
+    reason: str = Field(default="", max_length=2000)
+    plan_hash: str = ""
+    """approve: the plan that is meant."""
+    team: str = ""
+    """ack, object: who speaks."""
+    hold: str = ""
+    """resolve: the hold that is lifted."""
+    how: str = ""
+    """resolve a drift: `accept` (take the values as given) or `restore` (write ours again)."""
+
+
+_NEEDS_REASON = frozenset(
+    {Command.OBJECT, Command.RESOLVE, Command.PROMOTE, Command.ABORT, Command.ROLLBACK, Command.PAUSE}
+)
+
+
+def refusal(r: Rollout, command: Command, request: CommandRequest) -> str | None:
+    """Why the command cannot be taken now, in one sentence; None when it can."""
+    cell = answer(r.stage, command, effects_stand=r.effects_stand)
+    if isinstance(cell, Refused):
+        return f"{command} is not possible while {r.cluster} is {r.stage}: {cell.reason}"
+    if command in _NEEDS_REASON and not request.reason.strip():
+        return f"{command} needs a reason"
+    match command:
+        case Command.APPROVE:
+            return _refuse_approve(r, request)
+        case Command.ACK | Command.OBJECT:
+            teams = {q.team for q in r.baseline.quotas}
+            return None if request.team in teams else f"team {request.team!r} has no quota in {r.cluster}"
+        case Command.PAUSE:
+            return "already paused" if any(h.kind is HoldKind.PAUSED for h in r.holds) else None
+        case Command.RESUME:
+            return None if any(h.kind is HoldKind.PAUSED for h in r.holds) else "not paused"
+        case Command.RESOLVE:
+            return _refuse_resolve(r, request)
+        case Command.PROMOTE:
+            return "already promoted: the other conditions of this gate cannot be waived" if r.waived else None
+        case Command.CLOSE:
+            if (r.clocks.at_risk or r.stage is Stage.STUCK) and not request.reason.strip():
+                return f"close needs a reason while {'stuck' if r.stage is Stage.STUCK else 'a quota is at risk'}"
+            return None
+        case Command.RETRY:
+            if r.stage is Stage.STUCK and r.superseded:
+                return f"superseded ({r.superseded}): somebody newer owns the cluster; only `close` is left"
+            return None
+        case _:
+            return None
+
+
+def _refuse_approve(r: Rollout, request: CommandRequest) -> str | None:
+    if r.plan is None or r.replan:
+        return "no plan awaits approval: a new one is being made"
+    if request.plan_hash != r.plan.hash:
+        return f"the plan is {r.plan.hash}, not {request.plan_hash or '(none given)'}: look at it and approve that"
+    if not r.plan.backed:
+        return f"plan {r.plan.hash} is not backed by healthy GPUs and cannot be approved"
+    if r.approved:
+        return f"plan {r.plan.hash} is approved already, by {r.approved_by}"
+    return None
+
+
+def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
+    hold = next((h for h in r.holds if h.id == request.hold), None)
+    if hold is None:
+        if request.hold == "unknown_health" and r.sight.suspect is not None:
+            return None
+        standing = ", ".join(h.id for h in r.holds if h.kind is not HoldKind.PAUSED) or "none that a person can lift"
+        return f"no such hold: {request.hold or '(none given)'}; standing: {standing}"
+    if hold.kind is HoldKind.PAUSED:
+        return "a pause is lifted by `resume`"
+    if hold.kind is HoldKind.OBJECTION and request.actor not in (r.owner, *r.policy.authorities):
+        who = " or ".join(dict.fromkeys((r.owner, *r.policy.authorities)))
+        return f"{request.actor} has no authority to resolve an objection here: ask {who}"
+    if request.how not in ("", "accept", "restore"):
+        return f"how must be accept or restore, not {request.how!r}"
+    if request.how == "restore" and (hold.kind is not HoldKind.DRIFT or not r.stage.guarded or r.shadow):
+        return f"only a drift of a rollout that has set quotas can be restored, and {r.cluster} is {r.stage}"
+    return None
+
+
+def obey(r: Rollout, command: Command, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    """The rollout after a command that is not refused, and one sentence about what follows."""
+    said = r.noting(
+        AuditKind.COMMAND,
+        f"{command} by {request.actor}",
+        now,
+        actor=request.actor,
+        reason=request.reason,
+        command=command.value,
+        **{k: v for k in ("plan_hash", "team", "hold", "how") if (v := getattr(request, k))},
+    )
+    match command:
+        case Command.APPROVE:
+            return _approve(said, request, now)
+        case Command.ACK:
+            return said.but(acks=tuple(sorted({*said.acks, request.team}))), f"{request.team} has acknowledged"
+        case Command.OBJECT:
+            return _object(said, request, now)
+        case Command.PAUSE:
+            hold = Hold(id="paused", kind=HoldKind.PAUSED, reason=request.reason, actor=request.actor, at=now)
+            return _held(said, hold, now), "paused: gates stay shut, effects under way finish, rollbacks still run"
+        case Command.RESUME:
+            return _resume(said, now), "resumed; a soak starts anew"
+        case Command.RESOLVE:
+            return _resolve(said, request, now)
+        case Command.PROMOTE:
+            return said.but(waived=True), "notice, soak and acknowledgements of this gate are waived, nothing else"
+        case Command.ABORT | Command.ROLLBACK:
+            return _undo(said, command, request, now)
+        case Command.RETRY:
+            return _retry(said, request, now)
+        case Command.CLOSE:
+            left = "; the promise ends and the values stay"
+            closed = said.but(ended_because=request.reason or f"closed by {request.actor}")
+            return closed.reaching(Stage.CLOSED, now, request.reason or "closed", request.actor), f"closed{left}"
+
+
+def _approve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    assert r.plan is not None
+    approved = r.but(
+        envelope=envelope_of(r.plan),
+        approved_by=request.actor,
+        holds=tuple(h for h in r.holds if h.id != "realign"),
+    )
+    return approved, f"plan {r.plan.hash} is approved"
+
+
+def _object(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    late = r.stage not in (Stage.PLANNED, Stage.BUFFERED)
+    hold = Hold(
+        id=f"objection-{request.team}",
+        kind=HoldKind.OBJECTION,
+        reason=request.reason,
+        actor=request.actor,
+        at=now,
+        team=request.team,
+        after_enforced=late,
+    )
+    said = "recorded: too late to hold the rollout, a person must answer it" if late else "holds the rollout"
+    return _held(r, hold, now), f"the objection of {request.team} is {said}" if late else f"the objection {said}"
+
+
+def _held(r: Rollout, hold: Hold, now: datetime) -> Rollout:
+    others = tuple(h for h in r.holds if h.id != hold.id)
+    return r.but(holds=(*others, hold)).noting(
+        AuditKind.HOLD,
+        f"hold {hold.id}: {hold.reason}",
+        now,
+        actor=hold.actor,
+        hold=hold.id,
+        kind_of_hold=hold.kind,
+    )
+
+
+def holding(r: Rollout, hold: Hold, now: datetime) -> Rollout:
+    """With one more hold (the same id replaces)."""
+    return _held(r, hold, now)
+
+
+def lifting(r: Rollout, hold_id: str, now: datetime, actor: str, reason: str) -> Rollout:
+    """Without a hold, if it stood."""
+    if not any(h.id == hold_id for h in r.holds):
+        return r
+    return r.but(holds=tuple(h for h in r.holds if h.id != hold_id)).noting(
+        AuditKind.HOLD, f"hold {hold_id} lifted", now, actor=actor, reason=reason, hold=hold_id
+    )
+
+
+def _resume(r: Rollout, now: datetime) -> Rollout:
+    left = tuple(h for h in r.holds if h.kind is not HoldKind.PAUSED)
+    return r.but(holds=left, soak_since=now, look_asked=True)
+
+
+def _resolve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    hold = next((h for h in r.holds if h.id == request.hold), None)
+    if hold is None:  # unknown health: a person confirms what was seen
+        return r.but(sight=r.sight.confirmed(), look_asked=True), "the sample is confirmed and counts from now on"
+    freed = lifting(r, hold.id, now, request.actor, request.reason).but(look_asked=True)
+    match hold.kind:
+        case HoldKind.DRIFT:
+            if request.how == "restore":
+                return believing(freed).but(realigning=True, done=()), "our values are written again"
+            return taken_as_given(freed, now), "the changed values are taken as given"
+        case HoldKind.BLAST_RADIUS:
+            return freed.but(exempt=True), "the blast radius is lifted for what is next written"
+        case HoldKind.BREACH:
+            return freed.but(soak_since=now, breach_of=(), realigning=False), "the hold is lifted"
+        case _:
+            return freed, f"hold {hold.id} is lifted"
+
+
+def taken_as_given(r: Rollout, now: datetime) -> Rollout:
+    """What others changed is the new truth: the baseline follows it, and an undo leaves it alone."""
+    if r.seen is None:
+        return r
+    present = {q.team: q for q in r.seen.reading.quotas}
+    believed = {q.team: q.gpus for q in r.baseline.quotas} if r.shadow else r.written
+    changed = {t for t in {*present, *believed} if (present[t].gpus if t in present else None) != believed.get(t)}
+    known = {q.team: q for q in r.baseline.quotas}
+    quotas = []
+    for team, quota in present.items():
+        if team not in known or team in changed or quota.as_quota().islands != known[team].islands:
+            old = known.get(team)
+            scheduled = None if old is None else old.scheduled_gpus
+            quotas.append(quota.as_quota(scheduled, None if old is None else old.idle_gpus))
+        else:
+            quotas.append(known[team])
+    written = {team: q.gpus for team, q in present.items()}
+    if r.shadow:
+        written = {
+            **{t: q.gpus for t, q in present.items()},
+            **{t: v for t, v in r.written.items() if t not in changed},
+        }
+    return r.but(
+        baseline=r.baseline.model_copy(update={"quotas": tuple(quotas), "generation": r.seen.reading.generation}),
+        generation=r.seen.reading.generation,
+        written=written,
+        foreign=tuple(sorted({*r.foreign, *changed} & set(present))) if r.effects_stand else (),
+    ).noting(
+        AuditKind.PLAN,
+        f"taken as given: {', '.join(sorted(changed)) or 'a change that moved no quota'}",
+        now,
+        teams=sorted(changed),
+        generation=r.seen.reading.generation,
+    )
+
+
+def believing(r: Rollout) -> Rollout:
+    """With the present values as what is expected, so that ours may be written over them knowingly."""
+    if r.seen is None:
+        return r
+    return r.but(written=dict(r.seen.reading.values), generation=r.seen.reading.generation)
+
+
+def _undo(r: Rollout, command: Command, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    then = Stage.ABORTED if command is Command.ABORT else Stage.ROLLED_BACK
+    if not r.effects_stand:
+        ended = r.but(ended_because=request.reason)
+        return ended.reaching(Stage.ABORTED, now, request.reason, request.actor), "aborted; nothing had been applied"
+    return (
+        undoing(r, now, actor=request.actor, reason=request.reason, then=then),
+        "rolling back to the baseline" + ("; then the rollout ends" if then is Stage.ABORTED else ""),
+    )
+
+
+def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage = Stage.ROLLED_BACK) -> Rollout:
+    """On the way back to exactly the baseline."""
+    missing = 0
+    if r.sight.known is not None:
+        missing = max(0, r.baseline.tree.assigned() - r.sight.known.healthy_gpus)
+    order = Order(
+        why=Why.UNDO,
+        actor=actor,
+        reason=reason,
+        at=now,
+        then=then,
+        target={q.team: q.gpus for q in r.baseline.quotas},
+        unbacked_gpus=missing,
+    )
+    note = f"; {missing} GPUs of the baseline have no healthy hardware today" if missing else ""
+    moved = r.but(order=order, owed=tuple(reversed(r.standing)), stuck_on=(), realigning=False, replan="", breach_of=())
+    return moved.reaching(Stage.ROLLING_BACK, now, f"undo: {reason}{note}", actor)
+
+
+def _retry(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    if r.stage is Stage.STUCK:
+        left = tuple(u.kind for u in r.stuck_on)
+        again = r.but(owed=left, stuck_on=())
+        return again.reaching(Stage.ROLLING_BACK, now, "retry of what was left to undo", request.actor), (
+            f"undoing again: {', '.join(left)}"
+        )
+    return next_attempt(r, now, request.actor, request.reason or "retry"), "the next attempt makes a new plan"
+
+
+def next_attempt(r: Rollout, now: datetime, actor: str, why: str) -> Rollout:
+    """Planned again, from the same baseline."""
+    fresh = r.but(attempt=r.attempt + 1, order=None, receipts=(), breach_of=(), exempt=False)
+    return fresh.reaching(Stage.PLANNED, now, f"attempt {r.attempt + 1}: {why}", actor).but(
+        replan=f"attempt {r.attempt + 1}"
+    )

@@ -1,0 +1,228 @@
+"""What Backstop does to a quota system, and the receipts it gets back.
+
+Each effect is one call with one fence; each has an inverse that also works where the forward call
+never ran. See DESIGN.md, "The state machine" and "Ports".
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
+from models.capacity import Island
+from models.fleet import Window
+from models.quota import Quota
+
+
+class Mode(StrEnum):
+    """soft: jobs between a lowered quota and its earlier value are still admitted, as flex."""
+
+    SOFT = "soft"
+    HARD = "hard"
+
+
+class EffectKind(StrEnum):
+    RESERVE = "reserve"
+    RELEASE = "release"
+    SET_SOFT = "set_soft"
+    RESTORE = "restore"
+    HARDEN = "harden"
+    SOFTEN = "soften"
+    FOLLOW = "follow"
+    UNFOLLOW = "unfollow"
+    CLOSE = "close"
+    """Ends the rollout in the quota system: the reservation goes, the values stay."""
+
+
+INVERSE: dict[EffectKind, EffectKind] = {
+    EffectKind.RESERVE: EffectKind.RELEASE,
+    EffectKind.SET_SOFT: EffectKind.RESTORE,
+    EffectKind.HARDEN: EffectKind.SOFTEN,
+    EffectKind.FOLLOW: EffectKind.UNFOLLOW,
+}
+
+
+class Fence(Model):
+    """Orders Backstop's own writes: a counter that only grows within one rollout, inverses included."""
+
+    rollout: str = Field(min_length=1, max_length=200)
+    counter: PositiveCount
+
+
+class Present(Model):
+    """A quota as the quota system holds it now. Unlike Quota it may stand below its floors."""
+
+    team: Name
+    gpus: GpuCount
+    mode: Mode = Mode.HARD
+    islands: tuple[Name, ...] | None = None
+    protected_blocks: tuple[PositiveCount, ...] = ()
+    minimum_gpus: GpuCount = 0
+    parent: Name | None = None
+
+    def as_quota(self, scheduled_gpus: int | None = None, idle_gpus: int | None = None) -> Quota:
+        """A quota to plan from; floors that the present value breaks are clipped to it."""
+        blocks: list[int] = []
+        for block in self.protected_blocks:
+            if sum(blocks) + block <= self.gpus:
+                blocks.append(block)
+        return Quota(
+            team=self.team,
+            gpus=self.gpus,
+            scheduled_gpus=scheduled_gpus,
+            idle_gpus=idle_gpus,
+            islands=self.islands,
+            protected_blocks=tuple(blocks),
+            minimum_gpus=min(self.minimum_gpus, self.gpus),
+            parent=self.parent,
+        )
+
+
+class QuotaReading(Model):
+    """One cluster's quotas, read at once, with the generation they were read under."""
+
+    cluster: Name
+    generation: Count
+    quotas: tuple[Present, ...]
+    reserved_gpus: GpuCount = 0
+    follows_health: bool = False
+    """True while the flex pool grows and shrinks with healthy GPUs."""
+
+    @property
+    def values(self) -> dict[str, int]:
+        return {q.team: q.gpus for q in self.quotas}
+
+
+class ValueWrite(Model):
+    """One quota to its new value, only if the present value is the expected one.
+
+    A present value that already equals `gpus` is no conflict either: a timed-out call may have landed.
+    """
+
+    team: Name
+    expected_gpus: GpuCount
+    gpus: GpuCount
+    mode: Mode | None = None
+    """The quota's new mode; None leaves it."""
+    leaf: bool = True
+    """False for a quota with children, whose change only repeats theirs."""
+
+
+class Reserve(Model):
+    """Keeps freed capacity from others while the rollout is open.
+
+    `freed_gpus`: what the rollout took out of quotas. `limit_gpus`: a foreign write may not raise the sum
+    of the cluster's leaf quotas above it, nor raise a quota that has children at all.
+    `limits_by_islands`: the same for the leaves that are limited to exactly these islands ("X" or "X,Y",
+    names sorted), so that freed GPUs of one island cannot be taken by giving up others elsewhere.
+    """
+
+    freed_gpus: GpuCount
+    limit_gpus: GpuCount
+    limits_by_islands: dict[str, GpuCount] = Field(default_factory=dict)
+
+
+class Change(Model):
+    """One effect on one cluster, applied whole or not at all where the system has transactions.
+
+    `expected_generation`: a forward effect is refused with Drift when others changed the cluster since;
+    None (inverses) writes what it may and reports the rest as conflicts.
+    """
+
+    cluster: Name
+    kind: EffectKind
+    fence: Fence
+    expected_generation: Count | None = None
+    writes: tuple[ValueWrite, ...] = ()
+    mode: Mode | None = None
+    """HARDEN and SOFTEN: the mode all quotas of the cluster get."""
+    reserve: Reserve | None = None
+    """RESERVE and RELEASE: what stays reserved afterwards; None: nothing."""
+
+    @property
+    def moved_gpus(self) -> int:
+        """The sum of |change| over the leaves: what counts against the blast radius."""
+        return sum(abs(w.gpus - w.expected_gpus) for w in self.writes if w.leaf)
+
+
+class ValueConflict(Model):
+    """A quota that somebody else changed: left alone, and taken as given."""
+
+    team: Name
+    expected_gpus: GpuCount
+    found_gpus: GpuCount | None
+    """None: the quota is gone."""
+
+
+class Receipt(Model):
+    """Proof of one effect. A repeated fence gets the stored receipt again."""
+
+    cluster: Name
+    kind: EffectKind
+    fence: Fence
+    at: Time
+    generation: Count
+    before: dict[str, int]
+    """Values of the quotas named in the writes, before; whole GPUs."""
+    after: dict[str, int]
+    conflicts: tuple[ValueConflict, ...] = ()
+    reserved_gpus: GpuCount = 0
+    shadow: bool = False
+
+
+class HealthSample(Model):
+    """The islands of one cluster as one source saw them at one time."""
+
+    cluster: Name
+    at: Time
+    islands: tuple[Island, ...]
+
+    @property
+    def healthy_gpus(self) -> int:
+        return sum(i.healthy_gpus for i in self.islands)
+
+    @property
+    def total_gpus(self) -> int:
+        return sum(i.total_gpus for i in self.islands)
+
+
+class TeamUsage(Model):
+    team: Name
+    scheduled_gpus: GpuCount
+    idle_gpus: GpuCount = 0
+
+
+class UsageReading(Model):
+    """S and L per quota. `source`: "p95 over 7d" where there is history, "instant", or "unknown"."""
+
+    cluster: Name
+    source: str
+    teams: tuple[TeamUsage, ...] = ()
+
+
+class Observation(Model):
+    """One fresh look at a cluster: what a gate, a drift check and a safety poll decide by."""
+
+    cluster: Name
+    at: Time
+    reading: QuotaReading
+    health: HealthSample | None
+    """None: no sample at all; counts as unknown."""
+    windows: tuple[Window, ...] = ()
+    tested: dict[str, int] = Field(default_factory=dict)
+    """The values whose backing was looked at: the present ones, or a plan's."""
+    backing: dict[str, int] = Field(default_factory=dict)
+    """Healthy GPUs behind each leaf of the tested values."""
+    shortage: dict[str, int] = Field(default_factory=dict)
+    """What each leaf lacks now; a leaf with an unplaced block is listed with 0."""
+    counted: dict[str, int] = Field(default_factory=dict)
+    """The shortage that no declared window or SEV explains: what counts towards a breach."""
+    assigned_gpus: GpuCount = 0
+    backed_gpus: GpuCount = 0
+    flex_gpus: GpuCount = 0
+
+    @property
+    def backed(self) -> bool:
+        return not self.shortage and self.assigned_gpus == self.backed_gpus

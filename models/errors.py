@@ -1,0 +1,49 @@
+"""Failures, named by what to do next. Plain fields only: they are serialised across Temporal."""
+
+from __future__ import annotations
+
+
+class BackstopError(Exception):
+    """A failure with one sentence for a person. `retryable`: the same call may succeed later."""
+
+    retryable = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class Unavailable(BackstopError):
+    """The other side did not answer, or not in full: retry with the same fence."""
+
+    retryable = True
+
+
+class Conflict(BackstopError):
+    """Somebody newer owns this: stop, and run no inverses."""
+
+
+class Drift(BackstopError):
+    """The world is not as the plan assumed (the generation moved): re-plan or ask the policy."""
+
+
+class Refusal(BackstopError):
+    """Not allowed, and retrying will not help: tell the person why."""
+
+
+class BlastRadius(Refusal):
+    """The change would move more GPUs than may be moved at once: hold, and call a person."""
+
+
+class Stuck(BackstopError):
+    """Only a person can go on from here."""
+
+
+class BadInput(BackstopError):
+    """What was given is malformed: names the file, the line or field, and the value."""
+
+
+BY_NAME: dict[str, type[BackstopError]] = {
+    cls.__name__: cls for cls in (Unavailable, Conflict, Drift, Refusal, BlastRadius, Stuck, BadInput)
+}
+"""Temporal carries an error's type as its class name."""

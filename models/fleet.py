@@ -1,0 +1,116 @@
+"""The fleet file: clusters, quotas, policies and teams as people write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from models.base import GpuCount, Model, Name, PositiveCount, Time
+from models.capacity import Island
+from models.policy import Policy
+from models.quota import Quota, QuotaTree, check_islands
+
+
+class WindowKind(StrEnum):
+    MAINTENANCE = "maintenance"
+    SEV = "sev"
+    FREEZE = "freeze"
+
+
+class Window(Model):
+    """A declared absence of capacity, or a time in which nothing may change.
+
+    `islands` None: the whole cluster. `gpus` None: all GPUs of those islands may be gone.
+    """
+
+    kind: WindowKind
+    starts: Time
+    ends: Time
+    reason: str = Field(min_length=1, max_length=500)
+    islands: tuple[Name, ...] | None = None
+    gpus: GpuCount | None = None
+
+    @model_validator(mode="after")
+    def _forward(self) -> Self:
+        if self.ends <= self.starts:
+            raise ValueError(f"ends {self.ends.isoformat()} is not after starts {self.starts.isoformat()}")
+        return self
+
+
+class ClusterSpec(Model):
+    """A scheduling domain of one GPU model with its quotas."""
+
+    name: Name
+    gpu_model: str | None = None
+    gpus_per_node: PositiveCount = 8
+    islands: tuple[Island, ...] = Field(min_length=1)
+    policy: dict[str, Any] = Field(default_factory=dict)
+    """Only what differs from the fleet's default policy."""
+    quotas: tuple[Quota, ...] = ()
+    windows: tuple[Window, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [i.name for i in self.islands]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"island {name!r} is given twice (cluster {self.name})")
+        QuotaTree(self.quotas)
+        check_islands(self.quotas, names)
+        for window in self.windows:
+            for island in window.islands or ():
+                if island not in names:
+                    raise ValueError(f"windows names island {island!r}, which this cluster does not have")
+        return self
+
+
+class Team(Model):
+    """Whom to tell. `contacts` are channel addresses: log, mailto:, slack or webhook URLs."""
+
+    name: Name
+    contacts: tuple[str, ...] = ()
+
+
+class Fleet(Model):
+    """A whole fleet file, checked."""
+
+    # A person may head the file with `$schema:` so that an editor checks it.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+    schema_: str | None = Field(default=None, alias="$schema")
+    clusters: tuple[ClusterSpec, ...] = Field(min_length=1)
+    policy: Policy = Policy()
+    teams: tuple[Team, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for what, names in (
+            ("cluster", [c.name for c in self.clusters]),
+            ("team", [t.name for t in self.teams]),
+        ):
+            seen: set[str] = set()
+            for name in names:
+                if name in seen:
+                    raise ValueError(f"{what} {name!r} is given twice")
+                seen.add(name)
+        return self
+
+    def policy_of(self, cluster: ClusterSpec) -> Policy:
+        """The cluster's policy: the default with what the cluster says laid over it.
+
+        Errors: pydantic.ValidationError as for any policy.
+        """
+        return merged_policy(self.policy, cluster.policy)
+
+    def cluster(self, name: str) -> ClusterSpec | None:
+        return next((c for c in self.clusters if c.name == name), None)
+
+
+def merged_policy(default: Policy, override: Mapping[str, Any]) -> Policy:
+    """A default with what one cluster says laid over it."""
+    if not override:
+        return default
+    return Policy.model_validate({**default.model_dump(mode="json", exclude_unset=True), **override})

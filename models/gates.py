@@ -1,0 +1,198 @@
+"""Gates: what must be true before a step, what of it is not, and when it may become true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from models.base import Model, Time, duration_text
+from models.fleet import WindowKind
+from models.guard import active
+from models.policy import Acks
+from models.rollout import Hold, HoldKind, Rollout
+from models.stages import STEP_FROM, Gate, Stage
+
+_WINDOW_HOLDS = {
+    WindowKind.MAINTENANCE: HoldKind.MAINTENANCE,
+    WindowKind.SEV: HoldKind.SEV,
+    WindowKind.FREEZE: HoldKind.FREEZE,
+}
+
+
+class Condition(Model):
+    """One thing a gate asks for. `until`: when it comes true by itself, if it does."""
+
+    name: str
+    met: bool
+    text: str
+    until: Time | None = None
+
+
+def holds_now(r: Rollout, now: datetime) -> tuple[Hold, ...]:
+    """Every hold in force: what people and the guard set, the calendar, and unknown health."""
+    standing = [h for h in r.holds if not h.after_enforced and (h.until is None or now < h.until)]
+    windows = r.seen.windows if r.seen is not None else ()
+    for window in active(windows, now):
+        kind = _WINDOW_HOLDS[window.kind]
+        standing.append(
+            Hold(
+                id=f"{kind}-{window.starts:%Y%m%dT%H%M}",
+                kind=kind,
+                reason=window.reason,
+                actor="calendar",
+                at=window.starts,
+                until=window.ends,
+            )
+        )
+    unknown = unknown_since(r)
+    if r.looked_at is not None and r.looked_at - unknown >= r.policy.stale_after:
+        standing.append(
+            Hold(
+                id="unknown_health",
+                kind=HoldKind.UNKNOWN_HEALTH,
+                reason=f"no believable health since {unknown:%Y-%m-%d %H:%M:%SZ}",
+                actor="health",
+                at=unknown + r.policy.stale_after,
+            )
+        )
+    return tuple(standing)
+
+
+def unknown_since(r: Rollout) -> datetime:
+    """The time of the last sample that was believed."""
+    return r.launched_at if r.sight.known is None else r.sight.known.at
+
+
+def health_fresh(r: Rollout) -> bool:
+    """Known, believed, and fresh when last looked at: unknown and stale health opens no gate.
+
+    Between looks the watch tells when samples stop; a gate always looks again before it opens.
+    """
+    if r.sight.unknown or r.sight.known is None or r.looked_at is None:
+        return False
+    return r.looked_at - r.sight.known.at < r.policy.stale_after
+
+
+def conditions(r: Rollout, now: datetime) -> tuple[Condition, ...]:
+    """What the gate before the next step asks for; empty where no step follows."""
+    step = STEP_FROM.get(r.stage)
+    if step is None:
+        return ()
+    match step.gate:
+        case Gate.MAY_START:
+            own: Sequence[Condition] = (_planned(r), _approved(r), _notice(r, now))
+        case Gate.MAY_ENFORCE:
+            own = (_soak(r, now, r.policy.soak_buffered), _acks(r, now), _no_drift(r))
+        case Gate.MAY_MONITOR:
+            own = (_soak(r, now, r.policy.soak_enforced), _no_drift(r))
+        case _:
+            assert_never(step.gate)
+    return (*own, _no_hold(r, now), _backed(r))
+
+
+def is_open(r: Rollout, now: datetime) -> bool:
+    """True where a step follows and all its conditions are met."""
+    asked = conditions(r, now)
+    return bool(asked) and all(c.met for c in asked)
+
+
+def _planned(r: Rollout) -> Condition:
+    if r.plan is None or r.replan:
+        return Condition(name="plan", met=False, text=f"a new plan is being made: {r.replan or 'the first'}")
+    if not r.plan.backed:
+        return Condition(name="plan", met=False, text="the plan is not backed; it cannot be started")
+    return Condition(name="plan", met=True, text=f"plan {r.plan.hash}, backed")
+
+
+def _approved(r: Rollout) -> Condition:
+    if r.approved:
+        return Condition(name="approval", met=True, text=f"approved by {r.approved_by}")
+    name = r.plan.hash if r.plan is not None else "HASH"
+    return Condition(name="approval", met=False, text=f"waits for approval: backstop approve {r.cluster} --plan {name}")
+
+
+def _notice(r: Rollout, now: datetime) -> Condition:
+    if r.waived:
+        return Condition(name="notice", met=True, text="waived")
+    if not r.approved:
+        return Condition(name="notice", met=False, text="teams are told once the plan is approved")
+    if r.undelivered:
+        return Condition(name="notice", met=False, text=f"not delivered: {'; '.join(r.undelivered)}")
+    if r.notified_at is None:
+        return Condition(name="notice", met=False, text="notices are being sent")
+    due = r.notified_at + r.policy.notice
+    length = duration_text(r.policy.notice)
+    return Condition(name="notice", met=now >= due, text=f"notice of {length} from {_at(r.notified_at)}", until=due)
+
+
+def _soak(r: Rollout, now: datetime, length: timedelta) -> Condition:
+    if r.waived:
+        return Condition(name="soak", met=True, text="waived")
+    due = r.soak_since + length
+    met = now >= due and not r.breach_of
+    return Condition(name="soak", met=met, text=f"soak of {duration_text(length)} from {_at(r.soak_since)}", until=due)
+
+
+def _acks(r: Rollout, now: datetime) -> Condition:
+    wanted = r.affected
+    given = [team for team in wanted if team in r.acks]
+    needed = {Acks.NONE: 0, Acks.MAJORITY: len(wanted) // 2 + 1 if wanted else 0, Acks.ALL: len(wanted)}[r.policy.acks]
+    text = f"{len(given)} of {needed} acknowledgements"
+    if r.waived or len(given) >= needed:
+        return Condition(name="acks", met=True, text="waived" if r.waived else text)
+    due = (r.notified_at or r.launched_at) + r.policy.ack_deadline
+    return Condition(name="acks", met=now >= due, text=f"{text}, or their deadline", until=due)
+
+
+def _no_drift(r: Rollout) -> Condition:
+    drifted = drift_of(r)
+    if drifted:
+        return Condition(name="drift", met=False, text=f"changed by others: {', '.join(drifted)}")
+    return Condition(name="drift", met=True, text="read-back equals what was written")
+
+
+def drift_of(r: Rollout) -> tuple[str, ...]:
+    """Teams whose present value is not the one we believe in, one text each."""
+    if r.seen is None:
+        return ()
+    present = r.seen.reading.values
+    expected = {q.team: q.gpus for q in r.baseline.quotas} if r.shadow else r.written
+    return tuple(
+        f"{team} {expected.get(team, 'absent')} -> {present.get(team, 'absent')}"
+        for team in sorted({*present, *expected})
+        if present.get(team) != expected.get(team)
+    )
+
+
+def _no_hold(r: Rollout, now: datetime) -> Condition:
+    held = holds_now(r, now)
+    if not held:
+        return Condition(name="holds", met=True, text="no hold")
+    until = min((h.until for h in held if h.until is not None), default=None) if all(h.until for h in held) else None
+    return Condition(
+        name="holds",
+        met=False,
+        text="; ".join(f"{h.kind} by {h.actor}: {h.reason}" for h in held),
+        until=until,
+    )
+
+
+def _backed(r: Rollout) -> Condition:
+    if r.seen is None:
+        return Condition(name="backed", met=False, text="the cluster has not been looked at yet")
+    if not health_fresh(r):
+        return Condition(name="backed", met=False, text="health is unknown or stale and counts as zero")
+    if not r.seen.backed:
+        missing = ", ".join(f"{team} lacks {gpus}" for team, gpus in r.seen.shortage.items())
+        return Condition(name="backed", met=False, text=f"not backed by today's health: {missing}")
+    return Condition(name="backed", met=True, text="backed by today's health")
+
+
+def _at(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%SZ}"
+
+
+def gate_of(stage: Stage) -> Gate | None:
+    step = STEP_FROM.get(stage)
+    return None if step is None else step.gate

@@ -1,0 +1,302 @@
+"""What crosses the wire between client, workflow and activities, and every name on it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from models.audit import AuditEntry
+from models.base import Count, GpuCount, Model, Name, Time
+from models.capacity import Island
+from models.commands import CommandRequest
+from models.effects import Change, HealthSample, Mode, QuotaReading
+from models.gates import Condition
+from models.plans import Plan
+from models.policy import Policy
+from models.rollout import Hold, Rollout
+from models.snapshot import Snapshot
+from models.stages import Command, Stage
+
+TASK_QUEUE = "backstop"
+ROLLOUT_WORKFLOW = "ClusterRollout"
+WATCH_WORKFLOW = "HealthWatch"
+DESK_WORKFLOW = "LedgerDesk"
+WATCH_ID = "health-watch/ledger"
+STATUS_QUERY = "status"
+LAUNCHED_UPDATE = "launched"
+HEALTH_SIGNAL = "health_changed"
+
+
+class SearchName:
+    """Custom search attributes; `Status` and the like are taken by Temporal."""
+
+    CLUSTER = "BackstopCluster"
+    STAGE = "BackstopStage"
+    WAVE = "BackstopWave"
+    OWNER = "BackstopOwner"
+    UNBACKED = "BackstopUnbacked"
+
+
+def rollout_workflow_id(cluster: str) -> str:
+    """One id per cluster, so that two rollouts of it cannot run at once."""
+    return f"rollout/{cluster}"
+
+
+# --- the rollout workflow --------------------------------------------------------------------
+
+
+class LaunchRequest(Model):
+    """What starts a rollout. `policy` lays over the cluster's own."""
+
+    cluster: Name
+    rollout: str
+    owner: str = Field(min_length=1, max_length=200)
+    reason: str = ""
+    shadow: bool = False
+    adopt: bool = False
+    policy: dict[str, Any] = Field(default_factory=dict)
+
+
+class RolloutInput(Model):
+    """The workflow's one argument: a launch, or the state it continues from."""
+
+    launch: LaunchRequest
+    state: Rollout | None = None
+    runs: Count = 1
+    """How many runs of this rollout there have been, this one included."""
+
+
+class LaunchAnswer(Model):
+    """What `launch` tells its caller: the plan, or why there is none."""
+
+    launched: bool
+    rollout: str
+    cluster: Name
+    stage: Stage
+    reason: str = ""
+    plan: Plan | None = None
+
+
+class CommandAnswer(Model):
+    """What a command led to, in one sentence."""
+
+    cluster: Name
+    command: Command
+    stage: Stage
+    said: str
+
+
+class HealthChanged(Model):
+    """The watch saw an edge: look now."""
+
+    cluster: Name
+    at: Time
+    why: str
+
+
+class Risk(Model):
+    """A quota that lacks hardware now, with both numbers."""
+
+    team: Name
+    quota_gpus: GpuCount
+    backing_gpus: GpuCount
+    breach_at: Time | None = None
+
+
+class Undoing(Model):
+    """What a rollback has left to do."""
+
+    why: str
+    reason: str
+    actor: str
+    left: tuple[str, ...]
+    stuck_on: tuple[str, ...]
+    commands: tuple[str, ...] = ()
+    """The commands that can be given while stuck."""
+
+
+class TeamStatus(Model):
+    """One quota as it stands."""
+
+    team: Name
+    parent: Name | None = None
+    leaf: bool = True
+    baseline_gpus: GpuCount
+    quota_gpus: GpuCount
+    """What the quota system holds (in shadow: would hold)."""
+    planned_gpus: GpuCount | None = None
+    backing_gpus: GpuCount | None = None
+    promise: bool = False
+    """False: the value is advisory."""
+    acknowledged: bool = False
+
+
+class RolloutStatus(Model):
+    """Everything a person may want to know about one rollout, as of `at`."""
+
+    schema_: Literal["backstop.status/1"] = Field(default="backstop.status/1", alias="schema")
+    cluster: Name
+    rollout: str
+    owner: str
+    shadow: bool
+    stage: Stage
+    entered_at: Time
+    at: Time
+    attempt: Count
+    failures: Count
+    attempts: Count
+    plan_hash: str | None
+    approved_by: str
+    envelope_holds: bool
+    wave: str
+    total_gpus: GpuCount
+    healthy_gpus: GpuCount | None
+    health_at: Time | None
+    health_known: bool
+    assigned_gpus: GpuCount
+    backed_gpus: GpuCount
+    phantom_gpus: GpuCount
+    flex_gpus: GpuCount
+    cut_gpus: GpuCount
+    gate: str | None
+    waiting_for: tuple[Condition, ...]
+    next_at: Time | None
+    """When the rollout next does something by itself, if nothing happens before."""
+    holds: tuple[Hold, ...]
+    recorded_objections: tuple[Hold, ...] = ()
+    at_risk: tuple[Risk, ...]
+    breach_of: tuple[str, ...]
+    undoing: Undoing | None
+    teams: tuple[TeamStatus, ...]
+    needs: str = ""
+    """What a person has to do, if anything."""
+    ended_because: str = ""
+    fence: Count = 0
+    history_events: Count = 0
+    runs: Count = 1
+
+
+# --- activities ------------------------------------------------------------------------------
+
+
+class OpenRequest(Model):
+    launch: LaunchRequest
+    at: Time
+
+
+class Opening(Model):
+    """An open rollout: its baseline, policy, and what an adopted one left."""
+
+    baseline: Snapshot
+    policy: Policy
+    reading: QuotaReading
+    health: HealthSample | None
+    adopted_from: str = ""
+    modes: dict[str, Mode] = Field(default_factory=dict)
+
+
+class DraftRequest(Model):
+    """`baseline` None: today's values are the baseline. `frozen`: usage to keep (approved once)."""
+
+    cluster: Name
+    rollout: str
+    policy: Policy
+    baseline: Snapshot | None = None
+    frozen: Snapshot | None = None
+    islands: tuple[Island, ...] | None = None
+    """The islands to plan on: what is believed, where a newer sample is not."""
+    at: Time
+
+
+class Drafted(Model):
+    baseline: Snapshot
+    reading: QuotaReading
+    plan: Plan
+
+
+class ObserveRequest(Model):
+    """`values` None: test what the cluster holds."""
+
+    cluster: Name
+    values: dict[str, int] | None = None
+    baseline: Snapshot
+    at: Time
+
+
+class AimRequest(Model):
+    cluster: Name
+    rollout: str
+    baseline: Snapshot
+    current: dict[str, int]
+    islands: tuple[Island, ...]
+    policy: Policy
+    exempt: bool
+    at: Time
+
+
+class EffectRequest(Model):
+    """One fenced call. `limit_gpus` None: exempt from the blast radius."""
+
+    change: Change
+    shadow: bool
+    limit_gpus: int | None
+    generation: Count = 0
+    at: Time
+
+
+class RecordRequest(Model):
+    """Entries for the archive, and the stage for the registry."""
+
+    rollout: str
+    cluster: Name
+    entries: tuple[AuditEntry, ...]
+    stage: Stage
+    ended: bool
+    completed: bool
+    shadow: bool = False
+
+
+# --- the desk: one-activity workflows for what is not a rollout --------------------------------
+
+
+class DeskRequest(Model):
+    """One request to the ledger from a person. The workflow's history keeps who asked."""
+
+    kind: Literal[
+        "stage_import",
+        "commit_import",
+        "add_health",
+        "clusters",
+        "teams",
+        "facts",
+        "snapshot",
+        "archive",
+        "archived",
+        "doctor",
+    ]
+    actor: str = ""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    payload: str = ""
+    """Base64 of zlib-compressed JSON, for parts of a large document."""
+
+
+class DeskAnswer(Model):
+    result: Any = None
+
+
+class RefusedCommand(Model):
+    """A command that was refused, for the archive: a refused update leaves no event."""
+
+    cluster: Name
+    command: Command
+    request: CommandRequest
+    why: str
+    at: Time
+
+
+class WatchInput(Model):
+    """The watch workflow's argument."""
+
+    interval_seconds: float = 15.0
+    runs: Count = 1

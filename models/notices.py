@@ -1,0 +1,62 @@
+"""What teams are told, before it is put into words (templates live in activities/templates)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from models.base import GpuCount, Model, Name, Time
+
+
+class NoticeKind(StrEnum):
+    PLANNED = "planned"
+    """A quota will change: from when, by how many, why."""
+    CHANGED = "changed"
+    """The plan changed before it took effect; only teams whose cut grew get it."""
+    BUFFERED = "buffered"
+    ENFORCED = "enforced"
+    MONITORED = "monitored"
+    AT_RISK = "at_risk"
+    BREACH = "breach"
+    """The promise is withdrawn: hardware is missing."""
+    ROLLED_BACK = "rolled_back"
+    STUCK = "stuck"
+    HELD = "held"
+    """The rollout waits for a person (sent to the owner)."""
+    CLOSED = "closed"
+
+
+class Notice(Model):
+    """One message to one audience. `key` makes its delivery happen once."""
+
+    key: str = Field(min_length=1, max_length=300)
+    kind: NoticeKind
+    cluster: Name
+    audience: Name
+    """The team told, or the rollout's owner."""
+    contacts: tuple[str, ...] = ()
+    owner: str
+    """Whom to ask."""
+    effective_at: Time | None = None
+    before_gpus: GpuCount | None = None
+    after_gpus: GpuCount | None = None
+    phantom_gpus: GpuCount = 0
+    to_flex_gpus: GpuCount = 0
+    reasons: tuple[str, ...] = ()
+    backing_gpus: GpuCount | None = None
+    stage: str = ""
+    detail: str = ""
+    shadow: bool = False
+    facts: dict[str, Any] = Field(default_factory=dict)
+
+
+class Delivery(Model):
+    """Where one notice went, and when. `repeated`: it had been sent before and was not sent again."""
+
+    key: str
+    channel: str
+    address: str
+    at: Time
+    repeated: bool = False

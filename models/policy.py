@@ -1,0 +1,144 @@
+"""What a cluster's owner decides: buffers, waits, what happens on a breach."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from fractions import Fraction
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Share
+
+
+class Tier(StrEnum):
+    """The rungs of the cut ladder, the cheapest first."""
+
+    UNALLOCATED = "unallocated"
+    UNSCHEDULED = "unscheduled"
+    IDLE = "idle"
+    BUSY = "busy"
+
+    @property
+    def depth(self) -> int:
+        return TIERS.index(self)
+
+
+TIERS: tuple[Tier, ...] = (Tier.UNALLOCATED, Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
+
+
+class Basis(StrEnum):
+    TOTAL = "total"
+    HEALTHY = "healthy"
+
+
+class Scope(StrEnum):
+    CLUSTER = "cluster"
+    QUOTA = "quota"
+
+
+class ShareBy(StrEnum):
+    TIER = "tier"
+    QUOTA = "quota"
+    EQUAL = "equal"
+
+
+class Acks(StrEnum):
+    NONE = "none"
+    MAJORITY = "majority"
+    ALL = "all"
+
+
+class OnBreach(StrEnum):
+    ROLLBACK = "rollback"
+    HOLD = "hold"
+    REALIGN = "realign"
+
+
+class RollbackTo(StrEnum):
+    BACKED = "backed"
+    BASELINE = "baseline"
+
+
+class OnDrift(StrEnum):
+    HOLD = "hold"
+    RESTORE = "restore"
+    ACCEPT = "accept"
+
+
+class Ramp(Model):
+    """Growing buffers: each completed rollout of the cluster moves one step on, retries do not."""
+
+    ramp: Annotated[tuple[Share, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _growing(self) -> Self:
+        for earlier, later in zip(self.ramp, self.ramp[1:], strict=False):
+            if later <= earlier:
+                raise ValueError(f"a ramp must grow at each step: {float(later):g} follows {float(earlier):g}")
+        return self
+
+
+class HealthBuffer(Model):
+    """The seat of the buffer derived from health history; no estimator sits in it yet."""
+
+    health: dict[str, Any]
+
+
+def _buffer(value: Any) -> Any:
+    """Pick the form by its key, so that an error speaks of one form and not of all three."""
+    if isinstance(value, dict):
+        if "ramp" in value:
+            return Ramp.model_validate(value)
+        if "health" in value:
+            raise ValueError("the health-derived buffer is not available yet: give a number or a ramp")
+        raise ValueError(f"must be a number or {{ramp: [...]}}, not {value!r}")
+    return value
+
+
+class Policy(Model):
+    """Settings of one cluster, or the default of all. Defaults: DESIGN.md, "Policy"."""
+
+    buffer: Annotated[Share | Ramp, BeforeValidator(_buffer)] = Fraction(15, 100)
+    basis: Basis = Basis.TOTAL
+    scope: Scope = Scope.CLUSTER
+    share: ShareBy = ShareBy.TIER
+    max_tier: Tier = Tier.BUSY
+    spare_gpus: GpuCount | None = None
+    """None: one node, the cluster's gpus_per_node."""
+    usage_window: Duration = timedelta(days=7)
+    notice: Duration = timedelta(days=3)
+    soak_buffered: Duration = timedelta(hours=24)
+    soak_enforced: Duration = timedelta(days=3)
+    acks: Acks = Acks.NONE
+    ack_deadline: Duration = timedelta(days=7)
+    breach_after: Duration = timedelta(minutes=10)
+    clear_after: Duration = timedelta(minutes=30)
+    recover_after: Duration = timedelta(hours=6)
+    stale_after: Duration = timedelta(minutes=30)
+    plausible_drop: Share = Fraction(20, 100)
+    confirm_samples: Count = 2
+    on_breach: OnBreach = OnBreach.ROLLBACK
+    rollback_to: RollbackTo = RollbackTo.BACKED
+    attempts: PositiveCount = 3
+    on_drift: OnDrift = OnDrift.HOLD
+    max_moved_gpus: GpuCount = 512
+    max_breaching_clusters: PositiveCount = 3
+    safety_poll: Duration = timedelta(hours=1)
+    """How often a rollout looks at its cluster unasked: it catches a lost signal or a dead watch."""
+    authorities: tuple[Name, ...] = ()
+    """Who may resolve another's objection beside the rollout's owner."""
+
+    @model_validator(mode="after")
+    def _positive_waits(self) -> Self:
+        for field in ("safety_poll", "stale_after"):
+            if getattr(self, field) <= timedelta(0):
+                raise ValueError(f"{field} must be longer than zero")
+        return self
+
+    def buffer_at(self, completed_rollouts: int) -> Fraction:
+        """b for the cluster's next rollout; a ramp stays on its last step."""
+        if isinstance(self.buffer, Ramp):
+            return self.buffer.ramp[min(completed_rollouts, len(self.buffer.ramp) - 1)]
+        return self.buffer

@@ -1,0 +1,179 @@
+"""Quotas: promises of GPUs to teams, in a tree whose leaves alone hold jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from models.base import GpuCount, Model, Name, PositiveCount
+
+
+class Quota(Model):
+    """GPUs promised to one team in one cluster (nominal quota).
+
+    Units: whole GPUs. `scheduled_gpus` None: usage unknown, taken as all of the quota and none idle.
+    `islands` None: may stand on any. `protected_blocks`: sizes of contiguous blocks, each whole inside
+    one island. `minimum_gpus` and the sum of the blocks are floors that a cut respects.
+    Errors: ValueError for idle above scheduled and floors above the quota.
+    """
+
+    team: Name
+    gpus: GpuCount
+    scheduled_gpus: GpuCount | None = None
+    idle_gpus: GpuCount | None = None
+    islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
+    protected_blocks: tuple[PositiveCount, ...] = ()
+    minimum_gpus: GpuCount = 0
+    parent: Name | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.idle > self.scheduled:
+            raise ValueError(f"idle_gpus is {self.idle}, above scheduled_gpus {self.scheduled} (team {self.team})")
+        for block in self.protected_blocks:
+            if block > self.gpus:
+                raise ValueError(
+                    f"protected_blocks has a block of {block}, larger than the quota {self.gpus} (team {self.team})"
+                )
+        if sum(self.protected_blocks) > self.gpus:
+            raise ValueError(
+                f"protected_blocks sum to {sum(self.protected_blocks)}, above the quota {self.gpus} (team {self.team})"
+            )
+        if self.minimum_gpus > self.gpus:
+            raise ValueError(f"minimum_gpus is {self.minimum_gpus}, above the quota {self.gpus} (team {self.team})")
+        if self.islands is not None and len(set(self.islands)) != len(self.islands):
+            raise ValueError(f"islands names one twice: {list(self.islands)} (team {self.team})")
+        return self
+
+    @property
+    def scheduled(self) -> int:
+        """S: GPUs held by running jobs; may exceed the quota. All of the quota where unknown."""
+        return self.gpus if self.scheduled_gpus is None else self.scheduled_gpus
+
+    @property
+    def idle(self) -> int:
+        """L: the scheduled GPUs that do no work."""
+        return 0 if self.idle_gpus is None else self.idle_gpus
+
+    @property
+    def floor(self) -> int:
+        """What a cut leaves standing."""
+        return max(self.minimum_gpus, sum(self.protected_blocks))
+
+    def with_gpus(self, gpus: int) -> Quota:
+        """The same quota at another value, unchecked: floors may be broken on purpose (a breach)."""
+        return self.model_copy(update={"gpus": gpus})
+
+
+class QuotaTree:
+    """The quotas of one cluster by name, with their tree.
+
+    Errors: ValueError naming the team for a duplicate, an unknown parent, a cycle, or a parent that
+    is said to hold jobs or blocks.
+    """
+
+    def __init__(self, quotas: Iterable[Quota]) -> None:
+        self.by_team: dict[str, Quota] = {}
+        for quota in quotas:
+            if quota.team in self.by_team:
+                raise ValueError(f"team {quota.team!r} is given twice")
+            self.by_team[quota.team] = quota
+        self.children: dict[str, list[str]] = {}
+        for team in sorted(self.by_team):
+            parent = self.by_team[team].parent
+            if parent is None:
+                continue
+            if parent not in self.by_team:
+                raise ValueError(f"parent {parent!r} of team {team!r} is not a quota of this cluster")
+            self.children.setdefault(parent, []).append(team)
+        self._refuse_cycles()
+        for team in self.children:
+            self._refuse_jobs(self.by_team[team])
+        self.leaves: tuple[str, ...] = tuple(t for t in sorted(self.by_team) if t not in self.children)
+        self.roots: tuple[str, ...] = tuple(t for t in sorted(self.by_team) if self.by_team[t].parent is None)
+
+    def _refuse_cycles(self) -> None:
+        settled: set[str] = set()
+        for team in self.by_team:
+            path: list[str] = []
+            at: str | None = team
+            while at is not None and at not in settled:
+                if at in path:
+                    raise ValueError(f"the quota tree has a cycle: {' -> '.join([*path[path.index(at) :], at])}")
+                path.append(at)
+                at = self.by_team[at].parent
+            settled.update(path)
+
+    @staticmethod
+    def _refuse_jobs(quota: Quota) -> None:
+        for field, value in (
+            ("scheduled_gpus", quota.scheduled_gpus),
+            ("idle_gpus", quota.idle_gpus),
+            ("protected_blocks", list(quota.protected_blocks)),
+            ("minimum_gpus", quota.minimum_gpus),
+            ("islands", None if quota.islands is None else list(quota.islands)),
+        ):
+            if value:
+                raise ValueError(
+                    f"{field} is {value} for team {quota.team!r}, which has child quotas: only leaves hold jobs"
+                )
+
+    @property
+    def flat(self) -> bool:
+        """True where no quota has a parent."""
+        return not self.children
+
+    def ancestors(self, team: str) -> list[str]:
+        """From the parent up to the root."""
+        found = []
+        at = self.by_team[team].parent
+        while at is not None:
+            found.append(at)
+            at = self.by_team[at].parent
+        return found
+
+    def bottom_up(self) -> list[str]:
+        """Every team, children before their parents."""
+        order: list[str] = []
+        stack = list(reversed(self.roots))
+        while stack:
+            team = stack.pop()
+            order.append(team)
+            stack.extend(self.children.get(team, []))
+        return order[::-1]
+
+    def assigned_of(self, values: Mapping[str, int] | None = None) -> dict[str, int]:
+        """min(own value, assigned of the children) for every team; own value for leaves."""
+        value = {t: q.gpus for t, q in self.by_team.items()} if values is None else values
+        result: dict[str, int] = {}
+        for team in self.bottom_up():
+            children = self.children.get(team)
+            result[team] = value[team] if not children else min(value[team], sum(result[c] for c in children))
+        return result
+
+    def assigned(self, values: Mapping[str, int] | None = None) -> int:
+        """A: what the cluster's quotas really promise, in GPUs."""
+        of = self.assigned_of(values)
+        return sum(of[root] for root in self.roots)
+
+    def lowered(self, cuts: Mapping[str, int]) -> dict[str, int]:
+        """Every team's value after cutting leaves: ancestors fall alike, so that no sibling can take it up."""
+        value = {t: q.gpus for t, q in self.by_team.items()}
+        for leaf, cut in cuts.items():
+            for team in (leaf, *self.ancestors(leaf)):
+                value[team] -= cut
+        return value
+
+
+def check_islands(quotas: Iterable[Quota], islands: Iterable[str]) -> None:
+    """Refuse a quota that names an island the cluster does not have.
+
+    Errors: ValueError naming the team and the island.
+    """
+    known = set(islands)
+    for quota in quotas:
+        for island in quota.islands or ():
+            if island not in known:
+                raise ValueError(f"islands names {island!r}, which this cluster does not have (team {quota.team})")

@@ -1,0 +1,226 @@
+"""The state of one rollout: everything the interpreter decides by, and nothing it could derive.
+
+It is a value: reducers (models/commands.py, models/outcomes.py) answer a new one, and continue-as-new
+carries it over.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Self
+
+from pydantic import Field
+
+from models.audit import AuditEntry, AuditKind
+from models.base import Count, Model, Name, Time
+from models.effects import EffectKind, Mode, Observation, Receipt
+from models.guard import Clocks, Sight
+from models.notices import Notice
+from models.plans import Envelope, Plan
+from models.policy import Policy
+from models.snapshot import Snapshot
+from models.stages import TRANSITIONS, Stage
+
+BACKSTOP = "backstop"
+"""The actor of what happens by itself."""
+
+
+class HoldKind(StrEnum):
+    PAUSED = "paused"
+    OBJECTION = "objection"
+    MAINTENANCE = "maintenance"
+    SEV = "sev"
+    DRIFT = "drift"
+    FREEZE = "freeze"
+    UNKNOWN_HEALTH = "unknown_health"
+    BLAST_RADIUS = "blast_radius"
+    BREACH = "breach"
+    """on_breach: hold, or a realignment outside the envelope."""
+
+
+class Hold(Model):
+    """Stops gates from opening, never a rollback."""
+
+    id: str
+    kind: HoldKind
+    reason: str
+    actor: str
+    at: Time
+    until: Time | None = None
+    team: str | None = None
+    after_enforced: bool = False
+    """An objection made too late to stop a gate: recorded, and answered by a person."""
+
+
+class Why(StrEnum):
+    UNDO = "undo"
+    BREACH = "breach"
+
+
+class Order(Model):
+    """A rollback under way: why, by whom, and where to."""
+
+    why: Why
+    actor: str
+    reason: str
+    at: Time
+    then: Stage = Stage.ROLLED_BACK
+    """ABORTED ends the rollout once everything is undone."""
+    target: dict[str, int]
+    """Values by team."""
+    broken_floors: tuple[str, ...] = ()
+    unbacked_gpus: Count = 0
+    """Of an undo: GPUs of the target that today's hardware cannot back."""
+
+
+class Undone(Model):
+    """A forward effect whose inverse could not finish, and why."""
+
+    kind: EffectKind
+    reason: str
+
+
+class Rollout(Model):
+    """One cluster's rollout. Times are the workflow's clock, in UTC."""
+
+    cluster: Name
+    id: str
+    owner: str
+    shadow: bool = False
+    launched_at: Time
+    policy: Policy
+    baseline: Snapshot
+    """The quotas before the first effect, with the usage frozen for planning."""
+    modes: dict[str, Mode] = Field(default_factory=dict)
+    """The baseline's modes by team."""
+    generation: Count = 0
+    """The generation our picture of the cluster was made from."""
+
+    stage: Stage = Stage.PLANNED
+    entered_at: Time
+    attempt: Count = 1
+    failures: Count = 0
+    """Breach rollbacks since the rollout was last monitored."""
+    completed: bool = False
+    """True once it has been monitored: moves a ramp on, once."""
+    ended_because: str = ""
+
+    plan: Plan | None = None
+    replan: str = ""
+    """Why a new plan is wanted; empty: none is."""
+    envelope: Envelope | None = None
+    approved_by: str = ""
+    realigning: bool = False
+    """A new plan is being written in place (drift or breach policy), without leaving the stage."""
+
+    fence: Count = 0
+    standing: tuple[EffectKind, ...] = ()
+    """Forward effects whose inverse is owed, in the order they were attempted."""
+    stood: tuple[EffectKind, ...] = ()
+    """`standing` before the last call: what stands if that call wrote nothing."""
+    done: tuple[EffectKind, ...] = ()
+    """Effects of the present step that have landed."""
+    written: dict[str, int] = Field(default_factory=dict)
+    """What we believe the quota system holds: baseline, then what we wrote."""
+    foreign: tuple[str, ...] = ()
+    """Teams whose value others changed since: left alone by an undo."""
+    receipts: tuple[Receipt, ...] = ()
+    """Of the present attempt."""
+
+    holds: tuple[Hold, ...] = ()
+    acks: tuple[str, ...] = ()
+    notified_at: Time | None = None
+    """When the last notice of the present plan had been delivered."""
+    told_cuts: dict[str, int] = Field(default_factory=dict)
+    """The cut each team was last told."""
+    undelivered: tuple[str, ...] = ()
+    soak_since: Time
+    waived: bool = False
+    """`promote`: what is left of notice, soak and acknowledgements of this gate does not count."""
+
+    seen: Observation | None = None
+    looked_at: Time | None = None
+    look_asked: bool = True
+    """Somebody (the watch, a command, a timer) asked for a fresh look."""
+    look_failed: str = ""
+    sight: Sight = Sight()
+    clocks: Clocks = Clocks()
+    breach_of: tuple[str, ...] = ()
+    """Teams whose promise is withdrawn."""
+    aiming: tuple[str, ...] = ()
+    """Teams in a breach whose rollback is about to begin."""
+    exempt: bool = False
+    """A person lifted the blast radius for what is next written."""
+
+    order: Order | None = None
+    owed: tuple[EffectKind, ...] = ()
+    """Forward effects still to be undone by the present rollback, the next one first."""
+    stuck_on: tuple[Undone, ...] = ()
+    superseded: str = ""
+
+    outbox: tuple[AuditEntry, ...] = ()
+    """Not yet archived."""
+    mail: tuple[Notice, ...] = ()
+    """Not yet delivered."""
+    serial: Count = 0
+    """Counts audit entries and notices: their keys."""
+    noted: Stage | None = None
+    """The stage the registry shows."""
+
+    def but(self, **changes: Any) -> Self:
+        """The same rollout with these fields changed."""
+        return self.model_copy(update=changes)
+
+    @property
+    def effects_stand(self) -> bool:
+        return bool(self.standing)
+
+    @property
+    def affected(self) -> tuple[str, ...]:
+        """Leaf teams that the plan cuts."""
+        return () if self.plan is None else tuple(q.team for q in self.plan.quotas if q.leaf and q.cut_gpus)
+
+    @property
+    def approved(self) -> bool:
+        """This plan is approved by its hash, or by an envelope that holds it."""
+        return self.plan is not None and self.envelope is not None and self.envelope.holds(self.plan)
+
+    def noting(
+        self,
+        kind: AuditKind,
+        text: str,
+        at: datetime,
+        *,
+        actor: str = BACKSTOP,
+        reason: str = "",
+        **data: Any,
+    ) -> Self:
+        """With one more entry for the archive."""
+        entry = AuditEntry(
+            key=f"{self.id}/{self.serial + 1:06d}",
+            cluster=self.cluster,
+            rollout=self.id,
+            at=at,
+            kind=kind,
+            actor=actor,
+            text=text,
+            reason=reason,
+            data=data,
+        )
+        return self.but(serial=self.serial + 1, outbox=(*self.outbox, entry))
+
+    def reaching(self, stage: Stage, at: datetime, why: str, actor: str = BACKSTOP) -> Self:
+        """In another stage: what belonged to the earlier one is over."""
+        if (self.stage, stage) not in TRANSITIONS:
+            raise AssertionError(f"no way leads from {self.stage} to {stage}")
+        moved = self.but(stage=stage, entered_at=at, soak_since=at, waived=False, done=(), look_asked=True)
+        return moved.noting(
+            AuditKind.TRANSITION,
+            f"{self.stage} -> {stage}: {why}",
+            at,
+            actor=actor,
+            before=self.stage.value,
+            after=stage.value,
+            attempt=self.attempt,
+        )

@@ -1,0 +1,70 @@
+"""One cluster at one moment: everything a plan is made from."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from models.base import Count, Model, Name, PositiveCount, Time, content_hash
+from models.capacity import Island, healthy, total
+from models.fleet import ClusterSpec
+from models.quota import Quota, QuotaTree, check_islands
+
+
+class Snapshot(Model):
+    """A cluster's islands, quotas and usage under one generation.
+
+    `generation` counts changes made by others to quotas, tree and T; health is not in it.
+    `usage_from` says where S and L come from: "instant", "p95 over 7d" or "unknown".
+    """
+
+    cluster: Name
+    gpus_per_node: PositiveCount = 8
+    islands: tuple[Island, ...] = Field(min_length=1)
+    quotas: tuple[Quota, ...] = ()
+    generation: Count = 0
+    completed_rollouts: Count = 0
+    usage_from: str = "instant"
+    health_at: Time | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        self.tree  # noqa: B018 - building the tree refuses a bad one
+        check_islands(self.quotas, [i.name for i in self.islands])
+        return self
+
+    @property
+    def tree(self) -> QuotaTree:
+        return QuotaTree(self.quotas)
+
+    @property
+    def total_gpus(self) -> int:
+        return total(self.islands)
+
+    @property
+    def healthy_gpus(self) -> int:
+        return healthy(self.islands)
+
+    @property
+    def hash(self) -> str:
+        return content_hash(self)
+
+    def with_values(self, values: dict[str, int]) -> Snapshot:
+        """The same cluster with other quota values (teams not named keep theirs)."""
+        return self.model_copy(update={"quotas": tuple(q.with_gpus(values.get(q.team, q.gpus)) for q in self.quotas)})
+
+    def with_islands(self, islands: tuple[Island, ...]) -> Snapshot:
+        return self.model_copy(update={"islands": islands})
+
+
+def snapshot_of(cluster: ClusterSpec) -> Snapshot:
+    """A cluster of a fleet file as a snapshot; usage is what the file says, an instant."""
+    known = any(q.scheduled_gpus is not None for q in cluster.quotas)
+    return Snapshot(
+        cluster=cluster.name,
+        gpus_per_node=cluster.gpus_per_node,
+        islands=cluster.islands,
+        quotas=cluster.quotas,
+        usage_from="instant" if known else "unknown",
+    )

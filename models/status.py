@@ -1,0 +1,129 @@
+"""Status: what a rollout looks like to people, derived from its state."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from models.base import duration_text
+from models.gates import conditions, gate_of, health_fresh, holds_now
+from models.interpreter import Wait, decide, recovery_pause, retries_by_itself
+from models.messages import Risk, RolloutStatus, TeamStatus, Undoing
+from models.rollout import HoldKind, Rollout, Why
+from models.stages import Stage
+
+
+def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int = 1) -> RolloutStatus:
+    """The status of a rollout at a time."""
+    seen, plan = r.seen, r.plan
+    action = decide(r, now)
+    due = r.clocks.next_breach(r.policy.breach_after)
+    return RolloutStatus(
+        schema="backstop.status/1",
+        cluster=r.cluster,
+        rollout=r.id,
+        owner=r.owner,
+        shadow=r.shadow,
+        stage=r.stage,
+        entered_at=r.entered_at,
+        at=now,
+        attempt=r.attempt,
+        failures=r.failures,
+        attempts=r.policy.attempts,
+        plan_hash=None if plan is None else plan.hash,
+        approved_by=r.approved_by if r.approved else "",
+        envelope_holds=r.approved,
+        wave="" if plan is None else plan.wave.value,
+        total_gpus=r.baseline.total_gpus if seen is None or seen.health is None else seen.health.total_gpus,
+        healthy_gpus=None if r.sight.known is None else r.sight.known.healthy_gpus,
+        health_at=None if r.sight.known is None else r.sight.known.at,
+        health_known=health_fresh(r),
+        assigned_gpus=0 if seen is None else seen.assigned_gpus,
+        backed_gpus=0 if seen is None else seen.backed_gpus,
+        phantom_gpus=0 if seen is None else max(0, seen.assigned_gpus - seen.backed_gpus),
+        flex_gpus=0 if seen is None else seen.flex_gpus,
+        cut_gpus=0 if plan is None else plan.cut_gpus,
+        gate=gate_of(r.stage),
+        waiting_for=tuple(c for c in conditions(r, now) if not c.met),
+        next_at=action.until if isinstance(action, Wait) else None,
+        holds=holds_now(r, now),
+        recorded_objections=tuple(h for h in r.holds if h.after_enforced),
+        at_risk=tuple(
+            Risk(
+                team=team,
+                quota_gpus=0 if seen is None else seen.tested.get(team, 0),
+                backing_gpus=0 if seen is None else seen.backing.get(team, 0),
+                breach_at=due if r.stage.guarded else None,
+            )
+            for team in ({} if seen is None else seen.shortage)
+        ),
+        breach_of=r.breach_of,
+        undoing=_undoing(r),
+        teams=_teams(r),
+        needs=needs_of(r, now),
+        ended_because=r.ended_because,
+        fence=r.fence,
+        history_events=history_events,
+        runs=runs,
+    )
+
+
+def _undoing(r: Rollout) -> Undoing | None:
+    if r.order is None or r.stage not in (Stage.ROLLING_BACK, Stage.STUCK, Stage.ROLLED_BACK):
+        return None
+    stuck = r.stage is Stage.STUCK
+    return Undoing(
+        why=r.order.why.value,
+        reason=r.order.reason,
+        actor=r.order.actor,
+        left=tuple(k.value for k in r.owed),
+        stuck_on=tuple(f"{u.kind}: {u.reason}" for u in r.stuck_on),
+        commands=("retry", "close") if stuck and not r.superseded else ("close",) if stuck else (),
+    )
+
+
+def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
+    tree = r.baseline.tree
+    present = r.written if r.shadow or r.seen is None else r.seen.reading.values
+    tested = r.seen is not None and r.stage.guarded
+    return tuple(
+        TeamStatus(
+            team=q.team,
+            parent=q.parent,
+            leaf=q.team not in tree.children,
+            baseline_gpus=q.gpus,
+            quota_gpus=present.get(q.team, 0),
+            planned_gpus=None if r.plan is None else r.plan.values.get(q.team),
+            backing_gpus=r.seen.backing.get(q.team) if r.seen is not None and tested else None,
+            promise=r.stage.promises and q.team not in r.breach_of and not r.shadow,
+            acknowledged=q.team in r.acks,
+        )
+        for q in r.baseline.quotas
+    )
+
+
+def needs_of(r: Rollout, now: datetime) -> str:
+    """What a person has to do for the rollout to go on; empty when it goes on by itself."""
+    if r.stage is Stage.STUCK:
+        if r.superseded:
+            return f"superseded: {r.superseded}. Give: backstop close {r.cluster} --reason ..."
+        return f"Give: backstop retry {r.cluster}, or backstop close {r.cluster} --reason ..."
+    if r.plan is not None and not r.replan and not r.approved and (r.stage is Stage.PLANNED or r.realigning):
+        return f"approve the plan: backstop approve {r.cluster} --plan {r.plan.hash}"
+    for hold in holds_now(r, now):
+        if hold.kind is HoldKind.PAUSED:
+            return f"paused by {hold.actor}: backstop resume {r.cluster}"
+        if hold.until is None:
+            return f"a hold stands ({hold.reason}): backstop resolve {r.cluster} --hold {hold.id} --reason ..."
+    if r.undelivered:
+        return f"a notice could not be delivered ({'; '.join(r.undelivered)}): mend the contact or promote"
+    if r.stage is Stage.ROLLED_BACK and not retries_by_itself(r):
+        return f"rolled back: backstop retry {r.cluster}, or backstop close {r.cluster}"
+    return ""
+
+
+def waiting_sentence(r: Rollout, now: datetime) -> str:
+    """One sentence for the Temporal UI: what the rollout waits for."""
+    if r.stage is Stage.ROLLED_BACK and r.order is not None and r.order.why is Why.BREACH and retries_by_itself(r):
+        return f"waits until health has been good for {duration_text(recovery_pause(r))}"
+    unmet = [c.text for c in conditions(r, now) if not c.met]
+    return "; ".join(unmet) if unmet else "watches"

@@ -1,0 +1,304 @@
+"""The ledger's rows. Only activities/adapters imports this: everywhere else these are frozen models.
+
+Columns are plain (whole numbers, texts, instants), so that a person or a foreign tool can read and write
+them by SQL. Lists of islands are sorted and comma-joined ("X,Y"), blocks too ("352,8"). What only
+Backstop reads (policies, baselines, receipts, audit entries) is JSON text.
+
+A table's shape is made by activities/adapters/migrations; a test holds the two together. The triggers
+that count foreign changes and refuse grabs of freed capacity live there too.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, CheckConstraint, Dialect, ForeignKeyConstraint, Index, LargeBinary, Text
+from sqlalchemy.types import TIMESTAMP, TypeDecorator, TypeEngine
+from sqlmodel import Field, SQLModel
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """An aware instant in UTC. SQLite keeps it as text of one width, whose order is the order of time."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(TIMESTAMP(timezone=True))
+        return dialect.type_descriptor(Text())
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None:
+            return None
+        instant = value.astimezone(UTC)
+        return instant if dialect.name == "postgresql" else instant.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        instant = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+class NameText(TypeDecorator[str]):
+    """A name, compared by code point on every database."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(Text(collation="C") if dialect.name == "postgresql" else Text())
+
+
+class FleetRow(SQLModel, table=True):
+    """One row (id 1): the default policy of all clusters."""
+
+    __tablename__ = "fleet"
+
+    id: int = Field(primary_key=True)
+    policy: str = Field(sa_type=Text)
+
+
+class ClusterRow(SQLModel, table=True):
+    """A cluster, and what Backstop has under way there.
+
+    `generation` is counted by triggers alone. `last_counter` belongs to `open_rollout`. A reservation
+    stands where `reserve_limit` is set; `reserved_by` made it.
+    """
+
+    __tablename__ = "clusters"
+
+    name: str = Field(primary_key=True, sa_type=NameText)
+    gpu_model: str | None = Field(default=None, sa_type=Text)
+    gpus_per_node: int = 8
+    policy: str = Field(default="{}", sa_type=Text)
+    generation: int = Field(default=0, sa_type=BigInteger)
+    completed_rollouts: int = 0
+    open_rollout: str | None = Field(default=None, sa_type=NameText)
+    last_counter: int = Field(default=0, sa_type=BigInteger)
+    reserved_gpus: int = 0
+    reserve_limit: int | None = None
+    reserved_by: str | None = Field(default=None, sa_type=NameText)
+    follows_health: bool = False
+
+
+class IslandRow(SQLModel, table=True):
+    """A cluster's island and its installed GPUs; their health is in `health_samples`."""
+
+    __tablename__ = "islands"
+    __table_args__ = (
+        ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),
+        CheckConstraint("total_gpus >= 0", name="islands_counts"),
+    )
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    name: str = Field(primary_key=True, sa_type=NameText)
+    total_gpus: int
+
+
+class QuotaRow(SQLModel, table=True):
+    """A promise to one team in one cluster.
+
+    `written_by` is Backstop's mark ("rollout#counter"), renewed by each of its writes. A statement that
+    changes a row and leaves the mark alone is somebody else's.
+    """
+
+    __tablename__ = "quotas"
+    __table_args__ = (
+        ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),
+        # Deferred: an import may take away and bring back a part of the tree in any order.
+        ForeignKeyConstraint(
+            ["cluster", "parent"], ["quotas.cluster", "quotas.team"], deferrable=True, initially="DEFERRED"
+        ),
+        CheckConstraint("gpus >= 0 AND minimum >= 0", name="quotas_counts"),
+        CheckConstraint("mode IN ('soft', 'hard')", name="quotas_mode"),
+        CheckConstraint("parent <> team", name="quotas_parent"),
+        Index("quotas_children", "cluster", "parent"),
+    )
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    team: str = Field(primary_key=True, sa_type=NameText)
+    gpus: int
+    mode: str = Field(default="hard", sa_type=Text)
+    islands: str | None = Field(default=None, sa_type=NameText)
+    blocks: str = Field(default="", sa_type=Text)
+    minimum: int = 0
+    parent: str | None = Field(default=None, sa_type=NameText)
+    written_by: str | None = Field(default=None, sa_type=NameText)
+
+
+class ReserveLimitRow(SQLModel, table=True):
+    """A reservation's limit for the leaves that are limited to exactly these islands."""
+
+    __tablename__ = "reserve_limits"
+    __table_args__ = (ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),)
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    islands: str = Field(primary_key=True, sa_type=NameText)
+    limit_gpus: int
+
+
+class HealthRow(SQLModel, table=True):
+    """What one source (`source`) saw of one island at one time."""
+
+    __tablename__ = "health_samples"
+    __table_args__ = (
+        ForeignKeyConstraint(["cluster", "island"], ["islands.cluster", "islands.name"], ondelete="CASCADE"),
+        CheckConstraint("healthy_gpus BETWEEN 0 AND total_gpus", name="health_samples_healthy"),
+        CheckConstraint("block_gpus BETWEEN 0 AND healthy_gpus", name="health_samples_block"),
+    )
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    island: str = Field(primary_key=True, sa_type=NameText)
+    at: datetime = Field(primary_key=True, sa_type=UtcTime)
+    total_gpus: int
+    healthy_gpus: int
+    block_gpus: int | None = None
+    source: str = Field(default="", sa_type=Text)
+
+
+class UsageRow(SQLModel, table=True):
+    """S and L of one team at one time. It outlives the quota: a team that returns has its history."""
+
+    __tablename__ = "usage_samples"
+    __table_args__ = (
+        ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),
+        CheckConstraint("idle_gpus BETWEEN 0 AND scheduled_gpus", name="usage_samples_idle"),
+    )
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    team: str = Field(primary_key=True, sa_type=NameText)
+    at: datetime = Field(primary_key=True, sa_type=UtcTime)
+    scheduled_gpus: int
+    idle_gpus: int = 0
+
+
+class WindowRow(SQLModel, table=True):
+    """A declared window of a cluster. `islands` NULL: all of them. `gpus` NULL: all of theirs."""
+
+    __tablename__ = "windows"
+    __table_args__ = (
+        ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),
+        CheckConstraint("kind IN ('maintenance', 'sev', 'freeze')", name="windows_kind"),
+        CheckConstraint("ends > starts", name="windows_forward"),
+        Index("windows_of_cluster", "cluster"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    cluster: str = Field(sa_type=NameText)
+    kind: str = Field(sa_type=Text)
+    starts: datetime = Field(sa_type=UtcTime)
+    ends: datetime = Field(sa_type=UtcTime)
+    reason: str = Field(sa_type=Text)
+    islands: str | None = Field(default=None, sa_type=NameText)
+    gpus: int | None = None
+
+
+class TeamRow(SQLModel, table=True):
+    __tablename__ = "teams"
+
+    name: str = Field(primary_key=True, sa_type=NameText)
+
+
+class ContactRow(SQLModel, table=True):
+    """A team's channel addresses in their order."""
+
+    __tablename__ = "contacts"
+    __table_args__ = (ForeignKeyConstraint(["team"], ["teams.name"], ondelete="CASCADE"),)
+
+    team: str = Field(primary_key=True, sa_type=NameText)
+    position: int = Field(primary_key=True)
+    address: str = Field(sa_type=Text)
+
+
+class RolloutRow(SQLModel, table=True):
+    """A rollout as the registry keeps it. `superseded_by` set: its fences are dead."""
+
+    __tablename__ = "rollouts"
+    __table_args__ = (
+        ForeignKeyConstraint(["cluster"], ["clusters.name"]),
+        Index("rollouts_of_cluster", "cluster"),
+    )
+
+    id: str = Field(primary_key=True, sa_type=NameText)
+    cluster: str = Field(sa_type=NameText)
+    owner: str = Field(sa_type=Text)
+    opened_at: datetime = Field(sa_type=UtcTime)
+    ended_at: datetime | None = Field(default=None, sa_type=UtcTime)
+    stage: str = Field(sa_type=Text)
+    shadow: bool = False
+    completed: bool = False
+    baseline: str = Field(sa_type=Text)
+    adopted_from: str | None = Field(default=None, sa_type=NameText)
+    superseded_by: str | None = Field(default=None, sa_type=NameText)
+
+
+class ReceiptRow(SQLModel, table=True):
+    __tablename__ = "receipts"
+    __table_args__ = (ForeignKeyConstraint(["rollout"], ["rollouts.id"]),)
+
+    rollout: str = Field(primary_key=True, sa_type=NameText)
+    counter: int = Field(primary_key=True, sa_type=BigInteger)
+    cluster: str = Field(sa_type=NameText)
+    kind: str = Field(sa_type=Text)
+    at: datetime = Field(sa_type=UtcTime)
+    receipt: str = Field(sa_type=Text)
+
+
+class MoveRow(SQLModel, table=True):
+    """GPUs booked against the blast radius before a fence's write."""
+
+    __tablename__ = "moves"
+    __table_args__ = (Index("moves_by_time", "at"),)
+
+    rollout: str = Field(primary_key=True, sa_type=NameText)
+    counter: int = Field(primary_key=True, sa_type=BigInteger)
+    cluster: str = Field(sa_type=NameText)
+    at: datetime = Field(sa_type=UtcTime)
+    gpus: int = Field(sa_type=BigInteger)
+
+
+class AuditRow(SQLModel, table=True):
+    """A link of a cluster's chain. All that is said of it is inside the hashed `entry`.
+
+    No foreign key: a refused command may name a cluster that the ledger does not have.
+    """
+
+    __tablename__ = "audit"
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    seq: int = Field(primary_key=True, sa_type=BigInteger)
+    key: str = Field(unique=True, sa_type=NameText)
+    previous_hash: str = Field(sa_type=Text)
+    hash: str = Field(sa_type=Text)
+    entry: str = Field(sa_type=Text)
+
+
+class AuditHeadRow(SQLModel, table=True):
+    __tablename__ = "audit_heads"
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    length: int = Field(sa_type=BigInteger)
+    hash: str = Field(sa_type=Text)
+
+
+class ImportRow(SQLModel, table=True):
+    """A committed import; `result` answers whoever commits it again."""
+
+    __tablename__ = "imports"
+
+    import_id: str = Field(primary_key=True, sa_type=NameText)
+    actor: str = Field(sa_type=Text)
+    at: datetime = Field(sa_type=UtcTime)
+    result: str = Field(sa_type=Text)
+
+
+class ImportPartRow(SQLModel, table=True):
+    __tablename__ = "import_parts"
+
+    import_id: str = Field(primary_key=True, sa_type=NameText)
+    part: int = Field(primary_key=True)
+    payload: bytes = Field(sa_type=LargeBinary)
+    staged_at: datetime = Field(sa_type=UtcTime)

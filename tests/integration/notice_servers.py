@@ -1,0 +1,135 @@
+"""Real servers on this machine that notices are sent to: HTTP and SMTP."""
+
+from __future__ import annotations
+
+import email
+import email.message
+import email.policy
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult
+
+
+@dataclass
+class Request:
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Web:
+    """A loopback HTTP server. `statuses`: what a path answers that begins so; others answer 200."""
+
+    port: int = 0
+    requests: list[Request] = field(default_factory=list)
+    statuses: dict[str, int] = field(default_factory=dict)
+    delay_seconds: float = 0.0
+
+    def posts(self, prefix: str = "/") -> list[Request]:
+        return [request for request in self.requests if request.path.startswith(prefix)]
+
+
+@contextmanager
+def web_server() -> Iterator[Web]:
+    site = Web()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            site.requests.append(Request(self.path, dict(self.headers.items()), body))
+            time.sleep(site.delay_seconds)
+            status = next((s for prefix, s in site.statuses.items() if self.path.startswith(prefix)), 200)
+            self.send_response(status)
+            if status == 302:
+                self.send_header("Location", "/login")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"please log in")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    site.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield site
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@dataclass
+class Mail:
+    """A loopback SMTP server that wants a login."""
+
+    port: int
+    user: str
+    password: str
+    messages: list[tuple[list[str], email.message.EmailMessage]] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
+
+    async def handle_RCPT(  # noqa: N802 - aiosmtpd looks for these names
+        self, server: Any, session: Any, envelope: Any, address: str, options: Any
+    ) -> str:
+        if address in self.refused:
+            return "550 no such user"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
+        message = email.message_from_bytes(envelope.content, policy=email.policy.default)
+        assert isinstance(message, email.message.EmailMessage)
+        self.messages.append((envelope.rcpt_tos, message))
+        return "250 OK"
+
+    def to(self, address: str) -> list[email.message.EmailMessage]:
+        return [message for recipients, message in self.messages if address in recipients]
+
+    @property
+    def url(self) -> str:
+        return f"mailto://{self.user}:{self.password}@127.0.0.1:{self.port}?from=backstop@ops.example"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def mail_server(user: str, password: str) -> Iterator[Mail]:
+    server = Mail(port=free_port(), user=user, password=password)
+
+    def authenticate(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
+        return AuthResult(success=data.login == user.encode() and data.password == password.encode())
+
+    controller = Controller(
+        server,
+        hostname="127.0.0.1",
+        port=server.port,
+        authenticator=authenticate,
+        auth_required=True,
+        auth_require_tls=False,
+    )
+    controller.start()
+    yield server
+    controller.stop()

@@ -1,0 +1,170 @@
+"""The embedded server, really started: it survives its own death, and says clearly why it cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from temporalio import workflow
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from models.errors import Refusal, Unavailable
+from workers import embedded
+from workers.embedded import NAMESPACE, RETENTION, SEARCH_ATTRIBUTES, EmbeddedTemporal
+
+QUEUE = "embedded-test"
+
+
+@workflow.defn
+class Waiter:
+    """Ends half a second after it was told to, so that it needs the server's timers and its signals."""
+
+    def __init__(self) -> None:
+        self.told = False
+
+    @workflow.signal
+    def go_on(self) -> None:
+        self.told = True
+
+    @workflow.run
+    async def run(self, name: str) -> str:
+        await workflow.wait_condition(lambda: self.told)
+        await asyncio.sleep(0.5)
+        return f"{name} went on"
+
+
+def waiter_worker(client: Client) -> Worker:
+    return Worker(client, task_queue=QUEUE, workflows=[Waiter], workflow_runner=UnsandboxedWorkflowRunner())
+
+
+async def test_a_workflow_outlives_the_server_that_accepted_it(tmp_path: Path) -> None:
+    async with EmbeddedTemporal(tmp_path, None, None) as server:
+        client = await Client.connect(server.address, namespace=NAMESPACE)
+        handle = await client.start_workflow(Waiter.run, "rollout", id="w", task_queue=QUEUE)
+        os.kill(server.pid, signal.SIGKILL)
+        assert await server.wait() == -signal.SIGKILL
+
+        await server.start()
+
+        client = await Client.connect(server.address, namespace=NAMESPACE)
+        handle = client.get_workflow_handle_for(Waiter.run, handle.id)
+        async with waiter_worker(client):
+            await handle.signal(Waiter.go_on)
+            assert await asyncio.wait_for(handle.result(), 30) == "rollout went on"
+
+
+async def test_state_is_kept_by_a_stop(tmp_path: Path) -> None:
+    async with EmbeddedTemporal(tmp_path, None, None) as first:
+        client = await Client.connect(first.address, namespace=NAMESPACE)
+        await client.start_workflow(Waiter.run, "rollout", id="w", task_queue=QUEUE)
+    async with EmbeddedTemporal(tmp_path, None, None) as second:
+        client = await Client.connect(second.address, namespace=NAMESPACE)
+        assert (await client.get_workflow_handle("w").describe()).id == "w"
+
+
+async def test_the_namespace_is_ready_for_rollouts(tmp_path: Path) -> None:
+    async with EmbeddedTemporal(tmp_path, None, None) as server:
+        client = await Client.connect(server.address, namespace=NAMESPACE)
+        known = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=NAMESPACE)
+        )
+        described = await client.workflow_service.describe_namespace(
+            DescribeNamespaceRequest(namespace=NAMESPACE)
+        )
+    assert set(SEARCH_ATTRIBUTES) <= set(known.custom_attributes)
+    assert described.config.workflow_execution_retention_ttl.ToTimedelta() == RETENTION
+
+
+async def test_files_of_an_earlier_version_get_the_attributes_they_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "SEARCH_ATTRIBUTES", {"BackstopCluster": "Keyword"})
+    async with EmbeddedTemporal(tmp_path, None, None):
+        pass
+    monkeypatch.undo()
+    async with EmbeddedTemporal(tmp_path, None, None) as server:
+        client = await Client.connect(server.address, namespace=NAMESPACE)
+        known = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=NAMESPACE)
+        )
+    assert set(SEARCH_ATTRIBUTES) <= set(known.custom_attributes)
+
+
+async def test_ctrl_c_reaches_us_and_not_the_server(tmp_path: Path) -> None:
+    async with EmbeddedTemporal(tmp_path, None, None) as server:
+        assert os.getsid(server.pid) == server.pid != os.getsid(0)
+
+
+async def test_the_ui_answers_where_it_is_said_to(tmp_path: Path) -> None:
+    async with EmbeddedTemporal(tmp_path, None, None) as server:
+        host, port = server.ui_url.removeprefix("http://").split(":")
+        async with asyncio.timeout(30):
+            while not (await http_status(host, int(port))).startswith("HTTP/1.1 200"):
+                await asyncio.sleep(0.2)
+
+
+async def http_status(host: str, port: int) -> str:
+    try:
+        reader, writer = await asyncio.open_connection(host, port)
+    except ConnectionRefusedError:
+        return "refused"
+    writer.write(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    status = (await reader.readline()).decode()
+    writer.close()
+    return status
+
+
+@pytest.mark.parametrize(
+    "on_taken_port",
+    [
+        lambda path, port: EmbeddedTemporal(path, port, None),
+        lambda path, port: EmbeddedTemporal(path, None, port),
+    ],
+    ids=["port", "ui-port"],
+)
+async def test_a_taken_port_is_named(
+    tmp_path: Path, on_taken_port: Callable[[Path, int], EmbeddedTemporal]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(Refusal, match=f"port {port} .* is in use"):
+            await on_taken_port(tmp_path, port).start()
+
+
+async def test_a_second_server_on_the_same_files_is_refused_and_the_first_one_named(tmp_path: Path) -> None:
+    async with EmbeddedTemporal(tmp_path, None, None) as first:
+        with pytest.raises(Refusal, match=f"process {first.pid}"):
+            await EmbeddedTemporal(tmp_path, None, None).start()
+
+
+async def test_a_server_that_dies_while_starting_shows_its_log(tmp_path: Path) -> None:
+    (tmp_path / "temporal.db").write_text("no database, but words " * 100)
+    server = EmbeddedTemporal(tmp_path, None, None)
+    with pytest.raises(Unavailable, match=r"ended with code 1 (?s:.*)not a database"):
+        await server.start()
+
+
+async def test_stop_ends_a_server_that_does_not_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "_STOP_SECONDS", 0.5)
+    async with EmbeddedTemporal(tmp_path, None, None) as server:
+        os.kill(server.pid, signal.SIGSTOP)
+        await server.stop()
+        assert await server.wait() == -signal.SIGKILL
+
+
+async def test_stopping_twice_or_before_a_start_does_nothing(tmp_path: Path) -> None:
+    server = EmbeddedTemporal(tmp_path, None, None)
+    await server.stop()
+    await server.start()
+    await server.stop()
+    await server.stop()

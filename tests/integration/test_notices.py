@@ -1,0 +1,559 @@
+"""Notices reach real servers, once: an SMTP server and an HTTP server on this machine, and the log file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apprise import Apprise
+from apprise.plugins.slack import NotifySlack
+
+from activities.adapters.notify import Notifier
+from activities.adapters.notify_book import FileTurns, SqliteBook
+from activities.adapters.notify_channels import routes
+from activities.ports import NotifyPort
+from activities.rendering import render
+from models.errors import Refusal, Unavailable
+from models.notices import Notice, NoticeKind
+from tests.integration.notice_servers import Mail, Web, free_port, mail_server, web_server
+
+pytestmark = pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
+
+ROOT = Path(__file__).parents[2]
+NOW = datetime(2025, 6, 3, 9, tzinfo=UTC)
+PASSWORD, TOKEN, PATH_TOKEN, HEADER_TOKEN = "pAsSwOrD77", "ToKeN4slackWebHook", "PaThToKeN55", "HeAdErToKeN66"
+SECRETS = (PASSWORD, TOKEN, PATH_TOKEN, HEADER_TOKEN)
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with web_server() as server:
+        yield server
+
+
+@pytest.fixture
+def mail() -> Iterator[Mail]:
+    with mail_server("robot", PASSWORD) as server:
+        yield server
+
+
+# --- every channel alike ----------------------------------------------------------------------
+
+
+@dataclass
+class Channel:
+    """One channel as the contract sees it."""
+
+    name: str
+    contact: str
+    address: str | None
+    """What may be shown; None where digits stand for a secret."""
+    texts: Callable[[], list[str]]
+    """What arrived, as text, oldest first."""
+    broken: Callable[[], Any]
+    """A context in which the channel fails."""
+
+
+@contextmanager
+def refusing(statuses: dict[str, int], prefix: str) -> Iterator[None]:
+    statuses[prefix] = 503
+    yield
+    del statuses[prefix]
+
+
+@contextmanager
+def unknown(refused: set[str], address: str) -> Iterator[None]:
+    refused.add(address)
+    yield
+    refused.remove(address)
+
+
+@contextmanager
+def in_the_way(path: Path) -> Iterator[None]:
+    path.mkdir()
+    yield
+    path.rmdir()
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    return tmp_path / "notices.jsonl"
+
+
+def lines(log_file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log_file.read_text().splitlines()] if log_file.exists() else []
+
+
+@pytest.fixture(params=["log", "email", "email-url", "slack", "slack-url", "json", "webhook+http"])
+def channel(
+    request: pytest.FixtureRequest, web: Web, mail: Mail, log_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> Channel:
+    monkeypatch.setattr(NotifySlack, "webhook_url", f"http://127.0.0.1:{web.port}/services")
+    someone = "someone@team.example"
+    by_mail: dict[str, Any] = {
+        "address": someone,
+        "texts": lambda: [f"{m['Subject']}\n{m.get_content()}" for m in mail.to(someone)],
+        "broken": lambda: unknown(mail.refused, someone),
+    }
+
+    def slack_texts() -> list[str]:
+        attachments = [post.json["attachments"][0] for post in web.posts("/services")]
+        return [f"{a['title']}\n{a['text']}" for a in attachments]
+
+    by_slack: dict[str, Any] = {
+        "address": None,
+        "texts": slack_texts,
+        "broken": lambda: refusing(web.statuses, "/services"),
+    }
+    by_web: dict[str, Any] = {
+        "address": None,
+        "texts": lambda: [f"{post.json['title']}\n{post.json['message']}" for post in web.posts("/hook")],
+        "broken": lambda: refusing(web.statuses, "/hook"),
+    }
+    hook = f"127.0.0.1:{web.port}/hook/{PATH_TOKEN}"
+    channels = {
+        "log": Channel(
+            "log",
+            "log",
+            "log",
+            lambda: [f"{line['subject']}\n{line['body']}" for line in lines(log_file)],
+            lambda: in_the_way(log_file),
+        ),
+        "email": Channel("email", someone, **by_mail),
+        "email-url": Channel("email", mail.url.replace("?", f"/{someone}?"), **by_mail),
+        "slack": Channel("slack", f"slack://T1AAA/B1BBB/{TOKEN}", **by_slack),
+        "slack-url": Channel("slack", f"https://hooks.slack.com/services/T1AAA/B1BBB/{TOKEN}", **by_slack),
+        "json": Channel("webhook", f"json://robot:{PASSWORD}@{hook}?+Authorized={HEADER_TOKEN}", **by_web),
+        "webhook+http": Channel("webhook", f"webhook+http://robot:{PASSWORD}@{hook}?sig={HEADER_TOKEN}", **by_web),
+    }
+    return channels[str(request.param)]
+
+
+class Clock:
+    """A minute passes at every look."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        self.now += timedelta(minutes=1)
+        return self.now
+
+
+@pytest.fixture
+def notifier(log_file: Path, mail: Mail) -> Notifier:
+    return Notifier(log_file, Clock(), mail.url)
+
+
+def notice(*contacts: str, key: str = "h100-a/1/planned/team-a") -> Notice:
+    return Notice(
+        key=key,
+        kind=NoticeKind.PLANNED,
+        cluster="h100-a",
+        audience="team-a",
+        contacts=contacts,
+        owner="capacity-owners",
+        before_gpus=345,
+        after_gpus=310,
+        phantom_gpus=26,
+        to_flex_gpus=9,
+        reasons=("what <!channel> & co. say",),
+    )
+
+
+def deliver(port: NotifyPort, what: Notice) -> dict[str, bool]:
+    """Channel -> repeated."""
+    return {d.channel: d.repeated for d in port.deliver(what, *render(what))}
+
+
+def test_the_message_arrives_as_it_was_written(channel: Channel, notifier: Notifier) -> None:
+    what = notice(channel.contact)
+    subject, body = render(what)
+    deliver(notifier, what)
+    (text,) = channel.texts()
+    text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    assert text.split("\n", 1)[0] == subject
+    assert text.split("\n", 1)[1].replace("\r\n", "\n").strip() == body.strip()
+
+
+def test_a_delivery_names_key_channel_time_and_a_masked_address(channel: Channel, notifier: Notifier) -> None:
+    what = notice(channel.contact)
+    delivery = notifier.deliver(what, *render(what))[-1]
+    assert (delivery.key, delivery.channel, delivery.repeated) == (what.key, channel.name, False)
+    assert NOW < delivery.at < NOW + timedelta(hours=1)
+    assert delivery.address == channel.address or "***" in delivery.address
+
+
+def test_delivered_twice_is_sent_once(channel: Channel, notifier: Notifier) -> None:
+    what = notice(channel.contact)
+    first = notifier.deliver(what, *render(what))
+    again = notifier.deliver(what, *render(what))
+    assert len(channel.texts()) == 1
+    assert [d.model_copy(update={"repeated": True}) for d in first] == list(again)
+
+
+def test_another_key_is_another_notice(channel: Channel, notifier: Notifier) -> None:
+    deliver(notifier, notice(channel.contact, key="one"))
+    assert deliver(notifier, notice(channel.contact, key="two"))[channel.name] is False
+    assert len(channel.texts()) == 2
+
+
+def test_a_restart_does_not_send_again(channel: Channel, log_file: Path, mail: Mail) -> None:
+    what = notice(channel.contact)
+    assert deliver(Notifier(log_file, Clock(), mail.url), what)[channel.name] is False
+    assert deliver(Notifier(log_file, Clock(), mail.url), what)[channel.name] is True
+    assert len(channel.texts()) == 1
+
+
+def test_many_at_once_send_once(channel: Channel, log_file: Path, mail: Mail, web: Web) -> None:
+    web.delay_seconds = 0.1
+    what = notice(channel.contact)
+    workers = [Notifier(log_file, Clock(), mail.url) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = [f.result() for f in [pool.submit(deliver, worker, what) for worker in workers]]
+    assert len(channel.texts()) == 1
+    assert len(lines(log_file)) == 1
+    assert sorted(answer[channel.name] for answer in answers) == [False] + [True] * 7
+
+
+def test_a_failing_channel_is_named_and_the_retry_reaches_it(channel: Channel, notifier: Notifier) -> None:
+    what = notice(channel.contact)
+    with channel.broken(), pytest.raises(Unavailable) as failure:
+        notifier.deliver(what, *render(what))
+    assert channel.name in failure.value.message
+    sent_before = len(channel.texts())  # an HTTP server has seen what it then refused
+    assert deliver(notifier, what)[channel.name] is False
+    assert deliver(notifier, what)[channel.name] is True
+    assert len(channel.texts()) == sent_before + 1
+
+
+def test_the_log_line_is_always_written(channel: Channel, notifier: Notifier, log_file: Path) -> None:
+    what = notice(channel.contact)
+    notifier.deliver(what, *render(what))
+    (line,) = lines(log_file)
+    assert (line["key"], line["subject"], line["body"]) == (what.key, *render(what))
+    assert line["notice"]["to_flex_gpus"] == 9
+    assert "contacts" not in line["notice"]
+
+
+# --- several addresses ------------------------------------------------------------------------
+
+
+def test_a_team_without_contacts_gets_the_log(notifier: Notifier, log_file: Path) -> None:
+    assert deliver(notifier, notice()) == {"log": False}
+    assert len(lines(log_file)) == 1
+
+
+def test_one_failing_address_does_not_stop_the_others_and_is_retried_alone(
+    notifier: Notifier, web: Web, mail: Mail
+) -> None:
+    hooks = [f"webhook+http://127.0.0.1:{web.port}/{name}" for name in ("a", "b")]
+    what = notice(hooks[0], "someone@team.example", hooks[1])
+    web.statuses["/a"] = 503
+    with pytest.raises(Unavailable, match=r"webhook .*answered HTTP 503") as failure:
+        notifier.deliver(what, *render(what))
+    assert "email" not in failure.value.message
+    assert len(mail.to("someone@team.example")) == len(web.posts("/b")) == len(web.posts("/a")) == 1
+    web.statuses.clear()
+    answers = notifier.deliver(what, *render(what))
+    assert [d.repeated for d in answers] == [True, False, True, True]
+    assert len(mail.to("someone@team.example")) == len(web.posts("/b")) == 1
+    assert len(web.posts("/a")) == 2
+
+
+def test_recipients_in_one_mail_url_are_retried_one_by_one(notifier: Notifier, mail: Mail) -> None:
+    what = notice(mail.url.replace("?", "/one@team.example/two@team.example?"))
+    mail.refused.add("two@team.example")
+    with pytest.raises(Unavailable, match=r"email two@team\.example .the mail server refused the message"):
+        notifier.deliver(what, *render(what))
+    mail.refused.clear()
+    assert [d.repeated for d in notifier.deliver(what, *render(what))] == [True, True, False]
+    assert len(mail.to("one@team.example")) == len(mail.to("two@team.example")) == 1
+
+
+def test_one_address_given_twice_is_told_once(notifier: Notifier, mail: Mail) -> None:
+    url = mail.url.replace("?", "/someone@team.example?")
+    deliver(notifier, notice("log", "someone@team.example", "mailto:someone@TEAM.example", url))
+    assert len(mail.messages) == 1
+
+
+def test_a_malformed_contact_is_refused_after_the_others_were_told(notifier: Notifier, mail: Mail) -> None:
+    what = notice(f"slack://T1/not-a-token/{TOKEN}", "someone@team.example", "nonsense")
+    with pytest.raises(Refusal) as refusal:
+        notifier.deliver(what, *render(what))
+    assert "contact 1 of team-a: slack://***" in refusal.value.message
+    assert "contact 3 of team-a" in refusal.value.message
+    assert not any(secret in refusal.value.message for secret in (*SECRETS, "nonsense"))
+    assert len(mail.to("someone@team.example")) == 1
+
+
+def test_a_failing_address_comes_before_a_malformed_one(notifier: Notifier, web: Web) -> None:
+    web.statuses["/"] = 500
+    what = notice("nonsense", f"webhook+http://127.0.0.1:{web.port}/a")
+    with pytest.raises(Unavailable):  # so that it is retried
+        notifier.deliver(what, *render(what))
+
+
+def test_nobody_listening_is_unavailable(notifier: Notifier) -> None:
+    what = notice(f"webhook+http://127.0.0.1:{free_port()}/a")
+    with pytest.raises(Unavailable, match="no connection or login"):
+        notifier.deliver(what, *render(what))
+
+
+def test_a_redirect_is_no_delivery(notifier: Notifier, web: Web) -> None:
+    web.statuses["/moved"] = 302
+    what = notice(f"webhook+http://127.0.0.1:{web.port}/moved")
+    with pytest.raises(Unavailable, match="answered HTTP 302"):
+        notifier.deliver(what, *render(what))
+
+
+# --- what receivers get -----------------------------------------------------------------------
+
+
+def test_a_webhook_gets_the_key_and_the_numbers(notifier: Notifier, web: Web) -> None:
+    what = notice(f"webhook+http://robot:{PASSWORD}@127.0.0.1:{web.port}/a%2Fb/c?x=1&x=2&y=", key="clé 1\n")
+    deliver(notifier, what)
+    (post,) = web.requests
+    assert post.path == "/a%2Fb/c?x=1&x=2&y="
+    assert post.headers["Idempotency-Key"] == "cl%C3%A9%201%0A"
+    assert post.headers["Authorization"].startswith("Basic ")
+    assert post.json["notice"]["key"] == what.key
+    assert post.json["notice"]["after_gpus"] == 310
+    assert "contacts" not in post.json["notice"]
+
+
+def test_an_email_carries_the_key_and_one_message_id(notifier: Notifier, mail: Mail) -> None:
+    deliver(notifier, notice("someone@team.example"))
+    ((recipients, message),) = mail.messages
+    assert recipients == ["someone@team.example"]
+    assert message["X-Backstop-Key"] == "h100-a/1/planned/team-a"
+    assert message["Auto-Submitted"] == "auto-generated"
+    assert len(message.get_all("Message-ID") or []) == 1
+    assert message.get_content_type() == "text/plain"
+    assert "backstop@ops.example" in str(message["From"])
+
+
+def test_slack_shows_free_text_as_text(notifier: Notifier, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NotifySlack, "webhook_url", f"http://127.0.0.1:{web.port}/services")
+    deliver(notifier, notice(f"slack://T1AAA/B1BBB/{TOKEN}"))
+    (post,) = web.requests
+    assert post.json["mrkdwn"] is False
+    assert "what &lt;!channel&gt; &amp; co. say" in post.json["attachments"][0]["text"]
+
+
+def test_slack_channels_of_one_url_are_addresses_of_their_own() -> None:
+    found = routes(f"slack://T1AAA/B1BBB/{TOKEN}/%23one/%23two", None)
+    assert [route.address.rpartition("/")[2] for route in found] == ["#one", "#two"]
+
+
+# --- once, also through crashes ---------------------------------------------------------------
+
+WORKER = """
+import sys, pathlib, datetime
+from activities.adapters.notify import Notifier
+from models.notices import Notice
+log_file, contact = sys.argv[1:]
+notice = Notice(key="k", kind="closed", cluster="c", audience="team-a", contacts=[contact], owner="o")
+notifier = Notifier(pathlib.Path(log_file), lambda: datetime.datetime.now(datetime.UTC))
+print("ready", flush=True)
+sys.stdin.readline()
+print(*[d.repeated for d in notifier.deliver(notice, "subject", "body")])
+"""
+
+
+def start(*args: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", *args], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_two_worker_processes_at_once_send_once(log_file: Path, web: Web) -> None:
+    web.delay_seconds = 0.3
+    contact = f"webhook+http://127.0.0.1:{web.port}/a"
+    workers = [start(WORKER, str(log_file), contact) for _ in range(2)]
+    for worker in workers:
+        assert worker.stdin
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    answers = [worker.communicate(timeout=60)[0].split() for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    assert len(web.requests) == 1
+    assert len(lines(log_file)) == 1
+    assert sorted(answer[1] for answer in answers) == ["False", "True"]
+
+
+def test_a_worker_that_dies_in_its_turn_gives_it_up(tmp_path: Path) -> None:
+    holder = start(
+        "import sys, time, pathlib\n"
+        "from activities.adapters.notify_book import FileTurns\n"
+        f"with FileTurns(pathlib.Path({str(tmp_path)!r})).alone('k', 'a'):\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    turns = FileTurns(tmp_path, patience_seconds=0.1)
+    with pytest.raises(Unavailable, match="another worker"), turns.alone("k", "a"):
+        pass
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate(timeout=60)
+    with turns.alone("k", "a"):
+        pass
+
+
+class ForgetfulBook(SqliteBook):
+    """Stands for a crash between the channel's answer and the book."""
+
+    forgets = True
+
+    def remember(self, key: str, address: str, at: datetime) -> None:
+        if self.forgets:
+            raise Unavailable("the disk is full")
+        super().remember(key, address, at)
+
+
+def test_what_was_sent_but_not_remembered_is_sent_again_with_the_same_key(log_file: Path, web: Web) -> None:
+    """Not once, and said to be not: the receiver can tell by the key."""
+    book = ForgetfulBook(log_file.with_name("book"))
+    notifier = Notifier(log_file, Clock(), book=book)
+    what = notice(f"webhook+http://127.0.0.1:{web.port}/a")
+    with pytest.raises(Unavailable, match="the disk is full"):
+        notifier.deliver(what, *render(what))
+    book.forgets = False
+    deliver(notifier, what)
+    assert [post.headers["Idempotency-Key"] for post in web.requests] == [what.key, what.key]
+
+
+def test_an_unusable_book_sends_nothing(log_file: Path, web: Web) -> None:
+    log_file.with_name("notices.jsonl.book").write_text("no database, but long enough to be read as one" * 10)
+    what = notice(f"webhook+http://127.0.0.1:{web.port}/a")
+    with pytest.raises(Unavailable, match="delivery book"):
+        Notifier(log_file, Clock()).deliver(what, *render(what))
+    assert not web.requests
+    assert not lines(log_file)
+
+
+def test_the_book_keeps_the_first_time(tmp_path: Path) -> None:
+    book = SqliteBook(tmp_path / "deep" / "book")
+    assert book.seen("k", "a") is None
+    book.remember("k", "a", NOW)
+    book.remember("k", "a", NOW + timedelta(days=1))
+    assert SqliteBook(tmp_path / "deep" / "book").seen("k", "a") == NOW
+    assert book.seen("k", "b") is None
+
+
+def test_half_a_line_left_by_a_crash_spoils_no_other(notifier: Notifier, log_file: Path) -> None:
+    log_file.write_text('{"key": "torn')
+    deliver(notifier, notice())
+    torn, whole = log_file.read_text().splitlines()
+    assert torn == '{"key": "torn'
+    assert json.loads(whole)["key"] == "h100-a/1/planned/team-a"
+
+
+# --- secrets ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failing", [False, True], ids=["delivered", "failing"])
+def test_no_secret_is_logged_shown_or_kept(
+    failing: bool,
+    log_file: Path,
+    web: Web,
+    mail: Mail,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(NotifySlack, "webhook_url", f"http://127.0.0.1:{web.port}/services")
+    monkeypatch.setattr(NotifySlack, "api_url", f"http://127.0.0.1:{web.port}/api/{{}}")
+    caplog.set_level(1)
+    hook = f"robot:{PASSWORD}@127.0.0.1:{web.port}/hook/{PATH_TOKEN}"
+    what = notice(
+        "someone@team.example",
+        mail.url.replace("?", "/other@team.example?"),
+        f"slack://T1AAA/B1BBB/{TOKEN}",
+        f"https://hooks.slack.com/services/T1AAA/B1CCC/{TOKEN}",
+        f"json://{hook}?+Authorized={HEADER_TOKEN}",
+        f"webhook+http://{hook}?sig={HEADER_TOKEN}",
+        f"slack://T1/not-a-token/{TOKEN}",  # apprise logs such tokens
+        f"https://hooks.slack.com/nowhere/{TOKEN}",
+        f"jsons://robot:{PASSWORD}@host:notaport/{PATH_TOKEN}",
+        f"mailto://robot:{PASSWORD}@127.0.0.1/nobody?+X={HEADER_TOKEN}",
+        f"unknown://{PASSWORD}",
+        f"https://robot:{PASSWORD}/x@host/{PATH_TOKEN}",
+    )
+    if failing:
+        web.statuses["/"] = 500
+        mail.refused |= {"someone@team.example", "other@team.example"}
+    notifier = Notifier(log_file, Clock(), mail.url)
+    with pytest.raises(Unavailable if failing else Refusal) as failure:
+        notifier.deliver(what, *render(what))
+    assert len(web.requests) == 4
+    if not failing:
+        assert len(mail.messages) == 2
+    shown = "".join(traceback.format_exception(failure.value)) + repr(failure.value.__context__)
+    shown += repr([routes(contact, mail.url) for contact in what.contacts[:6]])
+    kept = b"".join(path.read_bytes() for path in log_file.parent.rglob("*") if path.is_file())
+    for secret in SECRETS:
+        assert secret not in caplog.text
+        assert secret not in shown
+        assert secret.encode() not in kept
+    assert "notices.jsonl.book" in {path.name for path in log_file.parent.iterdir()}
+    Apprise.instantiate(f"json://host/{PATH_TOKEN}")
+    assert PATH_TOKEN in caplog.text, "or this test would see no leak of apprise's at all"
+
+
+@pytest.mark.parametrize(
+    ("contact", "why"),
+    [
+        ("", "no kind of address"),
+        ("team-a", "no kind of address"),
+        ("gopher://host/x", "no kind of address"),
+        ("http://host/x", "webhook+http://"),
+        ("https://host:99999/x", "host and port"),
+        ("https:///x", "host and port"),
+        ("https://host/a b", "%-encoding"),
+        ("https://host/a\nb", "%-encoding"),
+        ("mailto://mail.example/nobody?from=a@b.example", "malformed"),
+        ("mailto://mail.example/x@b.example?from=a@b.example&cc=c@b.example", "cc or bcc"),
+        ("mailto:notanaddress", "malformed"),
+        ("slack://T1/B1/C1?template=/etc/passwd", "template"),
+        ("someone@team.example", "mail server"),
+    ],
+)
+def test_a_contact_that_cannot_be_used_says_why(contact: str, why: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        routes(contact, None)
+    assert why in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "smtp://mail.example",
+        "mailto://",
+        f"mailto://x:{PASSWORD}@h:nope",
+        "mailto://h?cc=a@b.example&from=x@y.example",
+    ],
+)
+def test_a_mail_server_that_cannot_be_used_is_refused_at_the_start(url: str, log_file: Path) -> None:
+    with pytest.raises(Refusal, match="mail server") as refusal:
+        Notifier(log_file, Clock(), url)
+    assert PASSWORD not in refusal.value.message
+
+
+def test_the_loggers_of_others_speak_on(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        logging.getLogger("apprise").info("hello")
+    assert "hello" in caplog.text

@@ -1,0 +1,343 @@
+"""Every notice says in plain words, and with the right numbers, what the reader needs."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from activities.rendering import render
+from models.notices import Notice, NoticeKind
+from models.stages import Stage
+
+AT = datetime(2025, 6, 3, 9, tzinfo=UTC)
+FULLEST: dict[str, Any] = {
+    "effective_at": AT,
+    "before_gpus": 345,
+    "after_gpus": 310,
+    "phantom_gpus": 26,
+    "to_flex_gpus": 9,
+    "reasons": ("35 GPUs of the quota are held by no running job", "a second reason"),
+    "backing_gpus": 300,
+    "stage": "enforced",
+    "detail": "One more thing.",
+    "facts": {
+        "announced_gpus": 320,
+        "next_at": "2025-06-04T09:00:00Z",
+        "until": "2025-06-05T10:00:00+00:00",
+        "mode": "soft",
+        "left": ["release the reservation of h100-a", "restore team-a"],
+        "commands": ["backstop approve h100-a 0123456789abcdef"],
+        "flex_hint": "sbatch --account=team-a-flex --qos=flex",
+    },
+}
+OWNER_KINDS = (NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.BREACH)
+TEAM_KINDS = tuple(kind for kind in NoticeKind if kind not in (NoticeKind.STUCK, NoticeKind.HELD))
+
+
+def notice(kind: NoticeKind, **values: Any) -> Notice:
+    given = {"key": "k", "cluster": "h100-a", "audience": "team-a", "owner": "capacity-owners", **values}
+    return Notice(kind=kind, **given)
+
+
+def text(kind: NoticeKind, **values: Any) -> str:
+    return "\n".join(render(notice(kind, **values)))
+
+
+def cut(kind: NoticeKind, before: int, after: int, phantom: int, **values: Any) -> str:
+    numbers = {"before_gpus": before, "after_gpus": after, "phantom_gpus": phantom}
+    return text(kind, **numbers, to_flex_gpus=before - after - phantom, **values)
+
+
+# --- every kind -------------------------------------------------------------------------------
+
+
+def test_every_kind_has_a_template_and_every_template_a_kind() -> None:
+    names = {entry.name for entry in files("activities").joinpath("templates").iterdir()}
+    assert {name for name in names if name.endswith(".txt")} - {"base.txt", "parts.txt"} == {
+        f"{kind.value}.txt" for kind in NoticeKind
+    }
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+@pytest.mark.parametrize("values", [{}, FULLEST], ids=["least", "fullest"])
+@pytest.mark.parametrize("kind", NoticeKind)
+def test_every_kind_renders_the_least_and_the_fullest_notice(
+    kind: NoticeKind, values: dict[str, Any], shadow: bool
+) -> None:
+    subject, body = render(notice(kind, shadow=shadow, **values))
+    assert subject.startswith("[Rehearsal] h100-a: " if shadow else "h100-a: ")
+    assert "\n" not in subject
+    assert "Hello team-a," in body
+    assert ("capacity-owners" in body) == (kind in TEAM_KINDS)
+    for reason in values.get("reasons", ()):
+        assert f"- {reason}\n" in body
+    assert values.get("detail", "") in body
+
+
+NUMBERS = (None, 0, 1, 2, 12)
+
+
+@pytest.mark.parametrize("audience", ["team-a", "capacity-owners"])
+@pytest.mark.parametrize("kind", NoticeKind)
+def test_no_numbers_make_bad_english(kind: NoticeKind, audience: str) -> None:
+    for before, after, backing, dated in itertools.product(NUMBERS, NUMBERS, NUMBERS, (False, True)):
+        gone = max(0, (before or 0) - (after or 0)) if None not in (before, after) else 0
+        for phantom in {0, min(1, gone), gone}:
+            subject, body = render(
+                notice(
+                    kind,
+                    audience=audience,
+                    before_gpus=before,
+                    after_gpus=after,
+                    backing_gpus=backing,
+                    phantom_gpus=phantom,
+                    to_flex_gpus=gone - phantom,
+                    effective_at=AT if dated else None,
+                )
+            )
+            said = f"{subject}\n{body}"
+            plain = said.replace('"..."', "")
+            assert not re.search(r"\b1 GPUs|\b1 (of \w+ )?(are|move|were)\b|\b(?!1 )\d+ GPU\b", said), said
+            assert not re.search(r"None\b(?! of)|\bnan\b|\bUndefined\b|-\d| ,| \.|\.\.|[(][)]", plain), said
+            assert not re.search(r"[^ \n]  |\n\n\n|:\n\n|\A\s|[ \t]$", said, re.MULTILINE), said
+            assert "haircut" not in said.lower()
+            assert "phantom" not in said.lower()
+
+
+# --- the numbers ------------------------------------------------------------------------------
+
+
+def test_the_worked_case_is_told_with_its_numbers() -> None:
+    subject, body = render(notice(NoticeKind.PLANNED, **FULLEST))
+    assert subject == "h100-a: the quota of team-a goes from 345 to 310 GPUs (from 3 June 2025)"
+    assert "from 345 to 310 GPUs (35 fewer), not before Tuesday 3 June 2025, 09:00 UTC" in body
+    assert "- 26 of them were never backed by healthy hardware" in body
+    assert "- 9 of them move to the cluster's flex pool, where your jobs can go on using them" in body
+    assert "Nothing that is running is killed" in body
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "phantom", "said", "not_said"),
+    [
+        (345, 344, 1, ["(1 fewer)", "About this GPU:", "It was never backed"], ["flex pool, where"]),
+        (345, 344, 0, ["About this GPU:", "It moves to the cluster's flex pool"], ["never backed"]),
+        (2, 1, 0, ["from 2 to 1 GPU (1 fewer)"], ["1 GPUs"]),
+        (345, 332, 13, ["None of them was ever backed"], ["flex pool, where"]),
+        (345, 332, 0, ["All 13 move to the cluster's flex pool"], ["never backed"]),
+        (345, 332, 12, ["12 of them were never", "1 of them moves to", "go on using it."], []),
+        (345, 332, 1, ["1 of them was never", "count on it.", "12 of them move to"], []),
+        (12, 0, 0, ["from 12 to 0 GPUs (12 fewer)", "your jobs in this cluster run as flex"], []),
+        (64, 64, 0, ["stays at 64 GPUs", "takes nothing from you"], ["date", "fewer", "About", "killed"]),
+        (310, 345, 0, ["goes up from 310 to 345 GPUs (35 more)"], ["fewer", "About", "killed"]),
+        (0, 1, 0, ["goes up from 0 to 1 GPU (1 more)"], ["fewer"]),
+    ],
+)
+def test_a_planned_change_reads_right(
+    before: int, after: int, phantom: int, said: list[str], not_said: list[str]
+) -> None:
+    body = text(
+        NoticeKind.PLANNED,
+        before_gpus=before,
+        after_gpus=after,
+        phantom_gpus=phantom,
+        to_flex_gpus=max(0, before - after - phantom),
+    )
+    assert [words for words in said if words not in body] == []
+    assert [words for words in not_said if words in body] == []
+
+
+def test_a_changed_plan_replaces_the_earlier_numbers() -> None:
+    body = cut(NoticeKind.CHANGED, 345, 300, 26, facts={"announced_gpus": 310})
+    assert "has changed before it took effect" in body
+    assert "from 345 to 300 GPUs (45 fewer)" in body
+    assert "We told you 310 GPUs before." in body
+    assert "replace the earlier ones" in body
+
+
+def test_buffered_says_that_the_value_is_soft_and_until_when() -> None:
+    body = cut(NoticeKind.BUFFERED, 345, 310, 26, effective_at=AT, facts={"next_at": "2025-06-04T09:00:00Z"})
+    assert "is now 310 GPUs as of Tuesday 3 June 2025, 09:00 UTC; it was 345 (35 fewer)" in body
+    assert "jobs beyond it, up to 345 GPUs, are still admitted, as flex" in body
+    assert "firm not before Wednesday 4 June 2025, 09:00 UTC" in body
+    assert "told when it becomes firm" in cut(NoticeKind.BUFFERED, 345, 310, 26)
+    assert "soft" not in cut(NoticeKind.BUFFERED, 64, 64, 0)
+
+
+def test_enforced_says_what_starts_above_the_quota_and_what_backs_it() -> None:
+    body = cut(NoticeKind.ENFORCED, 345, 310, 26, backing_gpus=310)
+    assert "firm at 310 GPUs; before the rollout it was 345 (35 fewer)" in body
+    assert "Jobs above it start only when they are submitted to flex" in body
+    assert "All of its 310 GPUs are backed by healthy hardware" in body
+    assert "Jobs there start only when they are submitted to flex" in cut(NoticeKind.ENFORCED, 12, 0, 0)
+
+
+def test_monitored_says_that_the_hardware_is_watched() -> None:
+    body = cut(NoticeKind.MONITORED, 345, 310, 26, backing_gpus=310)
+    assert "stays at 310 GPUs" in body
+    assert "Backstop watches that healthy hardware stands behind the quotas" in body
+
+
+@pytest.mark.parametrize(
+    ("backing", "said"),
+    [
+        (300, "300 of its 310 GPUs are backed by healthy hardware at the moment; 10 are not. A job"),
+        (309, "309 of its 310 GPUs are backed by healthy hardware at the moment; 1 is not."),
+        (0, "None of its 310 GPUs is backed"),
+        (310, "is fully backed by healthy hardware again"),
+        (None, "at risk: healthy hardware is missing"),
+    ],
+)
+def test_at_risk_shows_both_numbers(backing: int | None, said: str) -> None:
+    assert said in cut(NoticeKind.AT_RISK, 345, 310, 26, backing_gpus=backing)
+
+
+def test_at_risk_in_a_window_says_until_when() -> None:
+    facts = {"until": "2025-06-05T12:00:00+02:00"}
+    assert "expected until Thursday 5 June 2025, 10:00 UTC" in text(NoticeKind.AT_RISK, facts=facts)
+    assert "expected until the spare parts come" in text(NoticeKind.AT_RISK, facts={"until": "the spare parts\ncome"})
+
+
+def test_a_breach_tells_the_team_that_the_promise_is_withdrawn() -> None:
+    body = cut(NoticeKind.BREACH, 345, 310, 26, backing_gpus=300)
+    assert "promise is withdrawn" in body
+    assert "300 of its 310 GPUs are backed by healthy hardware at the moment; 10 are not" in body
+    assert "value of your quota has not changed" in body
+    assert "What you can do" not in body
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (310, 345, "is now 345 GPUs; it was 310 (35 more)"),
+        (310, 300, "is now 300 GPUs; it was 310 (10 fewer)"),
+        (310, 310, "stays at 310 GPUs"),
+    ],
+)
+def test_rolled_back_says_where_the_quota_went(before: int, after: int, said: str) -> None:
+    body = text(NoticeKind.ROLLED_BACK, before_gpus=before, after_gpus=after)
+    assert said in body
+    assert ("killed" in body) == (after < before)
+
+
+def test_rolled_back_to_more_than_is_healthy_says_so() -> None:
+    body = text(NoticeKind.ROLLED_BACK, before_gpus=310, after_gpus=345, backing_gpus=319)
+    assert "319 of its 345 GPUs are backed by healthy hardware at the moment; 26 are not" in body
+
+
+def test_closed_says_that_the_promise_has_ended() -> None:
+    body = cut(NoticeKind.CLOSED, 345, 310, 26)
+    assert "stays at 310 GPUs. It is no longer a promise" in body
+    assert "backstop" not in body  # there is nothing left to answer
+
+
+# --- what the reader can do -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TEAM_KINDS if kind is not NoticeKind.CLOSED])
+def test_a_team_reads_how_to_answer_and_whom_to_ask(kind: NoticeKind) -> None:
+    body = text(kind, **FULLEST)
+    assert "\n    backstop ack h100-a --team team-a\n" in body
+    assert '\n    backstop object h100-a --team team-a --reason "..."\n' in body
+    assert "Questions? Ask capacity-owners." in body
+
+
+@pytest.mark.parametrize(
+    "kind", [NoticeKind.PLANNED, NoticeKind.CHANGED, NoticeKind.BUFFERED, NoticeKind.ENFORCED, NoticeKind.BREACH]
+)
+def test_a_team_reads_how_to_use_flex(kind: NoticeKind) -> None:
+    body = cut(kind, 345, 310, 26)
+    assert "submit the job to the flex queue (in Slurm: --qos=flex)" in body
+    assert "Jobs inside a quota preempt it" in body
+    assert "Nothing that is running is killed" in body
+    assert "sbatch --account=team-a-flex --qos=flex" in text(kind, **FULLEST)
+
+
+def test_commands_can_be_pasted_into_a_shell() -> None:
+    body = text(NoticeKind.PLANNED, cluster="h100 a; rm", audience="team's")
+    assert """backstop ack 'h100 a; rm' --team 'team'"'"'s'\n""" in body
+
+
+@pytest.mark.parametrize("kind", OWNER_KINDS)
+def test_the_owner_reads_what_is_left_and_which_commands_can_be_given(kind: NoticeKind) -> None:
+    body = text(kind, audience="capacity-owners", **FULLEST)
+    assert "\n- release the reservation of h100-a\n- restore team-a\n" in body
+    assert "\n    backstop approve h100-a 0123456789abcdef\n" in body
+    assert "backstop ack" not in body
+    assert "Questions?" not in body
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage", "commands"),
+    [
+        (NoticeKind.STUCK, "stuck", ["retry", "close"]),
+        (NoticeKind.STUCK, "", ["retry", "close"]),
+        (NoticeKind.HELD, "planned", ["resume", "resolve", "abort"]),
+        (NoticeKind.HELD, "monitored", ["resume", "resolve", "rollback", "abort", "close"]),
+        (NoticeKind.HELD, "rolled_back", ["retry", "resume", "resolve", "abort", "close"]),
+        (NoticeKind.HELD, "", ["resume", "resolve", "abort"]),
+        (NoticeKind.BREACH, "enforced", ["resume", "resolve", "rollback", "abort"]),
+        (NoticeKind.BREACH, "", ["resolve", "rollback"]),
+    ],
+)
+def test_offered_commands_are_those_that_the_stage_allows(kind: NoticeKind, stage: str, commands: list[str]) -> None:
+    body = text(kind, stage=stage, audience="capacity-owners")
+    assert re.findall(r'\n    backstop (\w+) h100-a --reason "..."', body) == commands
+
+
+@pytest.mark.parametrize("stage", Stage)
+@pytest.mark.parametrize("kind", OWNER_KINDS)
+def test_every_stage_renders_for_the_owner(kind: NoticeKind, stage: Stage) -> None:
+    assert "Hello capacity-owners," in text(kind, stage=stage.value, audience="capacity-owners")
+
+
+def test_whether_the_audience_owns_the_rollout_can_be_said() -> None:
+    """Where a team owns its own rollout the names do not tell the two breach notices apart."""
+    as_team = text(NoticeKind.BREACH, owner="team-a", facts={"to_owner": False})
+    as_owner = text(NoticeKind.BREACH, owner="team-a")
+    assert "backstop ack" in as_team
+    assert "backstop resolve" in as_owner
+    assert "backstop resolve" not in as_team
+
+
+# --- rehearsals and free text -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", NoticeKind)
+def test_a_rehearsal_says_so_first(kind: NoticeKind) -> None:
+    subject, body = render(notice(kind, shadow=True, **FULLEST))
+    assert subject.startswith("[Rehearsal] ")
+    assert body.startswith("This is a rehearsal: nothing changes.")
+
+
+def test_free_text_cannot_break_a_subject_or_a_list() -> None:
+    subject, body = render(
+        notice(
+            NoticeKind.HELD,
+            owner="the\r\nBcc: everyone",
+            reasons=("first\n- not a reason\n\nof its own",),
+            detail="  two\nlines  \n",
+            facts={"to_owner": False, "left": "one\ntext"},
+        )
+    )
+    assert subject == "h100-a: the rollout is held and waits for the Bcc: everyone"
+    assert "- first - not a reason of its own\n" in body
+    assert "\ntwo\nlines\n" in body
+    assert "- one text\n" in body
+
+
+def test_words_in_templates_are_words_and_not_templates() -> None:
+    assert "{{ 7 * 7 }} <b>&" in text(NoticeKind.PLANNED, detail="{{ 7 * 7 }} <b>&")
+
+
+def test_times_are_told_in_utc() -> None:
+    body = text(NoticeKind.PLANNED, effective_at="2025-12-31T23:30:00-02:00")
+    assert "Thursday 1 January 2026, 01:30 UTC" in body
+
+
+def test_the_same_notice_reads_the_same() -> None:
+    assert render(notice(NoticeKind.PLANNED, **FULLEST)) == render(notice(NoticeKind.PLANNED, **FULLEST))
