@@ -71,6 +71,8 @@ class OpenRollout(Model):
     stage: str = "planned"
     last_counter: int = 0
     """The highest fence counter that this rollout has used."""
+    adopted_from: str = ""
+    """The lost rollout whose effects this one took over."""
 
 
 class ClusterFacts(Model):
@@ -107,8 +109,12 @@ class RegistryPort(Protocol):
         """The registry shows the stage; `ended` closes the rollout, `completed` moves a ramp on (once)."""
         ...
 
-    def open_clusters(self) -> tuple[str, ...]:
-        """Clusters with an open rollout, for the watch."""
+    def open_clusters(self) -> dict[str, tuple[str, bool]]:
+        """Clusters with an open rollout, for the watch: (stage, shadow) by cluster."""
+        ...
+
+    def rolling_back(self) -> frozenset[str]:
+        """Clusters whose open rollout is in a rollback now."""
         ...
 
     def reserve_moves(self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime) -> None:

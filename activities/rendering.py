@@ -1,8 +1,9 @@
 """A notice in plain words: (subject, body). Pure: the same notice always gives the same text.
 
 Templates are activities/templates/<kind>.txt; the first line of a rendered template is the subject. What a
-notice says goes by its numbers: `after_gpus` is the quota it is about and `before_gpus` the one that it
-replaces. Some kinds say more where `facts` holds one of these (docs/notices.md):
+notice says goes by its numbers: `after_gpus` is the quota it is about, `before_gpus` the one that it replaces
+(for a rollback: the value that is undone), and `reasons` are the plan's. Some kinds say more where `facts`
+holds one of these (docs/notices.md):
 
     announced_gpus  what was told before (changed)
     next_at         when the next step may come (buffered)
@@ -93,6 +94,7 @@ def _words(notice: Notice) -> dict[str, Any]:
         "quota": quota,
         "missing_gpus": 0 if quota is None or backing is None else max(0, quota - backing),
         "to_owner": to_owner,
+        "applied": notice.stage not in ("", Stage.PLANNED),
         "left": _texts(facts, "left"),
         "commands": _commands(notice),
         "announced_gpus": facts.get("announced_gpus"),

@@ -120,7 +120,8 @@ def _notice(r: Rollout, now: datetime) -> Condition:
     if r.undelivered:
         return Condition(name="notice", met=False, text=f"not delivered: {'; '.join(r.undelivered)}")
     if r.notified_at is None:
-        return Condition(name="notice", met=False, text="notices are being sent")
+        trouble = f" (trying again: {r.mail_trouble})" if r.mail_trouble else ""
+        return Condition(name="notice", met=False, text=f"notices are being sent{trouble}")
     due = r.notified_at + r.policy.notice
     length = duration_text(r.policy.notice)
     return Condition(name="notice", met=now >= due, text=f"notice of {length} from {_at(r.notified_at)}", until=due)
@@ -154,7 +155,7 @@ def _no_drift(r: Rollout) -> Condition:
 
 def drift_of(r: Rollout) -> tuple[str, ...]:
     """Teams whose present value is not the one we believe in, one text each."""
-    if r.seen is None:
+    if r.seen is None or r.looked_after != r.fence:
         return ()
     present = r.seen.reading.values
     expected = {q.team: q.gpus for q in r.baseline.quotas} if r.shadow else r.written

@@ -12,6 +12,7 @@ from models.capacity import Island
 from models.commands import CommandRequest
 from models.effects import Change, HealthSample, Mode, QuotaReading
 from models.gates import Condition
+from models.notices import Delivery, Notice
 from models.plans import Plan
 from models.policy import Policy
 from models.rollout import Hold, Rollout
@@ -197,13 +198,18 @@ class Opening(Model):
 
 
 class DraftRequest(Model):
-    """`baseline` None: today's values are the baseline. `frozen`: usage to keep (approved once)."""
+    """`baseline` None: today's values are the baseline.
+
+    `frozen`: the earlier baseline, whose ramp step is kept, and with `keep_usage` (approved once) its
+    usage too.
+    """
 
     cluster: Name
     rollout: str
     policy: Policy
     baseline: Snapshot | None = None
     frozen: Snapshot | None = None
+    keep_usage: bool = False
     islands: tuple[Island, ...] | None = None
     """The islands to plan on: what is believed, where a newer sample is not."""
     at: Time
@@ -245,6 +251,21 @@ class EffectRequest(Model):
     at: Time
 
 
+class TellRequest(Model):
+    """Notices of one rollout, sent in one go."""
+
+    cluster: Name
+    notices: tuple[Notice, ...]
+
+
+class TellAnswer(Model):
+    """What became of each notice, by key: delivered, to be tried again, or not deliverable at all."""
+
+    delivered: dict[str, tuple[Delivery, ...]]
+    failed: dict[str, str]
+    refused: dict[str, str]
+
+
 class RecordRequest(Model):
     """Entries for the archive, and the stage for the registry."""
 
@@ -283,6 +304,15 @@ class DeskRequest(Model):
 
 class DeskAnswer(Model):
     result: Any = None
+
+
+class RolloutResult(Model):
+    """How a rollout ended."""
+
+    cluster: Name
+    rollout: str
+    stage: Stage
+    reason: str = ""
 
 
 class RefusedCommand(Model):

@@ -13,7 +13,9 @@ from models.audit import AuditKind
 from models.commands import believing, holding, lifting, next_attempt, taken_as_given, undoing
 from models.effects import INVERSE, Change, EffectKind, Observation, QuotaReading, Receipt
 from models.gates import drift_of
+from models.guard import Sight
 from models.interpreter import breach_due, change_for, retries_by_itself, retry_due
+from models.messages import LaunchRequest, Opening
 from models.notices import Delivery, Notice, NoticeKind
 from models.plans import BreachTarget, Plan
 from models.policy import OnBreach, OnDrift, RollbackTo
@@ -24,6 +26,35 @@ from models.stages import STEP_FROM, Stage
 FORWARD = {inverse: forward for forward, inverse in INVERSE.items()}
 _KEEPS_STANDING = (EffectKind.RESERVE, EffectKind.SET_SOFT)
 """After a breach rollback these still stand, at other values: the baseline is not restored."""
+
+
+# --- the beginning ---------------------------------------------------------------------------
+
+
+def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
+    """A rollout at its start, wanting a plan. One that adopts a lost rollout's effects owes their undo."""
+    adopted = bool(opening.adopted_from)
+    r = Rollout(
+        cluster=launch.cluster,
+        id=launch.rollout,
+        owner=launch.owner,
+        shadow=launch.shadow,
+        launched_at=now,
+        policy=opening.policy,
+        baseline=opening.baseline,
+        modes=opening.modes,
+        generation=opening.reading.generation,
+        entered_at=now,
+        soak_since=now,
+        written=opening.reading.values,
+        replan="the first plan",
+        standing=_KEEPS_STANDING if adopted else (),
+        sight=Sight(known=opening.health),
+    )
+    text = f"launched by {launch.owner}" + (f", adopting {opening.adopted_from}" if adopted else "")
+    return r.noting(
+        AuditKind.COMMAND, text, now, actor=launch.owner, reason=launch.reason, command="launch", shadow=launch.shadow
+    )
 
 
 # --- plans -----------------------------------------------------------------------------------
@@ -79,8 +110,11 @@ def draft_failed(r: Rollout, reason: str, now: datetime) -> Rollout:
 # --- looks -----------------------------------------------------------------------------------
 
 
-def looked(r: Rollout, seen: Observation, now: datetime) -> Rollout:
-    """After a fresh look: sight, timers, drift, holds that end by themselves."""
+def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = None) -> Rollout:
+    """After a fresh look: sight, timers, drift, holds that end by themselves.
+
+    `fence`: the counter when the look began. A look that an effect overtook says nothing about drift.
+    """
     before_risk, before_unknown = r.clocks.at_risk, r.sight.unknown
     sight = (
         r.sight
@@ -88,7 +122,14 @@ def looked(r: Rollout, seen: Observation, now: datetime) -> Rollout:
         else r.sight.seeing(seen.health, r.policy.plausible_drop, r.policy.confirm_samples)
     )
     believed = sight.suspect is None and sight.known is not None
-    r = r.but(sight=sight, seen=seen, looked_at=now, look_asked=False, look_failed="")
+    r = r.but(
+        sight=sight,
+        seen=seen,
+        looked_at=now,
+        look_asked=False,
+        look_failed="",
+        looked_after=r.fence if fence is None else fence,
+    )
     if believed:
         r = r.but(clocks=r.clocks.seeing(seen.counted, now, r.policy.clear_after))
     if sight.unknown and not before_unknown:
@@ -96,9 +137,10 @@ def looked(r: Rollout, seen: Observation, now: datetime) -> Rollout:
     risk = r.clocks.at_risk
     if risk != before_risk:
         text = "; ".join(f"{t} lacks {gpus} GPUs" for t, gpus in risk.items())
+        what = "at risk" if r.stage.guarded else "today's health does not back the plan"
         r = r.noting(
             AuditKind.GUARD,
-            f"at risk: {text}" if risk else "no longer at risk",
+            f"{what}: {text}" if risk else f"no longer so: {what}",
             now,
             at_risk=risk,
             healthy_gpus=None if seen.health is None else seen.health.healthy_gpus,
@@ -113,6 +155,8 @@ def look_failed(r: Rollout, reason: str, now: datetime) -> Rollout:
 
 def _drifted(r: Rollout, now: datetime) -> Rollout:
     assert r.seen is not None
+    if r.looked_after != r.fence:
+        return r
     moved = r.seen.reading.generation != r.generation
     values = drift_of(r)
     if not moved and not values:
@@ -434,6 +478,7 @@ def recorded(r: Rollout, keys: Iterable[str], stage: Stage) -> Rollout:
 
 
 __all__ = [
+    "INVERSE",
     "advance",
     "aim_failed",
     "aimed",
@@ -444,6 +489,7 @@ __all__ = [
     "landed",
     "look_failed",
     "looked",
+    "opened",
     "posted",
     "recorded",
     "telling",

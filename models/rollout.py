@@ -141,6 +141,8 @@ class Rollout(Model):
 
     seen: Observation | None = None
     looked_at: Time | None = None
+    looked_after: Count = 0
+    """The fence counter when the last look began: what was written since, it could not see."""
     look_asked: bool = True
     """Somebody (the watch, a command, a timer) asked for a fresh look."""
     look_failed: str = ""
@@ -165,6 +167,7 @@ class Rollout(Model):
     """Not yet delivered."""
     serial: Count = 0
     """Counts audit entries and notices: their keys."""
+    mail_trouble: str = ""
     noted: Stage | None = None
     """The stage the registry shows."""
 

@@ -54,7 +54,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
                 backing_gpus=0 if seen is None else seen.backing.get(team, 0),
                 breach_at=due if r.stage.guarded else None,
             )
-            for team in ({} if seen is None else seen.shortage)
+            for team in (seen.shortage if seen is not None and r.stage.guarded else {})
         ),
         breach_of=r.breach_of,
         undoing=_undoing(r),

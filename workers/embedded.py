@@ -88,9 +88,7 @@ class EmbeddedTemporal:
     server dies or does not answer in time.
     """
 
-    def __init__(
-        self, directory: Path, port: int | None, ui_port: int | None, log_level: LogLevel = "error"
-    ) -> None:
+    def __init__(self, directory: Path, port: int | None, ui_port: int | None, log_level: LogLevel = "error") -> None:
         self.directory = directory
         self.log_level = log_level
         self._wanted_ports = (port, ui_port)
@@ -213,19 +211,13 @@ class EmbeddedTemporal:
 
 async def _ensure_namespace(client: Client) -> None:
     """Retention is RETENTION, and attributes exist that an earlier version's files do not have."""
-    described = await client.workflow_service.describe_namespace(
-        DescribeNamespaceRequest(namespace=NAMESPACE)
-    )
+    described = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=NAMESPACE))
     if described.config.workflow_execution_retention_ttl.ToTimedelta() != RETENTION:
         ttl = Duration()
         ttl.FromTimedelta(RETENTION)
         config = NamespaceConfig(workflow_execution_retention_ttl=ttl)
-        await client.workflow_service.update_namespace(
-            UpdateNamespaceRequest(namespace=NAMESPACE, config=config)
-        )
-    known = await client.operator_service.list_search_attributes(
-        ListSearchAttributesRequest(namespace=NAMESPACE)
-    )
+        await client.workflow_service.update_namespace(UpdateNamespaceRequest(namespace=NAMESPACE, config=config))
+    known = await client.operator_service.list_search_attributes(ListSearchAttributesRequest(namespace=NAMESPACE))
     missing = {n: _INDEXED_TYPES[k] for n, k in SEARCH_ATTRIBUTES.items() if n not in known.custom_attributes}
     if missing:
         await client.operator_service.add_search_attributes(

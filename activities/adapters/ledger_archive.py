@@ -12,7 +12,8 @@ from itertools import groupby
 from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger_db import Database, add, keep
+from activities.adapters.ledger_bulk import add, keep
+from activities.adapters.ledger_db import Database
 from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.base import canonical_json
 from models.tables import AuditHeadRow, AuditRow

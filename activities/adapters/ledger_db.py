@@ -19,7 +19,6 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import event, exc
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session
 
 from models.errors import BadInput, Refusal, Unavailable
@@ -137,41 +136,6 @@ def one_at_a_time(session: Session, what: str) -> None:
     """Until this transaction ends nobody else does `what`. SQLite has one writer anyhow."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(f"backstop {what}"))))
-
-
-def store(session: Session, table: type[Any], rows: Sequence[dict[str, Any]]) -> None:
-    """The rows are in the table, in place of those with their keys. Rows must not share a key."""
-    if not rows:
-        return
-    insert = _insert(session, table)
-    key = [column.name for column in sa.inspect(table).primary_key]
-    others = {name: insert.excluded[name] for name in rows[0] if name not in key}
-    _in_bulk(session, insert.on_conflict_do_update(index_elements=key, set_=others), rows)
-
-
-def keep(session: Session, table: type[Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Rows with these keys are in the table: those that were there stay as they were."""
-    if rows:
-        _in_bulk(session, _insert(session, table).on_conflict_do_nothing(), rows)
-
-
-def add(session: Session, table: type[Any], rows: Sequence[dict[str, Any]]) -> None:
-    """New rows, many at a time. Errors as for any insert, of a row that exists for example."""
-    if rows:
-        _in_bulk(session, sa.insert(table), rows)
-
-
-def _insert(session: Session, table: type[Any]) -> Any:
-    dialect = session.get_bind().dialect.name
-    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
-
-
-def _in_bulk(session: Session, statement: Any, rows: Sequence[dict[str, Any]]) -> None:
-    connection = session.connection()
-    if connection.dialect.name == "postgresql":
-        # With RETURNING a thousand rows travel in one statement; without, in one each.
-        statement = statement.returning(sa.literal_column("1"))
-    connection.execute(statement, rows)
 
 
 @contextmanager

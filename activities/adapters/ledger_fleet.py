@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger_db import Database, one_at_a_time, store
+from activities.adapters.ledger_bulk import store
+from activities.adapters.ledger_db import Database, one_at_a_time
 from activities.adapters.ledger_import import write_fleet
 from activities.adapters.ledger_observations import LedgerHealth, latest_health, latest_usage, windows_of
 from activities.adapters.ledger_quotas import present_of

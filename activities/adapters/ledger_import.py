@@ -6,7 +6,7 @@ they move the generation, and the ledger's triggers may refuse them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger_db import add, keep, store
+from activities.adapters.ledger_bulk import Row, add, delete, keep, store, update
 from activities.adapters.ledger_observations import comma_joined, health_row, windows_of
 from models.base import canonical_json
 from models.fleet import ClusterSpec, Fleet, Team, Window
@@ -36,9 +36,6 @@ CLUSTER_COLUMNS = ("name", "gpu_model", "gpus_per_node", "policy")
 ISLAND_COLUMNS = ("cluster", "name", "total_gpus")
 QUOTA_COLUMNS = ("cluster", "team", "gpus", "islands", "blocks", "minimum", "parent")
 """What a file says of each; the tables' other columns are Backstop's own."""
-
-Row = dict[str, Any]
-Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -121,44 +118,19 @@ def _present(
 
 
 def _write(session: Session, table: type[Any], found: Difference) -> None:
-    _delete(session, table, found.gone)
-    _update(session, table, [after for _, after in found.changed])
+    delete(session, table, found.gone)
+    update(session, table, [after for _, after in found.changed])
     add(session, table, found.new)
 
 
 def _write_quotas(session: Session, found: Difference) -> None:
     """What is given up comes first, so that a move inside a reservation's limit goes through."""
-    _delete(session, QuotaRow, found.gone)
+    delete(session, QuotaRow, found.gone)
     lowered = [after for before, after in found.changed if after["gpus"] <= before["gpus"]]
     raised = [after for before, after in found.changed if after["gpus"] > before["gpus"]]
-    _update(session, QuotaRow, lowered)
+    update(session, QuotaRow, lowered)
     add(session, QuotaRow, found.new)
-    _update(session, QuotaRow, raised)
-
-
-def _update(session: Session, table: type[Any], rows: Sequence[Row]) -> None:
-    if not rows:
-        return
-    key, values = _key_and_values(table, rows[0])
-    statement = sa.update(table).where(*_bound(table, key)).values({v: sa.bindparam(f"to_{v}") for v in values})
-    session.connection().execute(statement, [{f"to_{name}": row[name] for name in row} for row in rows])
-
-
-def _delete(session: Session, table: type[Any], rows: Sequence[Row]) -> None:
-    if not rows:
-        return
-    key, _ = _key_and_values(table, rows[0])
-    statement = sa.delete(table).where(*_bound(table, key))
-    session.connection().execute(statement, [{f"to_{name}": row[name] for name in key} for row in rows])
-
-
-def _key_and_values(table: type[Any], row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    key = [column.name for column in sa.inspect(table).primary_key]
-    return key, [name for name in row if name not in key]
-
-
-def _bound(table: type[Any], key: Sequence[str]) -> list[Any]:
-    return [getattr(table, name) == sa.bindparam(f"to_{name}") for name in key]
+    update(session, QuotaRow, raised)
 
 
 def _write_windows(session: Session, clusters: Sequence[ClusterSpec]) -> None:

@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger_db import Database, store
+from activities.adapters.ledger_bulk import store
+from activities.adapters.ledger_db import Database
 from models.base import duration_text
 from models.capacity import Island
 from models.effects import HealthSample, TeamUsage, UsageReading

@@ -13,7 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger_db import Database, add
+from activities.adapters.ledger_bulk import Row, add, update
+from activities.adapters.ledger_db import Database
 from models.effects import (
     Change,
     EffectKind,
@@ -65,7 +66,7 @@ class LedgerQuotas:
 
     def apply(self, change: Change) -> Receipt:
         with self._database.writing() as session:
-            if change.writes or change.kind in MODES:
+            if _touches_quotas(change):
                 _lock_quotas(session, change.cluster)
             cluster = locked_cluster(session, change.cluster)
             stored = _stored_receipt(session, cluster, change.fence)
@@ -94,12 +95,15 @@ class LedgerQuotas:
         log.info("%s set the quota of team %s in cluster %s to %d GPUs", actor, team, cluster, gpus)
 
     def _land(self, session: Session, cluster: ClusterRow, change: Change) -> Receipt:
-        quotas = _quotas_by_team(session, cluster.name) if change.writes or change.kind in MODES else {}
+        quotas = _quotas_by_team(session, cluster.name) if _touches_quotas(change) else {}
         named = [write.team for write in change.writes if write.team in quotas]
-        before = {team: quotas[team].gpus for team in named}
-        conflicts = _write_values(quotas, change.writes, mark(change.fence))
+        before = {team: quotas[team]["gpus"] for team in named}
+        written_by = mark(change.fence)
+        conflicts = _write_values(quotas, change.writes, written_by)
         if change.kind in MODES:
-            _set_modes(quotas, change.mode or MODES[change.kind], mark(change.fence))
+            mode = change.mode or MODES[change.kind]
+            quotas = {team: row | {"mode": mode, "written_by": written_by} for team, row in quotas.items()}
+        update(session, QuotaRow, [row for row in quotas.values() if row["written_by"] == written_by])
         if change.kind in RESERVES:
             reserve = None if change.kind is EffectKind.CLOSE else change.reserve
             _set_reservation(session, cluster, reserve, change.fence)
@@ -112,7 +116,7 @@ class LedgerQuotas:
             at=self._database.now(),
             generation=cluster.generation,
             before=before,
-            after={team: quotas[team].gpus for team in named},
+            after={team: quotas[team]["gpus"] for team in named},
             conflicts=conflicts,
             reserved_gpus=cluster.reserved_gpus,
         )
@@ -154,9 +158,14 @@ def _lock_quotas(session: Session, cluster: str) -> None:
     session.exec(teams.with_for_update(key_share=True)).all()
 
 
-def _quotas_by_team(session: Session, cluster: str) -> dict[str, QuotaRow]:
-    rows = session.exec(select(QuotaRow).where(QuotaRow.cluster == cluster)).all()
-    return {row.team: row for row in rows}
+def _touches_quotas(change: Change) -> bool:
+    return bool(change.writes) or change.kind in MODES
+
+
+def _quotas_by_team(session: Session, cluster: str) -> dict[str, Row]:
+    columns = [getattr(QuotaRow, name) for name in ("cluster", "team", "gpus", "mode", "written_by")]
+    rows = session.execute(sa.select(*columns).where(col(QuotaRow.cluster) == cluster)).mappings()
+    return {row["team"]: dict(row) for row in rows}
 
 
 def _stored_receipt(session: Session, cluster: ClusterRow, fence: Fence) -> Receipt | None:
@@ -199,25 +208,19 @@ def _refuse_drift(cluster: ClusterRow, change: Change) -> None:
 
 
 def _write_values(
-    quotas: Mapping[str, QuotaRow], writes: Sequence[ValueWrite], written_by: str
+    quotas: Mapping[str, Row], writes: Sequence[ValueWrite], written_by: str
 ) -> tuple[ValueConflict, ...]:
     conflicts = []
     for write in writes:
         row = quotas.get(write.team)
         # Already the new value: a call whose answer was lost has landed.
-        if row is None or row.gpus not in (write.expected_gpus, write.gpus):
-            found = None if row is None else row.gpus
+        if row is None or row["gpus"] not in (write.expected_gpus, write.gpus):
+            found = None if row is None else row["gpus"]
             conflicts.append(ValueConflict(team=write.team, expected_gpus=write.expected_gpus, found_gpus=found))
             continue
-        row.gpus, row.written_by = write.gpus, written_by
-        if write.mode is not None:
-            row.mode = write.mode
+        row["gpus"], row["mode"] = write.gpus, write.mode or row["mode"]
+        row["written_by"] = written_by
     return tuple(conflicts)
-
-
-def _set_modes(quotas: Mapping[str, QuotaRow], mode: Mode, written_by: str) -> None:
-    for row in quotas.values():
-        row.mode, row.written_by = mode, written_by
 
 
 def _set_reservation(session: Session, cluster: ClusterRow, reserve: Reserve | None, fence: Fence) -> None:

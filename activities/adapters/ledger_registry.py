@@ -96,10 +96,17 @@ class LedgerRegistry(LedgerArchive):
                 row.completed = True
                 cluster.completed_rollouts += 1
 
-    def open_clusters(self) -> tuple[str, ...]:
+    def open_clusters(self) -> dict[str, tuple[str, bool]]:
         with self._database.reading() as session:
-            names = select(ClusterRow.name).where(col(ClusterRow.open_rollout).is_not(None))
-            return tuple(session.exec(names.order_by(col(ClusterRow.name))).all())
+            rows = sa.select(col(ClusterRow.name), col(RolloutRow.stage), col(RolloutRow.shadow)).join(
+                RolloutRow, col(RolloutRow.id) == col(ClusterRow.open_rollout)
+            )
+            return {name: (stage, shadow) for name, stage, shadow in session.execute(rows.order_by(ClusterRow.name))}
+
+    def rolling_back(self) -> frozenset[str]:
+        return frozenset(
+            cluster for cluster, (stage, shadow) in self.open_clusters().items() if stage == "rolling_back" and not shadow
+        )
 
     def reserve_moves(self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime) -> None:
         with self._database.writing() as session:
@@ -147,6 +154,7 @@ def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, Ope
             shadow=row.shadow,
             stage=row.stage,
             last_counter=counters[row.id],
+            adopted_from=row.adopted_from or "",
         )
         for row in rows
     }

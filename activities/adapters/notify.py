@@ -105,9 +105,7 @@ class Notifier:
             try:
                 deliveries.append(self._once(route, message))
             except Unavailable as e:
-                logger.warning(
-                    "notice %s did not reach %s %s: %s", notice.key, route.channel, route.address, e
-                )
+                logger.warning("notice %s did not reach %s %s: %s", notice.key, route.channel, route.address, e)
                 failed.append(f"{route.channel} {route.address} ({e.message})")
         if failed:
             raise Unavailable(_sentence(notice, "was not delivered to", [*failed, *refused]))

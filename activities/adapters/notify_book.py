@@ -51,9 +51,7 @@ class SqliteBook:
 
     def seen(self, key: str, address: str) -> datetime | None:
         with self._open() as book:
-            row = book.execute(
-                "SELECT at FROM deliveries WHERE key = ? AND address = ?", (key, address)
-            ).fetchone()
+            row = book.execute("SELECT at FROM deliveries WHERE key = ? AND address = ?", (key, address)).fetchone()
         return None if row is None else datetime.fromisoformat(row[0])
 
     def remember(self, key: str, address: str, at: datetime) -> None:

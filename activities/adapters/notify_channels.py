@@ -257,9 +257,7 @@ def _listening() -> Iterator[list[str]]:
 
 def _asset() -> AppriseAsset:
     # No deadline of apprise's own: it would give up while its thread still sends. Sockets have theirs.
-    return AppriseAsset(
-        app_id="Backstop", app_desc="Backstop", app_url="", http_redirects=False, service_timeout=0
-    )
+    return AppriseAsset(app_id="Backstop", app_desc="Backstop", app_url="", http_redirects=False, service_timeout=0)
 
 
 def _parsed(url: str, shown: str) -> _Settings:
@@ -290,9 +288,7 @@ def _sender(settings_for: Callable[[Message], _Settings]) -> Callable[[Message],
     def send(message: Message) -> None:
         with _listening() as said:
             try:
-                service = Apprise.instantiate(
-                    settings_for(message), asset=_asset(), suppress_exceptions=False
-                )
+                service = Apprise.instantiate(settings_for(message), asset=_asset(), suppress_exceptions=False)
                 sent = service is not None and service.notify(
                     title=message.subject,
                     body=message.body,

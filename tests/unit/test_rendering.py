@@ -6,6 +6,7 @@ import itertools
 import re
 from datetime import UTC, datetime
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,8 @@ FULLEST: dict[str, Any] = {
         "flex_hint": "sbatch --account=team-a-flex --qos=flex",
     },
 }
+BY_DETAIL = (NoticeKind.AT_RISK, NoticeKind.BREACH, NoticeKind.ROLLED_BACK)
+"""Kinds that something else than the plan explains: why is in the detail."""
 OWNER_KINDS = (NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.BREACH)
 TEAM_KINDS = tuple(kind for kind in NoticeKind if kind not in (NoticeKind.STUCK, NoticeKind.HELD))
 
@@ -63,6 +66,11 @@ def test_every_kind_has_a_template_and_every_template_a_kind() -> None:
     }
 
 
+@pytest.mark.parametrize("kind", NoticeKind)
+def test_every_kind_is_explained_in_the_docs(kind: NoticeKind) -> None:
+    assert f"\n| `{kind.value}` |" in (Path(__file__).parents[2] / "docs" / "notices.md").read_text()
+
+
 @pytest.mark.parametrize("shadow", [False, True])
 @pytest.mark.parametrize("values", [{}, FULLEST], ids=["least", "fullest"])
 @pytest.mark.parametrize("kind", NoticeKind)
@@ -75,7 +83,7 @@ def test_every_kind_renders_the_least_and_the_fullest_notice(
     assert "Hello team-a," in body
     assert ("capacity-owners" in body) == (kind in TEAM_KINDS)
     for reason in values.get("reasons", ()):
-        assert f"- {reason}\n" in body
+        assert (f"- {reason}\n" in body) == (kind not in BY_DETAIL)
     assert values.get("detail", "") in body
 
 
@@ -157,6 +165,11 @@ def test_a_changed_plan_replaces_the_earlier_numbers() -> None:
     assert "from 345 to 300 GPUs (45 fewer)" in body
     assert "We told you 310 GPUs before." in body
     assert "replace the earlier ones" in body
+    realigned = cut(NoticeKind.CHANGED, 345, 300, 26, stage="enforced")
+    assert "has changed. Your quota goes from 345 to 300 GPUs (45 fewer).\n" in realigned
+    assert "before it took effect" not in realigned
+    assert "it is recorded, and a person answers" in realigned
+    assert "the change then waits" in body
 
 
 def test_buffered_says_that_the_value_is_soft_and_until_when() -> None:
@@ -213,9 +226,9 @@ def test_a_breach_tells_the_team_that_the_promise_is_withdrawn() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        (310, 345, "is now 345 GPUs; it was 310 (35 more)"),
+        (310, 345, "Your quota comes back up from 310 to 345 GPUs (35 more)."),
         (310, 300, "is now 300 GPUs; it was 310 (10 fewer)"),
-        (310, 310, "stays at 310 GPUs"),
+        (310, 310, "Your quota is 310 GPUs."),
     ],
 )
 def test_rolled_back_says_where_the_quota_went(before: int, after: int, said: str) -> None:
@@ -227,6 +240,18 @@ def test_rolled_back_says_where_the_quota_went(before: int, after: int, said: st
 def test_rolled_back_to_more_than_is_healthy_says_so() -> None:
     body = text(NoticeKind.ROLLED_BACK, before_gpus=310, after_gpus=345, backing_gpus=319)
     assert "319 of its 345 GPUs are backed by healthy hardware at the moment; 26 are not" in body
+
+
+def test_numbers_of_another_cut_are_not_told() -> None:
+    """A rollback's cut is not the plan's, whose phantom and flex parts come along."""
+    body = text(NoticeKind.ROLLED_BACK, before_gpus=345, after_gpus=300, phantom_gpus=26, to_flex_gpus=9)
+    assert "45 fewer" in body
+    assert "never backed" not in body
+
+
+@pytest.mark.parametrize("kind", [*BY_DETAIL, NoticeKind.HELD, NoticeKind.STUCK])
+def test_what_happened_is_told_by_the_detail(kind: NoticeKind) -> None:
+    assert "\nWhy: team-a lacks 10 GPUs\n" in text(kind, detail="team-a lacks 10 GPUs")
 
 
 def test_closed_says_that_the_promise_has_ended() -> None:
@@ -326,7 +351,7 @@ def test_free_text_cannot_break_a_subject_or_a_list() -> None:
     )
     assert subject == "h100-a: the rollout is held and waits for the Bcc: everyone"
     assert "- first - not a reason of its own\n" in body
-    assert "\ntwo\nlines\n" in body
+    assert "\n\ntwo\nlines\n" in body
     assert "- one text\n" in body
 
 

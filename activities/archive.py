@@ -1,0 +1,37 @@
+"""The archive: what happened, kept in the ledger as it happens."""
+
+from __future__ import annotations
+
+from temporalio import activity
+
+from activities import meters
+from activities.failures import translated
+from activities.ports import RegistryPort
+from models.audit import AuditEntry, AuditKind
+from models.messages import RecordRequest
+
+
+class ArchiveActivities:
+    def __init__(self, registry: RegistryPort) -> None:
+        self._registry = registry
+
+    @activity.defn(name="record")
+    def record(self, request: RecordRequest) -> None:
+        """The entries are archived, once per key, and the registry shows the stage."""
+        with translated():
+            if request.entries:
+                self._registry.archive(request.entries)
+            self._registry.note_stage(request.rollout, request.stage.value, request.ended, request.completed)
+            for entry in request.entries:
+                _measure(entry)
+
+
+def _measure(entry: AuditEntry) -> None:
+    if entry.kind is not AuditKind.TRANSITION:
+        return
+    after = str(entry.data.get("after"))
+    meters.transition(entry.cluster, str(entry.data.get("before")), after)
+    if after == "rolling_back":
+        meters.rollback(entry.cluster, "breach" if entry.actor == "guard" else "undo")
+    if isinstance(seconds := entry.data.get("breach_seconds"), int | float):
+        meters.breach_answered(entry.cluster, float(seconds))

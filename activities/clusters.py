@@ -1,0 +1,212 @@
+"""Looking at a cluster: opening a rollout, planning, observing, aiming a rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from temporalio import activity
+
+from activities import meters
+from activities.failures import translated
+from activities.ports import CalendarPort, HealthPort, OpenRollout, QuotaPort, RegistryPort, UsagePort
+from models.backing import back
+from models.capacity import Island
+from models.effects import HealthSample, Observation, QuotaReading
+from models.errors import BlastRadius, Refusal
+from models.fleet import Window, merged_policy
+from models.flex import flex_pool, in_quota_use
+from models.guard import explained
+from models.messages import AimRequest, Drafted, DraftRequest, ObserveRequest, Opening, OpenRequest
+from models.plans import BreachTarget, breach_target, make_plan
+from models.policy import Policy
+from models.quota import Quota
+from models.snapshot import Snapshot
+
+
+class ClusterActivities:
+    def __init__(
+        self,
+        quotas: QuotaPort,
+        health: HealthPort,
+        usage: UsagePort,
+        calendar: CalendarPort,
+        registry: RegistryPort,
+    ) -> None:
+        self._quotas = quotas
+        self._health = health
+        self._usage = usage
+        self._calendar = calendar
+        self._registry = registry
+
+    @activity.defn(name="open_rollout")
+    def open_rollout(self, request: OpenRequest) -> Opening:
+        """The rollout is open in the registry and its baseline kept. Repeating it changes nothing."""
+        with translated():
+            launch = request.launch
+            facts = self._registry.facts(launch.cluster)
+            policy = merged_policy(facts.policy, launch.policy)
+            reading = self._quotas.read(launch.cluster)
+            sample = self._sample(launch.cluster)
+            baseline = self._snapshot(reading, sample, policy, facts.completed_rollouts, request.at)
+            opened = self._registry.open_rollout(
+                OpenRollout(
+                    rollout=launch.rollout,
+                    cluster=launch.cluster,
+                    owner=launch.owner,
+                    opened_at=request.at,
+                    baseline=baseline,
+                    shadow=launch.shadow,
+                ),
+                launch.adopt,
+            )
+            return Opening(
+                baseline=opened.baseline.with_islands(baseline.islands),
+                policy=policy,
+                reading=reading,
+                health=sample,
+                adopted_from=opened.adopted_from,
+                modes={q.team: q.mode for q in reading.quotas},
+            )
+
+    @activity.defn(name="draft_plan")
+    def draft_plan(self, request: DraftRequest) -> Drafted:
+        """A plan from the baseline (today's values, where none stands yet) and today's health."""
+        with translated():
+            reading = self._quotas.read(request.cluster)
+            sample = self._sample(request.cluster)
+            frozen = request.frozen
+            if request.baseline is not None:
+                islands = request.islands or islands_for(request.baseline.quotas, sample)
+                baseline = request.baseline.model_copy(
+                    update={"islands": islands, "generation": reading.generation, "health_at": _time(sample)}
+                )
+            else:
+                completed = 0 if frozen is None else frozen.completed_rollouts
+                baseline = self._snapshot(reading, sample, request.policy, completed, request.at)
+                if request.islands is not None:
+                    baseline = baseline.with_islands(request.islands)
+                if frozen is not None and request.keep_usage:
+                    baseline = _with_usage_of(baseline, frozen)
+            plan = make_plan(baseline, request.policy)
+            return Drafted(baseline=baseline, reading=reading, plan=plan)
+
+    @activity.defn(name="observe")
+    def observe(self, request: ObserveRequest) -> Observation:
+        """One fresh look: values, generation, health, windows, and the backing of the tested values."""
+        with translated():
+            reading = self._quotas.read(request.cluster)
+            sample = self._sample(request.cluster)
+            windows = self._calendar.windows(request.cluster)
+            seen = observed(reading, sample, windows, request)
+            meters.cluster_gauges(seen)
+            return seen
+
+    @activity.defn(name="aim_rollback")
+    def aim_rollback(self, request: AimRequest) -> BreachTarget:
+        """Backed values for today's hardware. Errors: BlastRadius when too many clusters breach at once."""
+        with translated():
+            others = self._registry.rolling_back() - {request.cluster}
+            most = request.policy.max_breaching_clusters
+            if len(others) + 1 > most and not request.exempt:
+                raise BlastRadius(
+                    f"{len(others) + 1} clusters are in a breach rollback at once, more than "
+                    f"max_breaching_clusters {most}: {', '.join(sorted(others)[:5])}"
+                )
+            return breach_target(request.baseline, request.current, request.islands)
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def _sample(self, cluster: str) -> HealthSample | None:
+        return self._health.read([cluster]).get(cluster)
+
+    def _snapshot(
+        self, reading: QuotaReading, sample: HealthSample | None, policy: Policy, completed: int, now: datetime
+    ) -> Snapshot:
+        """Today's values with the usage that planning goes by."""
+        facts = self._registry.facts(reading.cluster)
+        usage = self._usage.read(reading.cluster, policy.usage_window, now)
+        by_team = {u.team: u for u in usage.teams}
+        parents = {q.parent for q in reading.quotas}
+        quotas = tuple(
+            q.as_quota(
+                None if q.team in parents or q.team not in by_team else by_team[q.team].scheduled_gpus,
+                None if q.team in parents or q.team not in by_team else by_team[q.team].idle_gpus,
+            )
+            for q in reading.quotas
+        )
+        if sample is None:
+            raise Refusal(f"cluster {reading.cluster} has no health sample: import its health first")
+        return Snapshot(
+            cluster=reading.cluster,
+            gpus_per_node=facts.gpus_per_node,
+            islands=islands_for(quotas, sample),
+            quotas=quotas,
+            generation=reading.generation,
+            completed_rollouts=completed,
+            usage_from=usage.source,
+            health_at=sample.at,
+        )
+
+
+def _time(sample: HealthSample | None) -> datetime | None:
+    return None if sample is None else sample.at
+
+
+def islands_for(quotas: tuple[Quota, ...], sample: HealthSample | None) -> tuple[Island, ...]:
+    """The sample's islands; one that a quota names and the sample lacks has no healthy GPU."""
+    islands = () if sample is None else sample.islands
+    known = {i.name for i in islands}
+    named = sorted({name for q in quotas for name in q.islands or ()} - known)
+    return (*islands, *(Island(name=name, total_gpus=0, healthy_gpus=0) for name in named))
+
+
+def _with_usage_of(baseline: Snapshot, frozen: Snapshot) -> Snapshot:
+    """The baseline with the usage that was frozen at approval, clipped to what its checks allow."""
+    usage = {q.team: (q.scheduled_gpus, q.idle_gpus) for q in frozen.quotas}
+    quotas = tuple(
+        q.model_copy(update={"scheduled_gpus": usage[q.team][0], "idle_gpus": usage[q.team][1]})
+        if q.team in usage
+        else q
+        for q in baseline.quotas
+    )
+    return baseline.model_copy(update={"quotas": quotas, "usage_from": frozen.usage_from})
+
+
+def observed(
+    reading: QuotaReading, sample: HealthSample | None, windows: tuple[Window, ...], request: ObserveRequest
+) -> Observation:
+    """The observation that these readings make."""
+    usage = {q.team: q for q in request.baseline.quotas}
+    values: Mapping[str, int] = reading.values if request.values is None else request.values
+    quotas = tuple(p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in reading.quotas)
+    if sample is None or not sample.islands:
+        return Observation(
+            cluster=request.cluster, at=request.at, reading=reading, health=None, windows=windows, tested=dict(values)
+        )
+    snapshot = Snapshot(
+        cluster=request.cluster,
+        gpus_per_node=request.baseline.gpus_per_node,
+        islands=islands_for(quotas, sample),
+        quotas=quotas,
+        generation=reading.generation,
+    )
+    now = back(snapshot)
+    without_declared = explained(snapshot.islands, windows, request.at)
+    counted = now if without_declared == snapshot.islands else back(snapshot.with_islands(without_declared))
+    leaves = {leaf: snapshot.tree.by_team[leaf].gpus for leaf in snapshot.tree.leaves}
+    use = in_quota_use(leaves, {t: usage[t].scheduled for t in leaves if t in usage})
+    return Observation(
+        cluster=request.cluster,
+        at=request.at,
+        reading=reading,
+        health=sample,
+        windows=windows,
+        tested={q.team: q.gpus for q in quotas},
+        backing=now.of,
+        shortage=now.shortage,
+        counted=counted.shortage,
+        assigned_gpus=now.assigned_gpus,
+        backed_gpus=now.backed_gpus,
+        flex_gpus=flex_pool(now.healthy_gpus, now.backed_gpus, use).gpus,
+    )

@@ -1,0 +1,28 @@
+"""Our errors as Temporal's, in one place: what is retryable is decided by the error, not by the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pydantic
+from temporalio.exceptions import ApplicationError
+
+from models.errors import BackstopError, BadInput
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Errors of models.errors leave as ApplicationError with their class name as type.
+
+    A validation error is a decision about data and never heals by retrying. Anything else is a bug and
+    is retried, so that a fixed worker can go on.
+    """
+    try:
+        yield
+    except BackstopError as error:
+        raise ApplicationError(error.message, type=type(error).__name__, non_retryable=not error.retryable) from error
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ApplicationError(f"{where}: {first['msg']}", type=BadInput.__name__, non_retryable=True) from error

@@ -1,0 +1,38 @@
+"""Telling teams: rendered from templates, delivered once per key."""
+
+from __future__ import annotations
+
+from temporalio import activity
+
+from activities.failures import translated
+from activities.ports import NotifyPort, RegistryPort
+from activities.rendering import render
+from models.errors import BackstopError, Unavailable
+from models.messages import TellAnswer, TellRequest
+from models.notices import Delivery
+
+
+class NoticeActivities:
+    def __init__(self, notify: NotifyPort, registry: RegistryPort) -> None:
+        self._notify = notify
+        self._registry = registry
+
+    @activity.defn(name="tell")
+    def tell(self, request: TellRequest) -> TellAnswer:
+        """Every notice is tried; what failed is named, so that the rest is not sent again."""
+        delivered: dict[str, tuple[Delivery, ...]] = {}
+        failed: dict[str, str] = {}
+        refused: dict[str, str] = {}
+        with translated():
+            contacts = self._registry.facts(request.cluster).contacts
+        for notice in request.notices:
+            addressed = notice.model_copy(update={"contacts": contacts.get(notice.audience, ())})
+            try:
+                subject, body = render(addressed)
+                delivered[notice.key] = self._notify.deliver(addressed, subject, body)
+            except Unavailable as error:
+                failed[notice.key] = error.message
+            except BackstopError as error:
+                refused[notice.key] = error.message
+            activity.heartbeat(len(delivered))
+        return TellAnswer(delivered=delivered, failed=failed, refused=refused)

@@ -1,0 +1,120 @@
+"""The shared watch: reads the health of all clusters of a source in one call, signals on edges.
+
+A rollout is signalled when its shortage appears, changes or ends, when its health becomes stale or
+fresh again, and (while it waits to start) when its healthy GPUs change. Cost grows with events, not with
+clusters times time. The cursor travels in heartbeat details, so a restarted watch does not repeat itself;
+a lost one signals each rollout once, which costs a look and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.clusters import islands_for
+from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
+from models.backing import back
+from models.effects import HealthSample, QuotaReading
+from models.errors import BackstopError
+from models.fleet import Window
+from models.guard import active
+from models.messages import HEALTH_SIGNAL, HealthChanged, WatchInput, rollout_workflow_id
+from models.snapshot import Snapshot
+from models.stages import Stage
+
+_STALE = timedelta(minutes=30)
+_ROUND = timedelta(minutes=30)
+"""How long one call of the activity watches before its workflow calls it again."""
+
+
+class WatchActivities:
+    def __init__(
+        self,
+        client: Client,
+        quotas: QuotaPort,
+        health: HealthPort,
+        calendar: CalendarPort,
+        registry: RegistryPort,
+    ) -> None:
+        self._client = client
+        self._quotas = quotas
+        self._health = health
+        self._calendar = calendar
+        self._registry = registry
+
+    @activity.defn(name="watch")
+    async def watch(self, request: WatchInput) -> None:
+        """Watches for a while; every edge has been signalled."""
+        details = activity.info().heartbeat_details
+        cursor: dict[str, str] = dict(details[0]) if details and isinstance(details[0], dict) else {}
+        ends = datetime.now(UTC) + _ROUND
+        while datetime.now(UTC) < ends:
+            try:
+                cursor = await self._round(cursor)
+            except BackstopError as error:
+                activity.logger.warning("the watch could not look: %s", error.message)
+            activity.heartbeat(cursor)
+            await asyncio.sleep(request.interval_seconds)
+
+    async def _round(self, cursor: Mapping[str, str]) -> dict[str, str]:
+        seen = await asyncio.to_thread(self._fingerprints)
+        now = datetime.now(UTC)
+        kept: dict[str, str] = {}
+        for cluster, mark in seen.items():
+            if cursor.get(cluster) == mark or await self._signal(cluster, mark, now):
+                kept[cluster] = mark
+        return kept
+
+    def _fingerprints(self) -> dict[str, str]:
+        """What each open rollout would want to know, as one comparable text."""
+        rollouts = self._registry.open_clusters()
+        samples = self._health.read(sorted(rollouts))
+        marks: dict[str, str] = {}
+        for cluster, (stage, shadow) in sorted(rollouts.items()):
+            guarded = Stage(stage).guarded and not shadow
+            reading = self._quotas.read(cluster)
+            windows = self._calendar.windows(cluster)
+            marks[cluster] = fingerprint(reading, samples.get(cluster), windows, guarded, datetime.now(UTC))
+        return marks
+
+    async def _signal(self, cluster: str, mark: str, now: datetime) -> bool:
+        handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
+        try:
+            await handle.signal(HEALTH_SIGNAL, HealthChanged(cluster=cluster, at=now, why=mark[:200]))
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                activity.logger.warning("could not signal %s: %s", cluster, error)
+                return False
+        return True
+
+
+def fingerprint(
+    reading: QuotaReading,
+    sample: HealthSample | None,
+    windows: tuple[Window, ...],
+    guarded: bool,
+    now: datetime,
+) -> str:
+    """Equal as long as a rollout has nothing new to know."""
+    if sample is None:
+        return "no health"
+    parts = [f"generation {reading.generation}", "stale" if now - sample.at >= _STALE else "fresh"]
+    parts += [f"{w.kind} {w.reason}" for w in active(windows, now)]
+    if guarded:
+        parts.append(_shortage(reading, sample))
+    else:
+        parts += [f"{i.name} {i.healthy_gpus}/{i.total_gpus}" for i in sample.islands]
+    return "; ".join(parts)
+
+
+def _shortage(reading: QuotaReading, sample: HealthSample) -> str:
+    quotas = tuple(p.as_quota() for p in reading.quotas)
+    found = back(Snapshot(cluster=reading.cluster, islands=islands_for(quotas, sample), quotas=quotas))
+    if found.is_backed:
+        return "backed"
+    return "short " + ", ".join(f"{team} {gpus}" for team, gpus in found.shortage.items())

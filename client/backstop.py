@@ -1,0 +1,336 @@
+"""The one typed door to Temporal. Everything people do goes through here; nothing here decides."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import uuid
+import zlib
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter
+from temporalio.client import (
+    Client,
+    WithStartWorkflowOperation,
+    WorkflowExecution,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from client.checks import Check, temporal_checks
+from client.connection import Target, connect, current_actor, find_target
+from client.history import AuditRecord, audit_of_run
+from models.audit import AuditEntry, AuditKind, ChainedEntry, ChainHead
+from models.base import Model, Time
+from models.commands import CommandRequest
+from models.effects import HealthSample
+from models.errors import BY_NAME, BackstopError, Refusal, Unavailable
+from models.fleet import ClusterSpec, Fleet, merged_policy
+from models.messages import (
+    DESK_WORKFLOW,
+    LAUNCHED_UPDATE,
+    ROLLOUT_WORKFLOW,
+    STATUS_QUERY,
+    TASK_QUEUE,
+    CommandAnswer,
+    DeskAnswer,
+    DeskRequest,
+    LaunchAnswer,
+    LaunchRequest,
+    RolloutInput,
+    RolloutStatus,
+    SearchName,
+    rollout_workflow_id,
+)
+from models.policy import Policy
+from models.snapshot import Snapshot, snapshot_of
+from models.stages import Command
+
+_PATIENCE = timedelta(seconds=30)
+"""How long a person waits for a worker's answer."""
+_PART = 700_000
+"""Bytes of one part of a large document: below Temporal's payload limit, base64 included."""
+_NO_WORKER = "no worker is running: start one with `backstop up` or `backstop worker`"
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
+
+
+class RolloutSummary(Model):
+    """One rollout as Temporal's visibility shows it."""
+
+    cluster: str
+    stage: str
+    wave: str
+    owner: str
+    unbacked_gpus: int
+    started: Time
+    closed: Time | None
+    open: bool
+
+
+class Backstop:
+    """A connection for one actor."""
+
+    def __init__(self, client: Client, actor: str, target: Target) -> None:
+        self._client = client
+        self._actor = actor
+        self._target = target
+
+    @classmethod
+    async def connect(cls, actor: str, **options: Any) -> Backstop:
+        """Errors: Unavailable with one sentence."""
+        current_actor.set(actor)
+        target = find_target()
+        client = await connect(target, identity=f"{actor} (backstop)", **options)
+        return cls(client, actor, target)
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    async def close(self) -> None:
+        """Nothing is left open: the connection ends with the process."""
+
+    # --- rollouts -------------------------------------------------------------------------------
+
+    async def launch(self, request: LaunchRequest) -> LaunchAnswer:
+        """The rollout is open and has its plan. Errors: Refusal with the reason, Unavailable."""
+        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+            ROLLOUT_WORKFLOW,
+            RolloutInput(launch=request),
+            id=rollout_workflow_id(request.cluster),
+            task_queue=TASK_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary=f"{request.cluster}, owner {request.owner}{' (shadow)' if request.shadow else ''}",
+        )
+        try:
+            answer: LaunchAnswer = await asyncio.wait_for(
+                self._client.execute_update_with_start_workflow(
+                    LAUNCHED_UPDATE, start_workflow_operation=start, result_type=LaunchAnswer
+                ),
+                120,
+            )
+        except WorkflowAlreadyStartedError:
+            raise await self._already_open(request) from None
+        except (WorkflowUpdateFailedError, RPCError, TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+            raise await self._told(error) from error
+        if not answer.launched:
+            await self._archive_refusal(request.cluster, "launch", request.reason, answer.reason)
+            raise Refusal(f"{request.cluster} was not launched: {answer.reason}")
+        return answer
+
+    async def _already_open(self, request: LaunchRequest) -> BackstopError:
+        try:
+            stage: str = (await self.status(request.cluster)).stage
+        except BackstopError:
+            stage = "open"
+        why = f"a rollout of {request.cluster} is open already ({stage}): see `backstop status {request.cluster}`"
+        await self._archive_refusal(request.cluster, "launch", request.reason, why)
+        return Refusal(why)
+
+    async def command(self, cluster: str, command: Command, request: CommandRequest) -> CommandAnswer:
+        """The command has been taken. Errors: Refusal with the stage table's reason, Unavailable."""
+        handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
+        try:
+            answer: CommandAnswer = await handle.execute_update(
+                command.value, request, result_type=CommandAnswer, rpc_timeout=_PATIENCE
+            )
+            return answer
+        except (WorkflowUpdateFailedError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+            told = await self._told(error, cluster)
+            if isinstance(told, Refusal):
+                await self._archive_refusal(cluster, command.value, request.reason, told.message, request)
+            raise told from error
+
+    async def status(self, cluster: str) -> RolloutStatus:
+        """Errors: Refusal where there never was a rollout, Unavailable."""
+        handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
+        try:
+            found: RolloutStatus = await handle.query(STATUS_QUERY, result_type=RolloutStatus, rpc_timeout=_PATIENCE)
+            return found
+        except (WorkflowQueryFailedError, RPCError) as error:
+            raise await self._told(error, cluster) from error
+
+    async def rollouts(self) -> list[RolloutSummary]:
+        """The newest rollout of each cluster, open ones first, then by name."""
+        found: dict[str, RolloutSummary] = {}
+        query = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
+        try:
+            async for run in self._client.list_workflows(query):
+                summary = _summary(run)
+                known = found.get(summary.cluster)
+                if known is None or known.started < summary.started:
+                    found[summary.cluster] = summary
+        except RPCError as error:
+            raise await self._told(error) from error
+        return sorted(found.values(), key=lambda s: (not s.open, s.cluster))
+
+    async def audit(self, cluster: str) -> list[AuditRecord]:
+        """What the workflow history says of every run there is, in order of time."""
+        query = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND WorkflowId = '{rollout_workflow_id(cluster)}'"
+        try:
+            runs = [run async for run in self._client.list_workflows(query)]
+            handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
+            newest = (await handle.describe()).run_id
+            records: list[AuditRecord] = []
+            ids = [r.run_id for r in sorted(runs, key=lambda r: r.start_time)]
+            for run_id in [*ids, *([] if newest in ids else [newest])]:
+                history = await self._client.get_workflow_handle(
+                    rollout_workflow_id(cluster), run_id=run_id
+                ).fetch_history()
+                records += await audit_of_run(cluster, history, self._client.data_converter)
+        except RPCError as error:
+            raise await self._told(error, cluster) from error
+        return records
+
+    # --- the ledger -----------------------------------------------------------------------------
+
+    async def archived(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:
+        """The cluster's whole archive, and where its chain should end."""
+        rows: list[ChainedEntry] = []
+        while True:
+            answer = await self._desk("archived", cluster=cluster, after=rows[-1].seq if rows else 0, limit=200)
+            page = TypeAdapter(list[ChainedEntry]).validate_python(answer["rows"])
+            rows += page
+            if len(page) < 200:
+                head = answer["head"]
+                return rows, None if head is None else ChainHead.model_validate(head)
+
+    async def import_fleet(self, fleet: Fleet) -> dict[str, int]:
+        """The fleet stands whole in the ledger, or nothing of it does. Errors: BadInput, Refusal."""
+        document = zlib.compress(fleet.model_dump_json(exclude_unset=True, by_alias=True).encode())
+        parts = [document[at : at + _PART] for at in range(0, len(document), _PART)]
+        import_id = uuid.uuid4().hex
+        for number, part in enumerate(parts):
+            await self._desk("stage_import", base64.b64encode(part).decode(), import_id=import_id, part=number)
+        return dict(await self._desk("commit_import", import_id=import_id, parts=len(parts)))
+
+    async def add_health(self, samples: Sequence[HealthSample]) -> int:
+        """Samples stand in the ledger; answers how many rows."""
+        count = 0
+        for at in range(0, len(samples), 2000):
+            batch = [s.model_dump(mode="json") for s in samples[at : at + 2000]]
+            count += int(await self._desk("add_health", samples=batch))
+        return count
+
+    async def clusters(self) -> list[ClusterSpec]:
+        """Every cluster of the ledger with present values and latest health."""
+        return [spec for spec, _ in await self.clusters_with_stage()]
+
+    async def clusters_with_stage(self) -> list[tuple[ClusterSpec, str | None]]:
+        """The same with the stage of the open rollout, if there is one."""
+        found: list[tuple[ClusterSpec, str | None]] = []
+        while True:
+            after = found[-1][0].name if found else ""
+            page = await self._desk("clusters", after=after, limit=50)
+            found += [(ClusterSpec.model_validate(row["cluster"]), row["stage"]) for row in page]
+            if len(page) < 50:
+                return found
+
+    async def snapshot(self, cluster: str) -> tuple[Snapshot, Policy]:
+        """One cluster as a plan would see it, and its policy. Errors: Refusal for an unknown cluster."""
+        facts = await self._desk("facts", cluster=cluster)
+        spec = next((c for c in await self.clusters() if c.name == cluster), None)
+        if spec is None:
+            raise Refusal(f"cluster {cluster!r} is not in the ledger: import it with `backstop fleet import`")
+        snapshot = snapshot_of(spec).model_copy(update={"completed_rollouts": facts["completed_rollouts"]})
+        return snapshot, merged_policy(Policy.model_validate(facts["policy"]), spec.policy)
+
+    async def _desk(self, kind: str, payload: str = "", **arguments: Any) -> Any:
+        request = DeskRequest.model_validate(
+            {"kind": kind, "actor": self._actor, "arguments": arguments, "payload": payload}
+        )
+        try:
+            answer: DeskAnswer = await self._client.execute_workflow(
+                DESK_WORKFLOW,
+                request,
+                id=f"desk/{kind}/{uuid.uuid4().hex[:12]}",
+                task_queue=TASK_QUEUE,
+                result_type=DeskAnswer,
+                execution_timeout=timedelta(minutes=5),
+                static_summary=f"{kind} for {self._actor}",
+            )
+        except (WorkflowFailureError, RPCError) as error:
+            raise await self._told(error) from error
+        return answer.result
+
+    async def _archive_refusal(
+        self, cluster: str, command: str, reason: str, why: str, request: CommandRequest | None = None
+    ) -> None:
+        """A refused command leaves no event in the rollout's history: it is archived from here."""
+        entry = AuditEntry(
+            key=f"attempt/{uuid.uuid4().hex}",
+            cluster=cluster,
+            at=datetime.now(UTC),
+            kind=AuditKind.COMMAND,
+            actor=self._actor,
+            text=f"{command} refused: {why}",
+            reason=reason,
+            refused=True,
+            data={} if request is None else request.model_dump(mode="json", exclude_defaults=True),
+        )
+        try:
+            await asyncio.wait_for(self._desk("archive", entries=[entry.model_dump(mode="json")]), 10)
+        except (BackstopError, TimeoutError):
+            return  # the refusal itself matters more to the person than its record
+
+    # --- health of the installation ---------------------------------------------------------------
+
+    async def doctor(self) -> list[Check]:
+        """What is well and what is not, each with what to do."""
+        checks = await temporal_checks(self._client, self._target)
+        try:
+            found = await asyncio.wait_for(self._desk("doctor"), 15)
+            checks.append(Check(name="ledger", ok=True, text=f"answers; {found['open_rollouts']} rollouts open"))
+        except (BackstopError, TimeoutError) as error:
+            text = error.message if isinstance(error, BackstopError) else _NO_WORKER
+            checks.append(Check(name="ledger", ok=False, text=text, remedy="backstop migrate, then backstop up"))
+        return checks
+
+    async def _told(self, error: BaseException, cluster: str = "") -> BackstopError:
+        """Temporal's errors as ours: one sentence, and what to do next in its type."""
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ApplicationError):
+            cause = getattr(cause, "cause", None) or cause.__cause__
+        if isinstance(cause, ApplicationError):
+            return BY_NAME.get(cause.type or "", Unavailable)(cause.message)
+        if isinstance(error, RPCError):
+            if error.status is RPCStatusCode.NOT_FOUND and cluster:
+                if await self._ever_ran(cluster):
+                    return Refusal(f"the rollout of {cluster} has ended; launch a new one")
+                return Refusal(f"there is no rollout of {cluster}: launch one with `backstop launch {cluster}`")
+            if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+                return Unavailable(_NO_WORKER)
+            return Unavailable(f"Temporal at {self._target.address}: {error.message}")
+        if isinstance(error, TimeoutError | WorkflowUpdateRPCTimeoutOrCancelledError):
+            return Unavailable(_NO_WORKER)
+        return Unavailable(str(error))
+
+    async def _ever_ran(self, cluster: str) -> bool:
+        try:
+            await self._client.get_workflow_handle(rollout_workflow_id(cluster)).describe()
+        except RPCError:
+            return False
+        return True
+
+
+def _summary(run: WorkflowExecution) -> RolloutSummary:
+    found = {pair.key.name: pair.value for pair in run.typed_search_attributes}
+    return RolloutSummary(
+        cluster=str(found.get(SearchName.CLUSTER, run.id.removeprefix("rollout/"))),
+        stage=str(found.get(SearchName.STAGE, "opening")),
+        wave=str(found.get(SearchName.WAVE, "")),
+        owner=str(found.get(SearchName.OWNER, "")),
+        unbacked_gpus=int(found.get(SearchName.UNBACKED, 0)),
+        started=run.start_time,
+        closed=run.close_time,
+        open=run.status is WorkflowExecutionStatus.RUNNING,
+    )

@@ -1,0 +1,94 @@
+"""What `doctor` asks Temporal."""
+
+from __future__ import annotations
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeTaskQueueRequest
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from client.connection import Target
+from models.base import Model
+from models.messages import TASK_QUEUE, WATCH_ID, SearchName
+
+WANTED_ATTRIBUTES = {
+    SearchName.CLUSTER: "Keyword",
+    SearchName.STAGE: "Keyword",
+    SearchName.WAVE: "Keyword",
+    SearchName.OWNER: "Keyword",
+    SearchName.UNBACKED: "Int",
+}
+
+
+class Check(Model):
+    """One thing that should be so, and what to do when it is not."""
+
+    name: str
+    ok: bool
+    text: str
+    remedy: str = ""
+
+
+async def temporal_checks(client: Client, target: Target) -> list[Check]:
+    """Namespace, search attributes, workers and the watch."""
+    where = "embedded (backstop up)" if target.embedded else "configured"
+    checks = [Check(name="temporal", ok=True, text=f"{target.address}, {where}")]
+    for ask in (_namespace, _attributes, _workers, _watch):
+        try:
+            checks.append(await ask(client))
+        except RPCError as error:
+            checks.append(Check(name=ask.__name__.strip("_"), ok=False, text=error.message))
+    return checks
+
+
+async def _namespace(client: Client) -> Check:
+    found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+    days = found.config.workflow_execution_retention_ttl.ToTimedelta().days
+    return Check(
+        name="namespace",
+        ok=days >= 30,
+        text=f"{client.namespace}, keeps ended rollouts for {days} days",
+        remedy=""
+        if days >= 30
+        else f"temporal operator namespace update -n {client.namespace} --retention 3650d (the archive keeps all)",
+    )
+
+
+async def _attributes(client: Client) -> Check:
+    found = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    missing = [name for name in WANTED_ATTRIBUTES if name not in found.custom_attributes]
+    commands = "; ".join(
+        f"temporal operator search-attribute create --name {name} --type {WANTED_ATTRIBUTES[name]}" for name in missing
+    )
+    text = f"missing: {', '.join(missing)}" if missing else f"all {len(WANTED_ATTRIBUTES)} there"
+    return Check(name="search attributes", ok=not missing, text=text, remedy=commands)
+
+
+async def _workers(client: Client) -> Check:
+    found = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=client.namespace,
+            task_queue=TaskQueue(name=TASK_QUEUE),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+    )
+    names = sorted({p.identity for p in found.pollers})
+    return Check(
+        name="workers",
+        ok=bool(names),
+        text=f"{len(names)} polling: {', '.join(names)}" if names else "none is polling",
+        remedy="" if names else "backstop up, or backstop worker",
+    )
+
+
+async def _watch(client: Client) -> Check:
+    described = await client.get_workflow_handle(WATCH_ID).describe()
+    running = described.status is WorkflowExecutionStatus.RUNNING
+    pending = described.raw_description.pending_activities
+    beating = any(a.HasField("last_heartbeat_time") for a in pending)
+    text = "watching" if running and beating else "running, not watching yet" if running else "not running"
+    return Check(name="watch", ok=running and beating, text=text, remedy="" if running else "backstop worker starts it")

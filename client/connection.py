@@ -1,0 +1,87 @@
+"""Where Temporal is: the environment or a profile (temporalio.envconfig), else what `backstop up` runs."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client, Plugin
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
+from temporalio.service import RPCError
+
+from models.errors import BadInput, Unavailable
+
+NAMESPACE = "backstop"
+current_actor: contextvars.ContextVar[str] = contextvars.ContextVar("backstop_actor", default="")
+"""Who is speaking: it becomes the `identity` that Temporal's history shows beside each command."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A Temporal to talk to. `embedded`: the one that `backstop up` started."""
+
+    options: dict[str, Any]
+    embedded: bool
+
+    @property
+    def address(self) -> str:
+        return str(self.options["target_host"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.options["namespace"])
+
+
+def home() -> Path:
+    """Where Backstop keeps its state on this machine: BACKSTOP_HOME, else the user's state folder."""
+    named = os.environ.get("BACKSTOP_HOME")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(base) / "backstop"
+
+
+def embedded_file() -> Path:
+    """Where `backstop up` says which address it serves."""
+    return home() / "temporal.json"
+
+
+def find_target() -> Target:
+    """The configured Temporal, else the embedded one. Errors: BadInput for a broken profile."""
+    try:
+        config = ClientConfig.load_client_connect_config()
+    except (RuntimeError, ValueError, OSError) as error:
+        raise BadInput(f"the Temporal profile cannot be read: {error}") from error
+    options = dict(config)
+    configured = bool(options.get("target_host"))
+    options.setdefault("namespace", NAMESPACE)
+    if configured:
+        return Target(options=options, embedded=False)
+    try:
+        found = json.loads(embedded_file().read_text())
+        options["target_host"] = str(found["address"])
+    except (OSError, ValueError, KeyError):
+        options["target_host"] = "127.0.0.1:7233"
+    return Target(options=options, embedded=True)
+
+
+async def connect(
+    target: Target | None = None, plugins: tuple[Plugin, ...] = (), runtime: Any = None, identity: str = ""
+) -> Client:
+    """A client of the configured Temporal. Errors: Unavailable, in one sentence."""
+    where = target or find_target()
+    more: dict[str, Any] = {"runtime": runtime} if runtime is not None else {}
+    if identity:
+        more["identity"] = identity
+    try:
+        return await Client.connect(
+            **where.options, data_converter=pydantic_data_converter, plugins=list(plugins), **more
+        )
+    except (RuntimeError, RPCError, OSError) as error:
+        remedy = "start it with `backstop up`" if where.embedded else "check TEMPORAL_ADDRESS or the profile"
+        raise Unavailable(f"Temporal does not answer at {where.address}: {remedy}") from error

@@ -1,0 +1,200 @@
+"""YAML as people mean it, fast: `010` and `no` stay text, a key given twice is refused.
+
+Theory of operation. libyaml's events are folded into plain dicts and lists as they come. PyYAML's own way
+(events, nodes with marks, generators, objects) takes several times as long on a large fleet, and loses a
+duplicate key on the way. Plain scalars follow YAML 1.2's core schema, but that a number with a leading
+zero stays text: 1.1 reads 0345 as 229, and neither reading is what a quota should rest on.
+
+Garbage collection rests meanwhile: everything made here stays reachable, and looking through a million
+young containers again and again was most of the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from models.errors import BadInput
+
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
+_REAL = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
+_WORDS: dict[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **{f"{sign}{word}": float(f"{sign}inf") for sign in ("", "+", "-") for word in (".inf", ".Inf", ".INF")},
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+_TEXT_TAGS = frozenset({"!", "tag:yaml.org,2002:str"})
+_MAX_DEPTH = 100
+_FREE_NODES = 5_000_000
+"""A document may stand for this many nodes more than it spells out, by repeating aliases."""
+
+
+def load(text: str, source: str) -> Any:
+    """The one document in `text` as dicts, lists, text, numbers, booleans and None; None when there is none.
+
+    Errors: BadInput naming `source`, the line and what is wrong.
+    """
+    with _gc_resting():
+        return _Folder(text, source).document()
+
+
+def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
+    """The line (from 1) of the deepest part of `path` that the document has; None where it cannot be told."""
+    try:
+        with _gc_resting():
+            node = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return None
+    if node is None:
+        return None
+    line: int = node.start_mark.line + 1
+    for step in path:
+        if isinstance(node, yaml.MappingNode):
+            pairs = [(key, value) for key, value in node.value if key.value == str(step)]
+            if not pairs:
+                return line
+            key, node = pairs[-1]
+            line = key.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+            line = node.start_mark.line + 1
+        else:
+            return line
+    return line
+
+
+@contextlib.contextmanager
+def _gc_resting() -> Iterator[None]:
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class _Folder:
+    """Folds one stream of events into one value."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self._parser = yaml.CSafeLoader(text)
+        self._source = source
+        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._scalars: dict[str, Any] = dict(_WORDS)
+        self._spelt = 0
+        self._depth = 0
+
+    def document(self) -> Any:
+        try:
+            self._parser.get_event()  # the stream's start
+            if isinstance(self._parser.get_event(), yaml.StreamEndEvent):
+                return None
+            value, _ = self._node(self._parser.get_event())
+            self._parser.get_event()  # the document's end
+            after = self._parser.get_event()
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            what = " ".join(part for part in (error.context, error.problem) if part)
+            raise self._bad(f"not valid YAML: {what}", mark) from None
+        except yaml.YAMLError as error:
+            raise self._bad(f"not valid YAML: {' '.join(str(error).split())}", None) from None
+        if not isinstance(after, yaml.StreamEndEvent):
+            raise self._bad("a second document begins here; a fleet file holds one", after.start_mark)
+        return value
+
+    def _node(self, event: yaml.Event) -> tuple[Any, int]:
+        """The value that begins with this event, and how many nodes it stands for, aliases followed."""
+        if isinstance(event, yaml.ScalarEvent):
+            result = self._scalar(event), 1
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self._anchors:
+                raise self._bad(f"*{event.anchor} stands for nothing that is complete before it", event.start_mark)
+            return self._anchors[event.anchor]
+        elif isinstance(event, yaml.CollectionStartEvent):
+            result = self._collection(event)
+        else:  # pragma: no cover - libyaml's grammar lets nothing else begin a node
+            raise AssertionError(f"{event} begins no node")
+        if event.anchor is not None:
+            self._anchors[event.anchor] = result
+        return result
+
+    def _collection(self, event: yaml.CollectionStartEvent) -> tuple[Any, int]:
+        if not event.implicit:
+            raise self._bad(f"the tag {event.tag} means nothing here", event.start_mark)
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self._bad(f"nested more than {_MAX_DEPTH} deep", event.start_mark)
+        value, size = self._mapping() if isinstance(event, yaml.MappingStartEvent) else self._sequence()
+        self._depth -= 1
+        self._spelt += 1
+        if size > 10 * self._spelt + _FREE_NODES:
+            raise self._bad("its aliases repeat too much to be read", event.start_mark)
+        return value, size
+
+    def _sequence(self) -> tuple[list[Any], int]:
+        items, size = [], 1
+        while not isinstance(event := self._parser.get_event(), yaml.SequenceEndEvent):
+            item, nodes = self._node(event)
+            items.append(item)
+            size += nodes
+        return items, size
+
+    def _mapping(self) -> tuple[dict[str, Any], int]:
+        found: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        size = 1
+        while not isinstance(key := self._parser.get_event(), yaml.MappingEndEvent):
+            if not isinstance(key, yaml.ScalarEvent):
+                raise self._bad("a field's name must be plain text", key.start_mark)
+            value, nodes = self._node(self._parser.get_event())
+            size += nodes + 1
+            name: str = key.value
+            if name == "<<" and key.implicit[0]:
+                merged = {**self._merge(value, key.start_mark), **merged}
+            elif name in found:
+                raise self._bad(f"{name} is given twice in one mapping", key.start_mark)
+            else:
+                found[name] = value
+        return ({**merged, **found} if merged else found), size
+
+    def _merge(self, value: Any, mark: yaml.Mark) -> dict[str, Any]:
+        """What `<<` brings in; the first of several wins, as YAML has it."""
+        parts = value if isinstance(value, list) else [value]
+        result: dict[str, Any] = {}
+        for part in reversed(parts):
+            if not isinstance(part, dict):
+                raise self._bad("<< takes a mapping or a list of mappings", mark)
+            result |= part
+        return result
+
+    def _scalar(self, event: yaml.ScalarEvent) -> Any:
+        text: str = event.value
+        self._spelt += 1
+        if event.implicit[0]:  # plain, without a tag
+            try:
+                return self._scalars[text]
+            except KeyError:
+                return self._scalars.setdefault(text, _plain(text))
+        if event.tag is None or event.tag in _TEXT_TAGS:
+            return text
+        raise self._bad(f"the tag {event.tag} means nothing here", event.start_mark)
+
+    def _bad(self, what: str, mark: yaml.Mark | None) -> BadInput:
+        return BadInput(f"{self._source}{'' if mark is None else f', line {mark.line + 1}'}: {what}")
+
+
+def _plain(text: str) -> Any:
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _REAL.fullmatch(text):
+        return float(text)
+    return text

@@ -1,0 +1,101 @@
+"""A contact becomes addresses, or says why not: without a token, without a password."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from activities.adapters.notify_channels import check_mail_server, routes
+from models.errors import Refusal
+
+PASSWORD, TOKEN = "pAsSwOrD77", "ToKeN4slackWebHook"
+SERVER = "mailto://mail.example?from=backstop@ops.example"
+
+
+@pytest.mark.parametrize(
+    ("contact", "addresses"),
+    [
+        ("someone@team.example", ["email someone@team.example"]),
+        (" some.one+gpu@TEAM.example ", ["email some.one+gpu@team.example"]),
+        ("mailto:someone@team.example", ["email someone@team.example"]),
+        ("mailto://someone@team.example", ["email someone@team.example"]),
+        (
+            f"mailtos://robot:{PASSWORD}@mail.example:587/a@team.example/b@team.example?from=x@ops.example",
+            ["email a@team.example", "email b@team.example"],
+        ),
+        (f"slack://T1AAA/B1BBB/{TOKEN}", ["slack slack://***"]),
+        (f"https://hooks.slack.com/services/T1AAA/B1BBB/{TOKEN}", ["slack slack://***"]),
+        (f"json://robot:{PASSWORD}@host.example/{TOKEN}", ["webhook http://host.example/***"]),
+        (f"jsons://host.example:8443/{TOKEN}?+Authorization={TOKEN}", ["webhook https://host.example:8443/***"]),
+        (f"https://host.example/{TOKEN}?sig={TOKEN}", ["webhook https://host.example/***"]),
+        (f"webhook+https://host.example/{TOKEN}", ["webhook https://host.example/***"]),
+        (f"webhook+http://[::1]:8080/{TOKEN}", ["webhook http://[::1]:8080/***"]),
+    ],
+)
+def test_an_address_is_shown_without_its_secrets(contact: str, addresses: list[str]) -> None:
+    found = routes(contact, SERVER)
+    shown = [f"{route.channel} {re.sub('[0-9a-f]{8}$', '', route.address)}" for route in found]
+    assert shown == addresses
+    assert PASSWORD not in repr(found)
+    assert TOKEN not in repr(found)
+
+
+def test_secret_addresses_are_told_apart_and_a_new_password_changes_none() -> None:
+    one, other, renewed = (
+        routes(f"https://robot:{password}@host.example/{path}", None)[0].address
+        for password, path in (("old", "x"), ("old", "y"), ("new", "x"))
+    )
+    assert one != other
+    assert one == renewed
+
+
+def test_one_receiver_spelled_twice_is_one_address() -> None:
+    native, short = f"https://hooks.slack.com/services/T1AAA/B1BBB/{TOKEN}", f"slack://T1AAA/B1BBB/{TOKEN}"
+    assert routes(native, None) == routes(short, None)
+    assert routes("https://host.example/x", None) == routes("jsons://host.example/x", None)
+
+
+def test_slack_channels_of_one_url_are_addresses_of_their_own() -> None:
+    found = routes(f"slack://T1AAA/B1BBB/{TOKEN}/%23one/%23two", None)
+    assert [route.address.rpartition("/")[2] for route in found] == ["#one", "#two"]
+
+
+@pytest.mark.parametrize(
+    ("contact", "why"),
+    [
+        ("", "no kind of address"),
+        ("team-a", "no kind of address"),
+        ("gopher://host/x", "no kind of address"),
+        ("http://host/x", "webhook+http://"),
+        ("https://host:99999/x", "host and port"),
+        ("https:///x", "host and port"),
+        ("https://host/a b", "%-encoding"),
+        ("https://host/a\nb", "%-encoding"),
+        ("mailto://mail.example/nobody?from=a@b.example", "malformed"),
+        ("mailto://mail.example/x@b.example?from=a@b.example&cc=c@b.example", "cc or bcc"),
+        ("mailto://mail.example/a@b.example/nobody?from=a@b.example", "malformed"),
+        ("mailto:notanaddress", "malformed"),
+        ("slack://T1/B1/C1?template=/etc/passwd", "template"),
+        ("someone@team.example", "mail server"),
+    ],
+)
+def test_a_contact_that_cannot_be_used_says_why(contact: str, why: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        routes(contact, None)
+    assert why in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "smtp://mail.example",
+        "mailto://",
+        f"mailto://x:{PASSWORD}@h:nope",
+        "mailto://h?cc=a@b.example&from=x@y.example",
+    ],
+)
+def test_a_mail_server_that_cannot_be_used_is_refused(url: str) -> None:
+    with pytest.raises(Refusal, match="mail server") as refusal:
+        check_mail_server(url)
+    assert PASSWORD not in refusal.value.message

@@ -1,0 +1,145 @@
+"""A worker process: builds the adapters, serves workflows and activities, keeps the watch running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pydantic
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from activities.adapters.ledger import Ledger, upgrade
+from activities.adapters.notify import Notifier
+from activities.archive import ArchiveActivities
+from activities.clusters import ClusterActivities
+from activities.desk import DeskActivities
+from activities.notices import NoticeActivities
+from activities.ports import NotifyPort, QuotaPort
+from activities.quotas import QuotaActivities
+from activities.watch import WatchActivities
+from client.connection import connect, find_target
+from models.errors import BackstopError
+from models.messages import WATCH_ID, WATCH_WORKFLOW, WatchInput
+from workers import telemetry
+from workers.settings import Settings, load_settings
+from workflows.cluster_rollout import ClusterRollout
+from workflows.health_watch import HealthWatch
+from workflows.ledger_desk import LedgerDesk
+
+logger = logging.getLogger("backstop.worker")
+_THREADS = 16
+_PASSED = ("models", "pydantic", "pydantic_core", "annotated_types", "numpy", "scipy", "opentelemetry", "activities")
+
+
+def make_worker(
+    client: Client,
+    ledger: Ledger,
+    notify: NotifyPort,
+    executor: ThreadPoolExecutor,
+    task_queue: str,
+    quotas: QuotaPort | None = None,
+) -> Worker:
+    """A worker with the ledger behind every port; `quotas` puts another quota system in its place."""
+    quota_port = quotas or ledger.quotas
+    rollouts = ClusterActivities(quota_port, ledger.health, ledger.usage, ledger.calendar, ledger.registry)
+    return Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[ClusterRollout, HealthWatch, LedgerDesk],
+        activities=[
+            rollouts.open_rollout,
+            rollouts.draft_plan,
+            rollouts.observe,
+            rollouts.aim_rollback,
+            QuotaActivities(quota_port, ledger.registry).apply_effect,
+            ArchiveActivities(ledger.registry).record,
+            NoticeActivities(notify, ledger.registry).tell,
+            DeskActivities(ledger.fleet, ledger.registry, quota_port, ledger.health, ledger.usage).answer,
+            WatchActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry).watch,
+        ],
+        activity_executor=executor,
+        workflow_runner=SandboxedWorkflowRunner(
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED)
+        ),
+        # A start input that does not parse fails its workflow; anything else waits for a fixed worker.
+        workflow_failure_exception_types=[pydantic.ValidationError],
+        max_concurrent_activities=_THREADS,
+        graceful_shutdown_timeout=timedelta(seconds=5),
+    )
+
+
+async def ensure_watch(client: Client, task_queue: str, interval_seconds: float) -> None:
+    """The shared watch runs; started once, however many workers ask."""
+    await client.start_workflow(
+        WATCH_WORKFLOW,
+        WatchInput(interval_seconds=interval_seconds),
+        id=WATCH_ID,
+        task_queue=task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        static_summary="reads all clusters' health in one call, signals rollouts on edges",
+    )
+
+
+@asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[Client]:
+    """A worker serves until the context ends; then it has shut down cleanly."""
+    plugins, runtime, flush = telemetry.set_up("backstop-worker", settings.otlp_endpoint, settings.trace_to_console)
+    client = await connect(find_target(), plugins, runtime)
+    settings.home.mkdir(parents=True, exist_ok=True)
+    notify = Notifier(settings.home / "notices.jsonl", lambda: datetime.now(UTC), settings.mail_server)
+    with Ledger(settings.ledger_url) as ledger, ThreadPoolExecutor(_THREADS) as executor:
+        async with make_worker(client, ledger, notify, executor, settings.task_queue):
+            await ensure_watch(client, settings.task_queue, settings.watch_interval_seconds)
+            yield client
+    flush()
+
+
+async def until_told() -> None:
+    """Returns at Ctrl-C, SIGTERM or SIGHUP."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(name, told.set)
+    await told.wait()
+
+
+def run_and_exit(main: Callable[[], object]) -> None:
+    """Runs an async main; one sentence and the exit code of models.errors for what goes wrong."""
+    try:
+        asyncio.run(main())  # type: ignore[arg-type]
+    except BackstopError as error:
+        print(f"backstop: {error.message}", file=sys.stderr)
+        sys.exit(2 if type(error).__name__ == "BadInput" else 1)
+    except RPCError as error:
+        print(f"backstop: Temporal: {error.message}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+async def _main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings = load_settings()
+    async with serving(settings) as client:
+        print(f"worker: serving {client.namespace} on {client.service_client.config.target_host}", flush=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await until_told()
+        print("worker: stopping", flush=True)
+
+
+if __name__ == "__main__":
+    run_and_exit(_main)
+
+__all__ = ["Settings", "ensure_watch", "make_worker", "run_and_exit", "serving", "until_told", "upgrade"]

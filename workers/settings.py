@@ -1,0 +1,44 @@
+"""The worker's settings, read from the environment in this one place."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from client.connection import home
+from models.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a worker process needs to know. Durations in seconds."""
+
+    ledger_url: str
+    home: Path
+    mail_server: str | None
+    watch_interval_seconds: float
+    otlp_endpoint: str | None
+    trace_to_console: bool
+    task_queue: str
+
+
+def load_settings() -> Settings:
+    """Errors: BadInput naming the variable and its value."""
+    where = home()
+    interval = os.environ.get("BACKSTOP_WATCH_INTERVAL", "15")
+    try:
+        seconds = float(interval)
+    except ValueError:
+        raise BadInput(f"BACKSTOP_WATCH_INTERVAL must be a number of seconds, not {interval!r}") from None
+    if not 0.05 <= seconds <= 3600:
+        raise BadInput(f"BACKSTOP_WATCH_INTERVAL must be between 0.05 and 3600 seconds, not {interval}")
+    return Settings(
+        ledger_url=os.environ.get("BACKSTOP_LEDGER_URL") or f"sqlite:///{where / 'ledger.db'}",
+        home=where,
+        mail_server=os.environ.get("BACKSTOP_MAIL_SERVER") or None,
+        watch_interval_seconds=seconds,
+        otlp_endpoint=os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None,
+        trace_to_console=os.environ.get("BACKSTOP_TRACE", "") == "console",
+        task_queue=os.environ.get("BACKSTOP_TASK_QUEUE") or "backstop",
+    )

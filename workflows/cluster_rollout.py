@@ -1,0 +1,564 @@
+"""ClusterRollout: one cluster's rollout as a durable loop around the pure interpreter.
+
+Theory of operation. `models.interpreter.decide` says what to do next; this module does it, takes the
+outcome in (`models.outcomes`) and asks again. Two side loops post notices and archive what happened, so
+that neither can delay a rollback. Commands are updates: validators refuse with the stage table's reason,
+handlers change the state at once and wake the loop. The state is one value, which is all that
+continue-as-new carries. Cancelling the workflow means `abort`: what stands is undone first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import datetime, timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy, SearchAttributeKey
+from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import TimeoutError as ActivityTimeout
+
+with workflow.unsafe.imports_passed_through():
+    from activities.archive import ArchiveActivities
+    from activities.clusters import ClusterActivities
+    from activities.notices import NoticeActivities
+    from activities.quotas import QuotaActivities
+    from models import outcomes
+    from models.audit import AuditKind
+    from models.commands import CommandRequest, obey, refusal
+    from models.effects import Change, EffectKind
+    from models.gates import drift_of
+    from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide
+    from models.messages import (
+        HEALTH_SIGNAL,
+        LAUNCHED_UPDATE,
+        ROLLOUT_WORKFLOW,
+        STATUS_QUERY,
+        AimRequest,
+        CommandAnswer,
+        DraftRequest,
+        EffectRequest,
+        HealthChanged,
+        LaunchAnswer,
+        ObserveRequest,
+        OpenRequest,
+        RecordRequest,
+        RolloutInput,
+        RolloutResult,
+        RolloutStatus,
+        SearchName,
+        TellRequest,
+    )
+    from models.rollout import Rollout, Why
+    from models.stages import Command, Stage
+    from models.status import status_of, waiting_sentence
+
+_CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
+_STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
+_WAVE = SearchAttributeKey.for_keyword(SearchName.WAVE)
+_OWNER = SearchAttributeKey.for_keyword(SearchName.OWNER)
+_UNBACKED = SearchAttributeKey.for_int(SearchName.UNBACKED)
+
+_CALL = timedelta(seconds=60)
+"""One attempt of one call; a late one is fenced off."""
+_STEADY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=60))
+"""Without limit: inverses, the archive, aiming."""
+_FORWARD = RetryPolicy(
+    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30), maximum_attempts=10
+)
+"""About three minutes of trying; waiting for a dead worker does not count. Then the step is undone."""
+_READ = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10), maximum_attempts=4)
+_MAIL_PAUSE = timedelta(seconds=30)
+_BATCH = 50
+_LAST_MAIL = timedelta(hours=1)
+"""How long an ended rollout still tries to tell its teams."""
+
+
+@workflow.defn(name=ROLLOUT_WORKFLOW)
+class ClusterRollout:
+    @workflow.init
+    def __init__(self, start: RolloutInput) -> None:
+        self._start = start
+        self._r: Rollout | None = start.state
+        self._refused_launch = ""
+        self._changes = 0
+        self._look_wanted = False
+        self._busy_recording = False
+        self._busy_mailing = False
+        self._shown: tuple[Any, ...] = ()
+
+    @workflow.run
+    async def run(self, start: RolloutInput) -> RolloutResult:
+        """The rollout has ended, or continues as new."""
+        life = asyncio.create_task(self._live())
+        while True:
+            try:
+                return await asyncio.shield(life)
+            except asyncio.CancelledError:
+                if life.done():
+                    raise
+                self._cancelled()
+
+    async def _live(self) -> RolloutResult:
+        if self._r is None and not await self._open():
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            launch = self._start.launch
+            return RolloutResult(
+                cluster=launch.cluster, rollout=launch.rollout, stage=Stage.ABORTED, reason=self._refused_launch
+            )
+        recording = asyncio.create_task(self._record())
+        mailing = asyncio.create_task(self._mail())
+        await self._loop()
+        await self._settle()
+        recording.cancel()
+        mailing.cancel()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        r = self._state
+        return RolloutResult(cluster=r.cluster, rollout=r.id, stage=r.stage, reason=r.ended_because)
+
+    # --- the loop ---------------------------------------------------------------------------
+
+    async def _loop(self) -> None:
+        while True:
+            now = workflow.now()
+            if self._look_wanted:
+                self._look_wanted = False
+                self._r = self._state.but(look_asked=True)
+            self._r = outcomes.advance(self._state, now)
+            self._show(now)
+            action = decide(self._state, now)
+            if isinstance(action, Finish):
+                return
+            if isinstance(action, Wait):
+                await self._wait(action, now)
+            else:
+                await self._act(action)
+
+    async def _act(self, action: Action) -> None:
+        match action:
+            case Look():
+                await self._look(action)
+            case Draft():
+                await self._draft(action)
+            case Aim():
+                await self._aim()
+            case Perform():
+                await self._perform(action.kind)
+
+    async def _wait(self, wait: Wait, now: datetime) -> None:
+        if workflow.info().is_continue_as_new_suggested() and self._may_continue():
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            workflow.continue_as_new(
+                RolloutInput(launch=self._start.launch, state=self._state, runs=self._start.runs + 1)
+            )
+        changes = self._changes
+        timeout = None if wait.until is None else max(timedelta(0), wait.until - now)
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: self._changes != changes, timeout=timeout, timeout_summary="until the next gate, look or breach"
+            )
+
+    def _may_continue(self) -> bool:
+        return not (self._busy_recording or self._busy_mailing)
+
+    async def _settle(self) -> None:
+        """Everything is archived; the teams are told, or have been tried for long enough."""
+        await workflow.wait_condition(self._all_recorded)
+        try:
+            await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
+        except TimeoutError:
+            workflow.logger.warning("ended with %d notices undelivered", len(self._state.mail))
+        await workflow.wait_condition(self._all_recorded)
+
+    def _all_recorded(self) -> bool:
+        return not self._state.outbox and self._state.noted is self._state.stage and not self._busy_recording
+
+    @property
+    def _state(self) -> Rollout:
+        if self._r is None:
+            raise ApplicationError("the rollout is being opened; try again in a moment", type="Unavailable")
+        return self._r
+
+    def _set(self, r: Rollout) -> None:
+        self._r = r
+        self._changes += 1
+
+    # --- actions ----------------------------------------------------------------------------
+
+    async def _open(self) -> bool:
+        launch = self._start.launch
+        now = workflow.now()
+        try:
+            opening = await workflow.execute_activity_method(
+                ClusterActivities.open_rollout,
+                OpenRequest(launch=launch, at=now),
+                start_to_close_timeout=_CALL,
+                retry_policy=_FORWARD,
+                summary=f"open {launch.cluster} for {launch.owner}",
+            )
+        except ActivityError as error:
+            self._refused_launch = _reason(error)[1]
+            self._changes += 1
+            return False
+        self._r = outcomes.opened(launch, opening, workflow.now())
+        self._changes += 1
+        return True
+
+    async def _look(self, action: Look) -> None:
+        r = self._state
+        try:
+            seen = await workflow.execute_activity_method(
+                ClusterActivities.observe,
+                ObserveRequest(cluster=r.cluster, values=action.values, baseline=r.baseline, at=workflow.now()),
+                start_to_close_timeout=_CALL,
+                retry_policy=_READ,
+                summary=f"look: {action.why}",
+            )
+        except ActivityError as error:
+            self._r = outcomes.look_failed(self._state, _reason(error)[1], workflow.now())
+            return
+        self._r = outcomes.looked(self._state, seen, workflow.now(), r.fence)
+
+    async def _draft(self, action: Draft) -> None:
+        r = self._state
+        believed = r.sight.known if r.sight.unknown and r.sight.known is not None else None
+        try:
+            draft = await workflow.execute_activity_method(
+                ClusterActivities.draft_plan,
+                DraftRequest(
+                    cluster=r.cluster,
+                    rollout=r.id,
+                    policy=r.policy,
+                    baseline=r.baseline if r.effects_stand else None,
+                    frozen=r.baseline,
+                    keep_usage=r.envelope is not None,
+                    islands=None if believed is None else believed.islands,
+                    at=workflow.now(),
+                ),
+                start_to_close_timeout=timedelta(minutes=5),
+                retry_policy=_STEADY,
+                summary=f"plan: {action.why}",
+            )
+        except ActivityError as error:
+            self._set(outcomes.draft_failed(self._state, _reason(error)[1], workflow.now()))
+            return
+        if self._state.replan:  # else a person's undo came first
+            self._set(outcomes.drafted(self._state, draft.baseline, draft.reading, draft.plan, workflow.now()))
+
+    async def _aim(self) -> None:
+        r = self._state
+        known = r.sight.known
+        current = r.written if r.shadow or r.seen is None else r.seen.reading.values
+        try:
+            target = await workflow.execute_activity_method(
+                ClusterActivities.aim_rollback,
+                AimRequest(
+                    cluster=r.cluster,
+                    rollout=r.id,
+                    baseline=r.baseline,
+                    current=current,
+                    islands=r.baseline.islands if known is None else known.islands,
+                    policy=r.policy,
+                    exempt=r.exempt,
+                    at=workflow.now(),
+                ),
+                start_to_close_timeout=timedelta(minutes=5),
+                retry_policy=_STEADY,
+                summary=f"aim the rollback: {', '.join(r.aiming)}",
+            )
+        except ActivityError as error:
+            self._r = outcomes.aim_failed(self._state, *_reason(error), workflow.now())
+            return
+        self._r = outcomes.aimed(self._state, target, workflow.now())
+
+    async def _perform(self, kind: EffectKind) -> None:
+        self._r, change = outcomes.began(self._state, kind)
+        forward = kind in outcomes.INVERSE
+        breach = self._state.order is not None and self._state.order.why is Why.BREACH
+        exempt = self._state.exempt or (not forward and breach) or kind is EffectKind.CLOSE
+        try:
+            receipt = await workflow.execute_activity_method(
+                QuotaActivities.apply_effect,
+                EffectRequest(
+                    change=change,
+                    shadow=self._state.shadow,
+                    limit_gpus=None if exempt or not forward else self._state.policy.max_moved_gpus,
+                    generation=self._state.generation,
+                    at=workflow.now(),
+                ),
+                start_to_close_timeout=_CALL,
+                retry_policy=_FORWARD if forward else _STEADY,
+                cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                summary=_summary(change),
+            )
+        except ActivityError as error:
+            self._r = outcomes.failed(self._state, change, *_reason(error), workflow.now())
+            return
+        self._r = outcomes.landed(self._state, change, receipt, workflow.now())
+
+    # --- side loops -------------------------------------------------------------------------
+
+    async def _record(self) -> None:
+        while True:
+            await workflow.wait_condition(
+                lambda: bool(self._state.outbox) or self._state.noted is not self._state.stage
+            )
+            r = self._state
+            self._busy_recording = True
+            batch = r.outbox[:_BATCH]
+            await workflow.execute_activity_method(
+                ArchiveActivities.record,
+                RecordRequest(
+                    rollout=r.id,
+                    cluster=r.cluster,
+                    entries=batch,
+                    stage=r.stage,
+                    ended=r.stage.ended,
+                    completed=r.completed,
+                    shadow=r.shadow,
+                ),
+                start_to_close_timeout=_CALL,
+                retry_policy=_STEADY,
+                summary="; ".join(e.text for e in batch)[:180] or f"stage {r.stage}",
+            )
+            self._busy_recording = False
+            self._set(outcomes.recorded(self._state, (e.key for e in batch), r.stage))
+
+    async def _mail(self) -> None:
+        while True:
+            await workflow.wait_condition(lambda: bool(self._state.mail))
+            r = self._state
+            batch = r.mail[:_BATCH]
+            self._busy_mailing = True
+            answer = await workflow.execute_activity_method(
+                NoticeActivities.tell,
+                TellRequest(cluster=r.cluster, notices=batch),
+                start_to_close_timeout=timedelta(minutes=5),
+                heartbeat_timeout=timedelta(minutes=2),
+                retry_policy=_STEADY,
+                summary="tell " + ", ".join(f"{n.audience} ({n.kind})" for n in batch)[:170],
+            )
+            self._busy_mailing = False
+            now = workflow.now()
+            r = self._state
+            for notice in batch:
+                if notice.key in answer.delivered:
+                    r = outcomes.posted(r, notice, answer.delivered[notice.key], now)
+                elif notice.key in answer.refused:
+                    r = outcomes.undeliverable(r, notice, answer.refused[notice.key], now)
+            trouble = "; ".join(sorted(set(answer.failed.values())))
+            self._set(r.but(mail_trouble=trouble))
+            if trouble:
+                await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+
+    # --- what people see --------------------------------------------------------------------
+
+    def _show(self, now: datetime) -> None:
+        """Search attributes and the Temporal UI's details follow the state; written only on change."""
+        r = self._state
+        unbacked = 0 if r.seen is None else max(0, r.seen.assigned_gpus - r.seen.backed_gpus)
+        wave = "" if r.plan is None else r.plan.wave.value
+        shown = (r.cluster, r.stage.value, wave, r.owner, unbacked)
+        if shown != self._shown:
+            self._shown = shown
+            workflow.upsert_search_attributes(
+                [
+                    _CLUSTER.value_set(r.cluster),
+                    _STAGE.value_set(r.stage.value),
+                    _WAVE.value_set(wave or "none"),
+                    _OWNER.value_set(r.owner),
+                    _UNBACKED.value_set(unbacked),
+                ]
+            )
+        workflow.set_current_details(_details(r, now))
+
+    # --- messages ---------------------------------------------------------------------------
+
+    @workflow.signal(name=HEALTH_SIGNAL)
+    def health_changed(self, edge: HealthChanged) -> None:
+        self._look_wanted = True
+        self._changes += 1
+
+    @workflow.query(name=STATUS_QUERY)
+    def status(self) -> RolloutStatus:
+        info = workflow.info()
+        return status_of(
+            self._state, workflow.now(), history_events=info.get_current_history_length(), runs=self._start.runs
+        )
+
+    @workflow.query(name="state")
+    def state(self) -> Rollout:
+        """The whole state, for tests and for `doctor`."""
+        return self._state
+
+    @workflow.update(name=LAUNCHED_UPDATE)
+    async def launched(self) -> LaunchAnswer:
+        """Answers once there is a plan, or a reason why there will be none."""
+        await workflow.wait_condition(
+            lambda: (
+                bool(self._refused_launch)
+                or (self._r is not None and (self._r.plan is not None or self._r.stage.ended))
+            )
+        )
+        launch = self._start.launch
+        if self._r is None:
+            return LaunchAnswer(
+                launched=False,
+                rollout=launch.rollout,
+                cluster=launch.cluster,
+                stage=Stage.ABORTED,
+                reason=self._refused_launch,
+            )
+        return LaunchAnswer(
+            launched=not self._r.stage.ended,
+            rollout=self._r.id,
+            cluster=self._r.cluster,
+            stage=self._r.stage,
+            reason=self._r.ended_because,
+            plan=self._r.plan,
+        )
+
+    def _check(self, command: Command, request: CommandRequest) -> None:
+        why = refusal(self._state, command, request)
+        if why is not None:
+            raise ApplicationError(why, type="Refusal", non_retryable=True)
+
+    def _obey(self, command: Command, request: CommandRequest) -> CommandAnswer:
+        r, said = obey(self._state, command, request, workflow.now())
+        self._set(r)
+        return CommandAnswer(cluster=r.cluster, command=command, stage=r.stage, said=said)
+
+    def _cancelled(self) -> None:
+        """Temporal's own cancel: an abort by whoever sent it; a rollback under way goes on."""
+        if self._r is None:
+            return
+        request = CommandRequest(actor="temporal", reason="the workflow was cancelled")
+        if refusal(self._r, Command.ABORT, request) is None:
+            self._obey(Command.ABORT, request)
+        else:
+            self._set(
+                self._r.noting(
+                    AuditKind.COMMAND, f"cancel ignored while {self._r.stage}", workflow.now(), actor="temporal"
+                )
+            )
+
+    @workflow.update(name=Command.APPROVE.value)
+    def approve(self, request: CommandRequest) -> CommandAnswer:
+        return self._obey(Command.APPROVE, request)
+
+    @approve.validator
+    def _may_approve(self, request: CommandRequest) -> None:
+        self._check(Command.APPROVE, request)
+
+    @workflow.update(name=Command.ACK.value)
+    def ack(self, request: CommandRequest) -> CommandAnswer:
+        return self._obey(Command.ACK, request)
+
+    @ack.validator
+    def _may_ack(self, request: CommandRequest) -> None:
+        self._check(Command.ACK, request)
+
+    @workflow.update(name=Command.OBJECT.value)
+    def object_(self, request: CommandRequest) -> CommandAnswer:
+        return self._obey(Command.OBJECT, request)
+
+    @object_.validator
+    def _may_object(self, request: CommandRequest) -> None:
+        self._check(Command.OBJECT, request)
+
+    @workflow.update(name=Command.PAUSE.value)
+    def pause(self, request: CommandRequest) -> CommandAnswer:
+        return self._obey(Command.PAUSE, request)
+
+    @pause.validator
+    def _may_pause(self, request: CommandRequest) -> None:
+        self._check(Command.PAUSE, request)
+
+    @workflow.update(name=Command.RESUME.value)
+    def resume(self, request: CommandRequest) -> CommandAnswer:
+        return self._obey(Command.RESUME, request)
+
+    @resume.validator
+    def _may_resume(self, request: CommandRequest) -> None:
+        self._check(Command.RESUME, request)
+
+    @workflow.update(name=Command.RESOLVE.value)
+    def resolve(self, request: CommandRequest) -> CommandAnswer:
+        return self._obey(Command.RESOLVE, request)
+
+    @resolve.validator
+    def _may_resolve(self, request: CommandRequest) -> None:
+        self._check(Command.RESOLVE, request)
+
+    @workflow.update(name=Command.PROMOTE.value)
+    def promote(self, request: CommandRequest) -> CommandAnswer:
+        return self._obey(Command.PROMOTE, request)
+
+    @promote.validator
+    def _may_promote(self, request: CommandRequest) -> None:
+        self._check(Command.PROMOTE, request)
+
+    @workflow.update(name=Command.ABORT.value)
+    def abort(self, request: CommandRequest) -> CommandAnswer:
+        return self._obey(Command.ABORT, request)
+
+    @abort.validator
+    def _may_abort(self, request: CommandRequest) -> None:
+        self._check(Command.ABORT, request)
+
+    @workflow.update(name=Command.ROLLBACK.value)
+    def rollback(self, request: CommandRequest) -> CommandAnswer:
+        return self._obey(Command.ROLLBACK, request)
+
+    @rollback.validator
+    def _may_rollback(self, request: CommandRequest) -> None:
+        self._check(Command.ROLLBACK, request)
+
+    @workflow.update(name=Command.RETRY.value)
+    def retry(self, request: CommandRequest) -> CommandAnswer:
+        return self._obey(Command.RETRY, request)
+
+    @retry.validator
+    def _may_retry(self, request: CommandRequest) -> None:
+        self._check(Command.RETRY, request)
+
+    @workflow.update(name=Command.CLOSE.value)
+    def close(self, request: CommandRequest) -> CommandAnswer:
+        return self._obey(Command.CLOSE, request)
+
+    @close.validator
+    def _may_close(self, request: CommandRequest) -> None:
+        self._check(Command.CLOSE, request)
+
+
+def _reason(error: ActivityError) -> tuple[str, str]:
+    """The class name of an activity's failure, and its sentence."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        return cause.type or "ApplicationError", cause.message
+    if isinstance(cause, ActivityTimeout):
+        return "Unavailable", "no answer in time"
+    return type(cause).__name__, str(cause)
+
+
+def _summary(change: Change) -> str:
+    moved = [f"{w.team} {w.expected_gpus} -> {w.gpus}" for w in change.writes if w.leaf and w.expected_gpus != w.gpus]
+    return f"{change.kind} (fence {change.fence.counter}){': ' + ', '.join(moved) if moved else ''}"[:190]
+
+
+def _details(r: Rollout, now: datetime) -> str:
+    """Markdown for the Temporal UI."""
+    lines = [f"**{r.cluster}** is **{r.stage}**{' (shadow)' if r.shadow else ''}, attempt {r.attempt}, owner {r.owner}"]
+    if r.plan is not None:
+        lines.append(
+            f"plan `{r.plan.hash}`: {r.plan.assigned_gpus} assigned, ceiling {r.plan.ceiling_gpus}, cut "
+            f"{r.plan.cut_gpus} ({r.plan.phantom_gpus} never backed, {r.plan.to_flex_gpus} to flex), wave {r.plan.wave}"
+        )
+    if not r.stage.ended:
+        lines.append(f"now: {waiting_sentence(r, now)}")
+    if r.clocks.at_risk:
+        lines.append("at risk: " + ", ".join(f"{t} lacks {g}" for t, g in r.clocks.at_risk.items()))
+    if drift_of(r):
+        lines.append("drift: " + ", ".join(drift_of(r)))
+    return "\n\n".join(lines)

@@ -1,0 +1,32 @@
+"""HealthWatch: keeps the shared watch running, for ever."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+with workflow.unsafe.imports_passed_through():
+    from activities.watch import WatchActivities
+    from models.messages import WATCH_WORKFLOW, WatchInput
+
+_ROUNDS_A_RUN = 100
+
+
+@workflow.defn(name=WATCH_WORKFLOW)
+class HealthWatch:
+    @workflow.run
+    async def run(self, start: WatchInput) -> None:
+        """Calls the watch again each time it returns; a dead worker's watch moves on after its heartbeats stop."""
+        beat = max(timedelta(seconds=10), timedelta(seconds=4 * start.interval_seconds))
+        for _ in range(_ROUNDS_A_RUN):
+            await workflow.execute_activity_method(
+                WatchActivities.watch,
+                start,
+                start_to_close_timeout=timedelta(hours=2),
+                heartbeat_timeout=beat,
+                retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10)),
+                summary=f"watch every {start.interval_seconds:g} s",
+            )
+        workflow.continue_as_new(start.model_copy(update={"runs": start.runs + 1}))

@@ -1,0 +1,33 @@
+"""LedgerDesk: one request of a person to the ledger, as one activity. Its history says who asked what."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.desk import DeskActivities
+    from models.messages import DESK_WORKFLOW, DeskAnswer, DeskRequest
+
+
+@workflow.defn(name=DESK_WORKFLOW)
+class LedgerDesk:
+    @workflow.run
+    async def run(self, request: DeskRequest) -> DeskAnswer:
+        """The answer; a failure keeps the activity's error type, for the client to tell people."""
+        try:
+            return await workflow.execute_activity_method(
+                DeskActivities.answer,
+                request,
+                start_to_close_timeout=timedelta(minutes=5),
+                retry_policy=RetryPolicy(maximum_attempts=5, maximum_interval=timedelta(seconds=5)),
+                summary=f"{request.kind} for {request.actor or 'nobody'}",
+            )
+        except ActivityError as error:
+            cause = error.cause
+            kind = cause.type if isinstance(cause, ApplicationError) else "Unavailable"
+            message = cause.message if isinstance(cause, ApplicationError) else str(cause)
+            raise ApplicationError(message, type=kind, non_retryable=True) from error
