@@ -26,7 +26,9 @@ class NoticeActivities:
         with translated():
             contacts = self._registry.facts(request.cluster).contacts
         for notice in request.notices:
-            addressed = notice.model_copy(update={"contacts": contacts.get(notice.audience, ())})
+            # A rehearsal is written to the log and troubles nobody else (ADR 0002).
+            to = () if notice.shadow else contacts.get(notice.audience, ())
+            addressed = notice.model_copy(update={"contacts": to})
             try:
                 subject, body = render(addressed)
                 delivered[notice.key] = self._notify.deliver(addressed, subject, body)

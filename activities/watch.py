@@ -9,11 +9,13 @@ a lost one signals each rollout once, which costs a look and changes nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from temporalio import activity
 from temporalio.client import Client
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clusters import islands_for
@@ -59,7 +61,9 @@ class WatchActivities:
             except BackstopError as error:
                 activity.logger.warning("the watch could not look: %s", error.message)
             activity.heartbeat(cursor)
-            await asyncio.sleep(request.interval_seconds)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.interval_seconds)
+                raise _handed_over()
 
     async def _round(self, cursor: Mapping[str, str]) -> dict[str, str]:
         seen = await asyncio.to_thread(self._fingerprints)
@@ -91,6 +95,16 @@ class WatchActivities:
                 activity.logger.warning("could not signal %s: %s", cluster, error)
                 return False
         return True
+
+
+def _handed_over() -> ApplicationError:
+    """Ends the call so that its retry, on another worker, goes on from the cursor in the heartbeat.
+
+    Without it a stopping worker waits in vain for the watch until its grace is over.
+    """
+    return ApplicationError(
+        "this worker is stopping: another one watches", type="Unavailable", category=ApplicationErrorCategory.BENIGN
+    )
 
 
 def fingerprint(

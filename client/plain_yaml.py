@@ -15,14 +15,14 @@ import contextlib
 import gc
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
 from models.errors import BadInput
 
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
-_REAL = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
+_REAL = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WORDS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -82,6 +82,13 @@ def _gc_resting() -> Iterator[None]:
         gc.enable()
 
 
+class _Marked(Protocol):
+    """PyYAML's two kinds of marks."""
+
+    @property
+    def line(self) -> int: ...
+
+
 class _Folder:
     """Folds one stream of events into one value."""
 
@@ -95,12 +102,12 @@ class _Folder:
 
     def document(self) -> Any:
         try:
-            self._parser.get_event()  # the stream's start
-            if isinstance(self._parser.get_event(), yaml.StreamEndEvent):
+            self._next()  # the stream's start
+            if isinstance(self._next(), yaml.StreamEndEvent):
                 return None
-            value, _ = self._node(self._parser.get_event())
-            self._parser.get_event()  # the document's end
-            after = self._parser.get_event()
+            value, _ = self._node(self._next())
+            self._next()  # the document's end
+            after = self._next()
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             what = " ".join(part for part in (error.context, error.problem) if part)
@@ -110,6 +117,11 @@ class _Folder:
         if not isinstance(after, yaml.StreamEndEvent):
             raise self._bad("a second document begins here; a fleet file holds one", after.start_mark)
         return value
+
+    def _next(self) -> yaml.Event:
+        event = self._parser.get_event()
+        assert event is not None, "no event follows the stream's end, and we stop there"
+        return event
 
     def _node(self, event: yaml.Event) -> tuple[Any, int]:
         """The value that begins with this event, and how many nodes it stands for, aliases followed."""
@@ -142,7 +154,7 @@ class _Folder:
 
     def _sequence(self) -> tuple[list[Any], int]:
         items, size = [], 1
-        while not isinstance(event := self._parser.get_event(), yaml.SequenceEndEvent):
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
             item, nodes = self._node(event)
             items.append(item)
             size += nodes
@@ -152,10 +164,10 @@ class _Folder:
         found: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         size = 1
-        while not isinstance(key := self._parser.get_event(), yaml.MappingEndEvent):
+        while not isinstance(key := self._next(), yaml.MappingEndEvent):
             if not isinstance(key, yaml.ScalarEvent):
                 raise self._bad("a field's name must be plain text", key.start_mark)
-            value, nodes = self._node(self._parser.get_event())
+            value, nodes = self._node(self._next())
             size += nodes + 1
             name: str = key.value
             if name == "<<" and key.implicit[0]:
@@ -166,7 +178,7 @@ class _Folder:
                 found[name] = value
         return ({**merged, **found} if merged else found), size
 
-    def _merge(self, value: Any, mark: yaml.Mark) -> dict[str, Any]:
+    def _merge(self, value: Any, mark: _Marked | None) -> dict[str, Any]:
         """What `<<` brings in; the first of several wins, as YAML has it."""
         parts = value if isinstance(value, list) else [value]
         result: dict[str, Any] = {}
@@ -188,7 +200,7 @@ class _Folder:
             return text
         raise self._bad(f"the tag {event.tag} means nothing here", event.start_mark)
 
-    def _bad(self, what: str, mark: yaml.Mark | None) -> BadInput:
+    def _bad(self, what: str, mark: _Marked | None) -> BadInput:
         return BadInput(f"{self._source}{'' if mark is None else f', line {mark.line + 1}'}: {what}")
 
 

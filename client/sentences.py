@@ -47,8 +47,8 @@ _GOES_ON = ("must ", "is ", "has ", "names ", "sum ", "needs ", "cannot ")
 _FIELDS = frozenset(
     name for model in (Fleet, ClusterSpec, Quota, Window, Team, Policy) for name in model.model_fields
 ) | {"total_gpus", "healthy_gpus", "block_gpus", "$schema"}
-_NAMES_TEAM = re.compile(r"\(team (?P<end>.+)\)$|team '(?P<quoted>[^']+)'")
-_NAMES_ISLAND = re.compile(r"\(island (?P<end>.+)\)$|^island '(?P<quoted>[^']+)' is given twice")
+_NAMES_TEAM = re.compile(r"\(team (?P<a>.+)\)$|team '(?P<b>[^']+)'|a cycle: (?P<c>.+?) ->")
+_NAMES_ISLAND = re.compile(r"^island '(?P<a>[^']+)' is given twice")
 _GIVEN_TWICE = re.compile(r"^(?P<what>cluster|team) '(?P<name>.+)' is given twice")
 
 
@@ -77,9 +77,9 @@ def path_text(path: Sequence[str | int]) -> str:
 
 def shown(value: Any) -> str:
     """A value as a person wrote it, cut short where it is long."""
-    return {None: "null", True: "true", False: "false"}[value] if value is None or value is True or value is False else (
-        _SHOWN.repr(value)
-    )
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else _SHOWN.repr(value)
 
 
 def first_problem(error: ValidationError, data: Any, under: Path = ()) -> Problem:
@@ -165,7 +165,7 @@ def _closer(place: Path, text: str, data: Any) -> tuple[Path, str]:
             return (*place, listed, at, name), text
         for listed, name, pattern in (("quotas", "team", _NAMES_TEAM), ("islands", "name", _NAMES_ISLAND)):
             named = pattern.search(text)
-            if named and (at := _last(here.get(listed), name, named["end"] or named["quoted"])) is not None:
+            if named and (at := _last(here.get(listed), name, named[named.lastgroup or 0])) is not None:
                 place, here = (*place, listed, at), here[listed][at]
                 break
     word, _, rest = text.partition(" ")
@@ -179,5 +179,3 @@ def _last(entries: Any, key: str, name: str) -> int | None:
         return None
     found = [n for n, entry in enumerate(entries) if isinstance(entry, dict) and entry.get(key) == name]
     return found[-1] if found else None
-
-

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -21,6 +23,8 @@ from models.snapshot import Snapshot
 
 Placement = dict[tuple[str, int, str], int]
 """How many blocks of (team, size) stand in an island, by (team, size, island)."""
+
+IntArray = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 BlockCounts = dict[tuple[str, int], int]
 """How many blocks of a size a team has, by (team, size)."""
@@ -81,21 +85,31 @@ class Ground:
 
     def _flow(self, bounds: Mapping[str, int], free: Mapping[str, int]) -> tuple[int, csr_array, csr_array]:
         """Value, flow and capacities of a maximum flow. Node 0 is the source, 1 the sink."""
-        graph = _Graph()
-        for team in self.tree.by_team:
-            parent = self.tree.by_team[team].parent
-            graph.edge("source" if parent is None else ("q", parent), ("q", team), bounds[team])
-        for leaf in self.leaves:
-            graph.edge(("q", leaf), ("s", tuple(sorted(self.reach[leaf]))), bounds[leaf])
-        for islands in self._sets:
-            for island in islands:
-                graph.edge(("s", islands), ("i", island), free[island])
-        for island, gpus in free.items():
-            graph.edge(("i", island), "sink", gpus)
-        self._graph = graph
-        capacity = graph.matrix()
+        capacity = self._network.with_capacities(
+            [
+                *(bounds[team] for team in self.tree.by_team),
+                *(bounds[leaf] for leaf in self.leaves),
+                *(free[island] for islands in self._sets for island in islands),
+                *free.values(),
+            ]
+        )
         answer = maximum_flow(capacity, 0, 1, method="dinic")
         return int(answer.flow_value), answer.flow, capacity
+
+    @cached_property
+    def _network(self) -> _Network:
+        """The edges, in the order in which `_flow` gives their capacities."""
+        network = _Network()
+        for team, quota in self.tree.by_team.items():
+            network.edge("source" if quota.parent is None else ("q", quota.parent), ("q", team))
+        for leaf in self.leaves:
+            network.edge(("q", leaf), ("s", tuple(sorted(self.reach[leaf]))))
+        for islands in self._sets:
+            for island in islands:
+                network.edge(("s", islands), ("i", island))
+        for island in self.healthy:
+            network.edge(("i", island), "sink")
+        return network
 
     def could_go_short(self, bounds: Mapping[str, int]) -> frozenset[str]:
         """Leaves that some largest assignment leaves short; only for a flat tree without blocks.
@@ -111,7 +125,7 @@ class Ground:
         residual.data = np.maximum(residual.data, 0)
         residual.eliminate_zeros()
         reached = set(breadth_first_order(residual, 0, directed=True, return_predecessors=False).tolist())
-        return frozenset(leaf for leaf in self.leaves if self._graph.number(("q", leaf)) in reached and bounds[leaf])
+        return frozenset(leaf for leaf in self.leaves if self._network.number(("q", leaf)) in reached and bounds[leaf])
 
     # --- with blocks ----------------------------------------------------------------------
 
@@ -147,8 +161,7 @@ class Ground:
         placement = _Program(self, bounds, placed, every=True).solve_total()
         if placement is None:
             return False
-        if placement not in self._placements:
-            self._placements.append(placement)
+        self._remember(placement)
         return (self.with_placement(bounds, placement) or 0) >= total
 
     def best(self, bounds: Mapping[str, int]) -> tuple[int, BlockCounts]:
@@ -160,23 +173,28 @@ class Ground:
         wanted = self.blocks(bounds)
         if not wanted:
             return self.loose(bounds), {}
-        first_fit = self._first_fit(wanted)
-        if first_fit is not None:
-            total = self.with_placement(bounds, first_fit)
-            if total is not None and total == self.loose(bounds):
-                self._placements.append(first_fit)
-                return total, wanted
+        most = self.loose(bounds)
+        for placement in (*self._placements, self._first_fit(wanted)):
+            if placement is None or _counts(placement) != wanted:
+                continue
+            if self.with_placement(bounds, placement) == most:  # no placement can beat this
+                self._remember(placement)
+                return most, wanted
         placed = _Program(self, bounds, wanted, every=False).most_blocks()
         if not placed:
             return self.loose(bounds), {}
         placement = _Program(self, bounds, placed, every=True).solve_total()
         if placement is None:
             raise SolverFailed(f"blocks of cluster {self.snapshot.cluster} were placed and then were not")
-        self._placements.append(placement)
+        self._remember(placement)
         total = self.with_placement(bounds, placement)
         if total is None:
             raise SolverFailed(f"the placement for cluster {self.snapshot.cluster} does not fit its quotas")
         return total, placed
+
+    def _remember(self, placement: Placement) -> None:
+        if placement not in self._placements:
+            self._placements.append(placement)
 
     def _first_fit(self, wanted: BlockCounts) -> Placement | None:
         """Every block in the fullest island that still takes it, the most constrained first; None if one fails."""
@@ -196,28 +214,41 @@ class Ground:
         return placement
 
 
-class _Graph:
-    """Edges by name, numbered for scipy. Numbers: 0 source, 1 sink."""
+def _counts(placement: Placement) -> BlockCounts:
+    counts: BlockCounts = {}
+    for (team, size, _), count in placement.items():
+        counts[team, size] = counts.get((team, size), 0) + count
+    return counts
+
+
+class _Network:
+    """Edges between named nodes, numbered for scipy: 0 the source, 1 the sink. Laid once, asked often."""
 
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {"source": 0, "sink": 1}
-        self._edges: dict[tuple[int, int], int] = {}
+        self._edges: list[tuple[int, int]] = []
 
     def number(self, node: object) -> int:
         return self._numbers.setdefault(node, len(self._numbers))
 
-    def edge(self, tail: object, head: object, capacity: int) -> None:
-        key = (self.number(tail), self.number(head))
-        self._edges[key] = self._edges.get(key, 0) + capacity
+    def edge(self, tail: object, head: object) -> None:
+        self._edges.append((self.number(tail), self.number(head)))
 
-    def matrix(self) -> csr_array:
+    @cached_property
+    def _layout(self) -> tuple[IntArray, IntArray, IntArray]:
+        """The order of the edges by tail and head, and scipy's indices and row pointers."""
+        edges = np.array(self._edges, dtype=np.int32).reshape(-1, 2)
+        order = np.lexsort((edges[:, 1], edges[:, 0]))
+        counts = np.bincount(edges[:, 0], minlength=len(self._numbers))
+        pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return order, edges[order, 1], pointers
+
+    def with_capacities(self, capacities: list[int]) -> csr_array:
+        """The capacity matrix, for capacities in the order in which the edges were laid."""
+        order, indices, pointers = self._layout
         size = len(self._numbers)
-        rows, cols = zip(*self._edges, strict=True) if self._edges else ((), ())
-        data = np.fromiter(self._edges.values(), dtype=np.int64, count=len(self._edges))
-        if data.size and (data.max() >= 2**31 or data.sum() >= 2**33):
-            data = np.minimum(data, 2**31 - 1)
-        tails, heads = np.array(rows, dtype=np.int32), np.array(cols, dtype=np.int32)
-        return csr_array((data.astype(np.int32), (tails, heads)), shape=(size, size))
+        data = np.array(capacities, dtype=np.int64)[order]
+        return csr_array((np.minimum(data, 2**31 - 1).astype(np.int32), indices, pointers), shape=(size, size))
 
 
 class _Program:

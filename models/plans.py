@@ -278,7 +278,7 @@ class _Sketch:
     def _rows(self) -> dict[str, QuotaPlan]:
         phantom = self._phantom_parts()
         rows: dict[str, QuotaPlan] = {}
-        for team in self.tree.bottom_up():
+        for team in self.tree.bottom_up:
             children = [rows[c] for c in self.tree.children.get(team, [])]
             if children:
                 by_tier = {t: sum(c.gpus for row in children for c in row.cuts if c.tier is t) for t in TIERS}

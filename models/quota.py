@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -134,7 +135,8 @@ class QuotaTree:
             at = self.by_team[at].parent
         return found
 
-    def bottom_up(self) -> list[str]:
+    @cached_property
+    def bottom_up(self) -> tuple[str, ...]:
         """Every team, children before their parents."""
         order: list[str] = []
         stack = list(reversed(self.roots))
@@ -142,13 +144,13 @@ class QuotaTree:
             team = stack.pop()
             order.append(team)
             stack.extend(self.children.get(team, []))
-        return order[::-1]
+        return tuple(order[::-1])
 
     def assigned_of(self, values: Mapping[str, int] | None = None) -> dict[str, int]:
         """min(own value, assigned of the children) for every team; own value for leaves."""
         value = {t: q.gpus for t, q in self.by_team.items()} if values is None else values
         result: dict[str, int] = {}
-        for team in self.bottom_up():
+        for team in self.bottom_up:
             children = self.children.get(team)
             result[team] = value[team] if not children else min(value[team], sum(result[c] for c in children))
         return result

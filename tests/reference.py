@@ -350,9 +350,7 @@ class Ladder:
     def allows(self, tier: Tier, may: Callable[[str], bool], leaf: str) -> bool:
         """True while the tier has a GPU, and neither the leaf nor an ancestor would fall below zero."""
         now = self.now
-        return (
-            self.left[tier][leaf] > 0 and all(now[team] > 0 for team in self.cluster.line[leaf]) and may(leaf)
-        )
+        return self.left[tier][leaf] > 0 and all(now[team] > 0 for team in self.cluster.line[leaf]) and may(leaf)
 
     def take(self, amount: int, may: Callable[[str], bool]) -> int:
         """Cut up to amount, the cheapest tier first; returns what could not be cut."""
@@ -450,9 +448,7 @@ def plan(snapshot: Snapshot, policy: Policy, max_tier: Tier | None = None) -> Re
     return ReferencePlan(
         ceiling=most,
         assigned=total,
-        cuts={
-            leaf: {t: ladder.cut[t][leaf] for t in LADDER if ladder.cut[t][leaf]} for leaf in cluster.leaves
-        },
+        cuts={leaf: {t: ladder.cut[t][leaf] for t in LADDER if ladder.cut[t][leaf]} for leaf in cluster.leaves},
         after=after,
         haircut=haircut,
         short=max(0, haircut - ladder.total),
@@ -466,14 +462,27 @@ def plan(snapshot: Snapshot, policy: Policy, max_tier: Tier | None = None) -> Re
 
 
 def _phantom_parts(cluster: Cluster, cuts: Values, amount: int) -> dict[str, int]:
-    """The phantom part of each cut: a GPU only where, with those before it, it was phantom."""
+    """The phantom part of each cut: a GPU only where, with those before it, it was phantom.
+
+    Under an overcommitted parent a cut that the ceiling demands may cost a sibling's block its place and
+    yet leave B as large as it was: phantom shrank by it too, so when all else is given B alone decides.
+    """
     parts = dict.fromkeys(cuts, 0)
+
+    def with_one_more(name: str) -> dict[str, int]:
+        return {**parts, name: parts[name] + 1}
+
+    def costs_nothing(name: str) -> bool:
+        return parts[name] < cuts[name] and cluster.useful(cluster.values, with_one_more(name))
+
+    def leaves_b(name: str) -> bool:
+        lowered = cluster.lowered(cluster.values, with_one_more(name))
+        return parts[name] < cuts[name] and cluster.backed_gpus(lowered) == cluster.backed_gpus(cluster.values)
+
     for _ in range(amount):
-        name = give_next(
-            cuts,
-            parts,
-            lambda n: parts[n] < cuts[n] and cluster.useful(cluster.values, {**parts, n: parts[n] + 1}),
-        )
+        name = give_next(cuts, parts, costs_nothing)
+        if name is None:
+            name = give_next(cuts, parts, leaves_b)
         assert name is not None, "the cuts hold as many phantom GPUs as phantom shrank by"
         parts[name] += 1
     return parts

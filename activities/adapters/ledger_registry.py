@@ -78,21 +78,24 @@ class LedgerRegistry(LedgerArchive):
             return open_rollouts(session, [opened])[opened.id]
 
     def note_stage(self, rollout: str, stage: str, ended: bool, completed: bool) -> None:
-        """Errors: Refusal for an unknown rollout; Conflict for one that another has taken over."""
+        """A rollout that another took over may still note its own stage: the cluster is not touched.
+
+        Errors: Refusal for an unknown rollout.
+        """
         with self._database.writing() as session:
             row = session.get(RolloutRow, rollout)
             if row is None:
                 raise Refusal(f"the ledger has no rollout {rollout!r}")
             cluster = locked_cluster(session, row.cluster)
             session.refresh(row)
-            _refuse_superseded(row)
-            if row.ended_at is None:
+            owns = cluster.open_rollout == rollout
+            if row.ended_at is None or row.superseded_by is not None:
                 row.stage = stage
-                if ended:
-                    row.ended_at = self._database.now()
-                    cluster.open_rollout, cluster.last_counter = None, 0
+            if owns and ended:
+                row.ended_at = self._database.now()
+                cluster.open_rollout, cluster.last_counter = None, 0
             # A shadow rollout wrote nothing, so it has not earned the ramp's next step.
-            if completed and not row.completed and not row.shadow:
+            if completed and not row.completed and not row.shadow and row.superseded_by is None:
                 row.completed = True
                 cluster.completed_rollouts += 1
 
@@ -105,7 +108,9 @@ class LedgerRegistry(LedgerArchive):
 
     def rolling_back(self) -> frozenset[str]:
         return frozenset(
-            cluster for cluster, (stage, shadow) in self.open_clusters().items() if stage == "rolling_back" and not shadow
+            cluster
+            for cluster, (stage, shadow) in self.open_clusters().items()
+            if stage == "rolling_back" and not shadow
         )
 
     def reserve_moves(self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import tempfile
@@ -15,8 +14,6 @@ import pytest
 import sqlalchemy as sa
 
 from activities.adapters.ledger_db import upgrade
-
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -50,12 +47,13 @@ def postgres_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_url: str) -> str:
-    """The name of a database that has the ledger's schema and nothing else."""
+def postgres_ledger(postgres_url: str) -> str:
+    """A database with the ledger's schema, used by one test after the other."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE ledger_template")
-    upgrade(database_of(postgres_url, "ledger_template"))
-    return "ledger_template"
+        connection.execute("CREATE DATABASE ledger")
+    url = sa.make_url(postgres_url).set(database="ledger").render_as_string(hide_password=False)
+    upgrade(url)
+    return url
 
 
 @pytest.fixture(scope="session")
@@ -73,22 +71,25 @@ def sqlite_ledger_url(sqlite_template: Path, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def postgres_ledger_url(postgres_url: str, postgres_template: str) -> Iterator[str]:
-    name = f"ledger_{next(_numbers)}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {postgres_template}")
-        yield database_of(postgres_url, name)
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+def postgres_ledger_url(postgres_ledger: str) -> str:
+    """Emptied row by row, which takes a hundredth of the time of a new database."""
+    with psycopg.connect(postgres_ledger, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        connection.execute("SET session_replication_role = replica")  # no triggers, no foreign keys
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        for (table,) in tables:
+            if table not in {"alembic_version", "fleet"}:
+                connection.execute(f'DELETE FROM "{table}"')
+        connection.execute("UPDATE fleet SET policy = '{}'")
+    return postgres_ledger
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def ledger_url(request: pytest.FixtureRequest) -> str:
-    """A fresh, empty ledger with its schema, on each database in turn."""
+    """An empty ledger with its schema, on each database in turn."""
     name = "sqlite_ledger_url" if request.param == "sqlite" else "postgres_ledger_url"
     url: str = request.getfixturevalue(name)
     return url
-
-
-def database_of(url: str, name: str) -> str:
-    """The same server's database of that name."""
-    return sa.make_url(url).set(database=name).render_as_string(hide_password=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -140,7 +141,7 @@ def test_a_value_that_is_there_already_is_no_conflict(ledger: Ledger, tool: Fore
     assert tool.modes()["a"] == "soft"
 
 
-FORWARD: dict[EffectKind, dict[str, object]] = {
+FORWARD: dict[EffectKind, dict[str, Any]] = {
     EffectKind.SET_SOFT: {"writes": values(("a", 100, 90), mode=Mode.SOFT)},
     EffectKind.RESERVE: {"reserve": Reserve(freed_gpus=10, limit_gpus=350)},
     EffectKind.HARDEN: {"mode": Mode.HARD},

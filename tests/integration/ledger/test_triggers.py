@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from activities.adapters.ledger import Ledger
-from models.effects import EffectKind
+from models.effects import EffectKind, Reserve
 from models.errors import Refusal
 from tests.integration.ledger.world import (
     CLUSTER,
@@ -16,6 +16,11 @@ from tests.integration.ledger.world import (
     reserve,
     set_soft,
 )
+
+UPSERT = """
+INSERT INTO quotas (cluster, team, gpus) VALUES ('alpha', 'a', 5)
+ON CONFLICT (cluster, team) DO UPDATE SET gpus = excluded.gpus
+"""
 
 FOREIGN_CHANGES: dict[str, tuple[str, int]] = {
     "gpus": ("UPDATE quotas SET gpus = 99 WHERE cluster = 'alpha' AND team = 'a'", 1),
@@ -35,14 +40,10 @@ FOREIGN_CHANGES: dict[str, tuple[str, int]] = {
     "an island grows": ("UPDATE islands SET total_gpus = 208 WHERE name = 'X'", 1),
     "an island comes": ("INSERT INTO islands (cluster, name, total_gpus) VALUES ('alpha', 'W', 8)", 1),
     "an island goes": ("DELETE FROM islands WHERE name = 'Y'", 1),
-    "an upsert": (
-        "INSERT INTO quotas (cluster, team, gpus) VALUES ('alpha', 'a', 5)"
-        " ON CONFLICT (cluster, team) DO UPDATE SET gpus = excluded.gpus",
-        1,
-    ),
+    "an upsert": (UPSERT, 1),
     "nothing new": ("UPDATE quotas SET gpus = gpus, islands = islands WHERE cluster = 'alpha'", 0),
     "a mode": ("UPDATE quotas SET mode = 'soft' WHERE cluster = 'alpha'", 0),
-    "health": ("UPDATE health_samples SET healthy_gpus = 0", 0),
+    "health": ("UPDATE health_samples SET healthy_gpus = 0, block_gpus = NULL", 0),
     "usage": ("DELETE FROM usage_samples", 0),
     "an island's same total": ("UPDATE islands SET total_gpus = total_gpus", 0),
     "somewhere else": ("UPDATE quotas SET gpus = 1 WHERE cluster = 'beta'", 0),
@@ -82,8 +83,6 @@ def test_an_effect_in_between_does_not_hide_a_foreign_change(ledger: Ledger, too
 def test_freed_capacity_cannot_be_taken_and_the_reason_names_all_of_it(ledger: Ledger, tool: ForeignTool) -> None:
     open_rollout(ledger, "r-7")
     set_soft(ledger, 1, ("b", 120, 100), rollout="r-7")
-    from models.effects import Reserve
-
     land(ledger, EffectKind.RESERVE, 2, "r-7", reserve=Reserve(freed_gpus=20, limit_gpus=LEAF_SUM - 20))
     before = (tool.quotas(), tool.generation())
     for reason in (tool.set_refused("c", 81), foreign_refusal(ledger, "c", 81)):
@@ -181,7 +180,6 @@ def test_a_refused_statement_writes_none_of_its_rows(ledger: Ledger, tool: Forei
     reserve(ledger, 1, LEAF_SUM + 3)
     before = (tool.quotas(), tool.generation())
     tool.run("BEGIN")
-    tool.refused("UPDATE quotas SET gpus = gpus + 1 WHERE cluster = 'alpha' AND parent IS NULL AND team <> 'org'")
     tool.refused("UPDATE quotas SET gpus = gpus + 2 WHERE cluster = 'alpha' AND team <> 'org'")
     tool.run("COMMIT")
     assert (tool.quotas(), tool.generation()) == before

@@ -28,7 +28,7 @@ def fleet(**quotas: int) -> dict[str, Any]:
     values = {"a": 100, "b": 120, "c": 80, "org": 60, "org-1": 30, "org-2": 30} | quotas
     extras: dict[str, dict[str, Any]] = {
         "a": {"islands": ["X"], "scheduled_gpus": 90, "idle_gpus": 10},
-        "b": {"protected_blocks": [64], "minimum_gpus": 10, "scheduled_gpus": 120},
+        "b": {"protected_blocks": [64], "minimum_gpus": 10, "scheduled_gpus": 120, "idle_gpus": 0},
         "c": {"islands": ["X"]},
         "org-1": {"parent": "org"},
         "org-2": {"parent": "org"},

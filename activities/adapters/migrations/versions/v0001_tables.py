@@ -134,9 +134,7 @@ def _observations() -> None:
         _count("healthy_gpus"),
         _count("block_gpus", nullable=True),
         _text("source", server_default=""),
-        sa.ForeignKeyConstraint(
-            ["cluster", "island"], ["islands.cluster", "islands.name"], ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["cluster", "island"], ["islands.cluster", "islands.name"], ondelete="CASCADE"),
         sa.CheckConstraint("healthy_gpus BETWEEN 0 AND total_gpus", name="health_samples_healthy"),
         sa.CheckConstraint("block_gpus BETWEEN 0 AND healthy_gpus", name="health_samples_block"),
         *_whole("health_samples", "total_gpus", "healthy_gpus", "block_gpus"),

@@ -1,0 +1,170 @@
+"""The JSON that read commands answer with, one model for each schema.
+
+Within a version fields may be added; none goes away or changes its meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from models.base import Model, Name, Time
+from models.fleet import ClusterSpec
+from models.plans import Plan
+from models.stages import Command, Stage
+
+
+class Answer(Model):
+    """Written with aliases: Python knows neither `schema` nor `hash` as a free name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+    def as_json(self) -> Any:
+        return self.model_dump(mode="json", by_alias=True)
+
+
+class PlanAnswer(Plan):
+    """A plan with its hash, which is what an approval names."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Literal["backstop.plan/1"] = Field(default="backstop.plan/1", alias="schema")
+    plan_hash: str = Field(alias="hash")
+    headroom_gpus: int
+    """H - A: below zero where more is promised than is healthy."""
+
+    @staticmethod
+    def of(plan: Plan) -> PlanAnswer:
+        return PlanAnswer.model_construct(
+            schema_="backstop.plan/1",
+            plan_hash=plan.hash,
+            headroom_gpus=plan.healthy_gpus - plan.assigned_gpus,
+            **{name: getattr(plan, name) for name in Plan.model_fields},
+        )
+
+    def as_json(self) -> Any:
+        made = self.model_dump(mode="json", by_alias=True)
+        return {"schema": made["schema"], "hash": made["hash"], **made}  # what people look for comes first
+
+
+class PlansAnswer(Answer):
+    """The plans of all clusters, in the order a rollout would visit them."""
+
+    schema_: Literal["backstop.plans/1"] = Field(default="backstop.plans/1", alias="schema")
+    plans: tuple[PlanAnswer, ...]
+
+
+class ClusterAnswer(ClusterSpec):
+    """A cluster as the ledger has it."""
+
+    stage: str | None = None
+    """Of its open rollout; null where none is open."""
+
+
+class ClustersAnswer(Answer):
+    schema_: Literal["backstop.clusters/1"] = Field(default="backstop.clusters/1", alias="schema")
+    clusters: tuple[ClusterAnswer, ...]
+
+
+class ImportAnswer(Answer):
+    """Counts of what the import found and changed."""
+
+    schema_: Literal["backstop.import/1"] = Field(default="backstop.import/1", alias="schema")
+    file: str
+    counts: dict[str, int]
+    health_rows: int
+
+
+class LaunchedAnswer(Answer):
+    schema_: Literal["backstop.launch/1"] = Field(default="backstop.launch/1", alias="schema")
+    cluster: Name
+    rollout: str
+    stage: Stage
+    shadow: bool
+    plan: PlanAnswer | None
+    approve: str
+    """The command that approves this plan."""
+
+
+class CommandTaken(Answer):
+    schema_: Literal["backstop.command/1"] = Field(default="backstop.command/1", alias="schema")
+    cluster: Name
+    command: Command
+    stage: Stage
+    said: str
+
+
+class RolloutLine(Model):
+    cluster: str
+    stage: str
+    wave: str
+    owner: str
+    unbacked_gpus: int
+    started: Time
+    closed: Time | None
+    open: bool
+
+
+class RolloutsAnswer(Answer):
+    schema_: Literal["backstop.rollouts/1"] = Field(default="backstop.rollouts/1", alias="schema")
+    rollouts: tuple[RolloutLine, ...]
+
+
+class AuditLine(Answer):
+    """One thing that happened, from workflow history."""
+
+    schema_: Literal["backstop.audit/1"] = Field(default="backstop.audit/1", alias="schema")
+    cluster: Name
+    at: Time
+    kind: str
+    actor: str
+    text: str
+    reason: str
+    refused: bool
+    run: str
+    event: int
+    data: dict[str, Any]
+
+
+class ArchiveLine(Answer):
+    """One thing that happened, from the ledger's archive, with its place in the hash chain."""
+
+    schema_: Literal["backstop.archive/1"] = Field(default="backstop.archive/1", alias="schema")
+    seq: int
+    previous_hash: str
+    hash: str
+    key: str
+    cluster: Name
+    rollout: str
+    at: Time
+    kind: str
+    actor: str
+    text: str
+    reason: str
+    refused: bool
+    data: dict[str, Any]
+
+
+class ChainAnswer(Answer):
+    """Whether an archive is whole. `broken`: one sentence for each place where it is not."""
+
+    schema_: Literal["backstop.chain/1"] = Field(default="backstop.chain/1", alias="schema")
+    cluster: Name
+    rows: int
+    head: str | None
+    whole: bool
+    broken: tuple[str, ...]
+
+
+class CheckLine(Model):
+    name: str
+    ok: bool
+    text: str
+    remedy: str
+
+
+class DoctorAnswer(Answer):
+    schema_: Literal["backstop.doctor/1"] = Field(default="backstop.doctor/1", alias="schema")
+    well: bool
+    checks: tuple[CheckLine, ...]

@@ -1,0 +1,167 @@
+"""What each field of the fleet file means: for the JSON Schema that editors show, and for docs/fleet-file.md.
+
+`python -m cli.fields docs/fleet-file.md` writes the tables anew; a test finds out when that is needed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from models.base import duration_text
+from models.capacity import Island
+from models.fleet import ClusterSpec, Fleet, Team, Window
+from models.policy import Policy
+from models.quota import Quota
+
+_GPUS, _DURATION, _SHARE, _NAME, _TEXT, _TIME, _COUNT = (
+    "GPUs",
+    "duration",
+    "0 to below 1",
+    "name",
+    "text",
+    "time with zone",
+    "count",
+)
+
+
+class Note(NamedTuple):
+    unit: str
+    text: str
+    otherwise: str = ""
+    """What holds where the field is left out and its default is no value."""
+
+
+NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
+    Fleet: {
+        "clusters": Note("list", "The clusters, at least one; no name twice."),
+        "policy": Note("mapping", "The policy of every cluster, but for what a cluster's own policy says.", "defaults"),
+        "teams": Note("list", "Whom to tell; a team without an entry is told through the log.", "none"),
+        "$schema": Note(_TEXT, "Where this schema is, so that an editor checks the file. Not read.", "none"),
+    },
+    ClusterSpec: {
+        "name": Note(_NAME, "The cluster's name, unique in the fleet."),
+        "gpu_model": Note(_TEXT, "For people to read.", "not given"),
+        "gpus_per_node": Note(_GPUS, "The size of a node: the default of spare_gpus."),
+        "islands": Note("list", "Topology blocks, at least one: a contiguous block of GPUs cannot cross them."),
+        "policy": Note("mapping", "What differs from the fleet's policy; the same fields.", "nothing"),
+        "quotas": Note("list", "What is promised, and to whom; no team twice.", "none"),
+        "windows": Note("list", "Declared maintenance, SEVs and freezes.", "none"),
+    },
+    Island: {
+        "name": Note(_NAME, "The island's name, unique in its cluster; without a comma."),
+        "total_gpus": Note(_GPUS, "GPUs installed."),
+        "healthy_gpus": Note(_GPUS, "GPUs a job could be placed on now; at most total_gpus."),
+        "block_gpus": Note(_GPUS, "Healthy GPUs on wholly healthy nodes; at most healthy_gpus.", "healthy_gpus"),
+    },
+    Quota: {
+        "team": Note(_NAME, "Who holds it, unique in its cluster."),
+        "gpus": Note(_GPUS, "GPUs promised."),
+        "scheduled_gpus": Note(_GPUS, "GPUs that its running jobs hold; may exceed gpus.", "gpus: all in use"),
+        "idle_gpus": Note(_GPUS, "The part of scheduled_gpus that does no work.", "0"),
+        "islands": Note("list of names", "The islands it may stand on.", "any"),
+        "protected_blocks": Note(
+            "list of GPUs", "Contiguous blocks, each whole inside one island; in sum at most gpus.", "none"
+        ),
+        "minimum_gpus": Note(_GPUS, "No plan cuts below it; at most gpus."),
+        "parent": Note(_NAME, "The quota of this cluster that it is part of; only leaves hold jobs.", "none"),
+    },
+    Window: {
+        "kind": Note("word", "maintenance and sev explain a shortage and hold gates; freeze only holds them."),
+        "starts": Note(_TIME, "From when."),
+        "ends": Note(_TIME, "Until when; after starts."),
+        "reason": Note(_TEXT, "In a sentence; people read it."),
+        "islands": Note("list of names", "Where.", "all islands"),
+        "gpus": Note(_GPUS, "How many may be gone.", "all of those islands"),
+    },
+    Team: {
+        "name": Note(_NAME, "As in quotas."),
+        "contacts": Note("list of text", "Channel addresses: log, mailto:, slack or webhook URLs.", "log"),
+    },
+    Policy: {
+        "buffer": Note(
+            _SHARE,
+            "The share that is not promised, or {ramp: [...]}: growing shares, a step for each completed rollout.",
+        ),
+        "basis": Note("word", "What the buffer is a share of: total or healthy GPUs."),
+        "scope": Note("word", "cluster: the buffer is taken from the whole; quota: from each quota."),
+        "share": Note(
+            "word", "By what a cut is divided inside a tier: what each has in the tier, its quota, or equal."
+        ),
+        "max_tier": Note("word", "The deepest tier a plan may cut: unallocated, unscheduled, idle or busy."),
+        "spare_gpus": Note(_GPUS, "Healthy GPUs that are never promised.", "gpus_per_node"),
+        "usage_window": Note(_DURATION, "Usage is the 95th percentile over this, where there is history."),
+        "notice": Note(_DURATION, "How long before the first change teams know of it."),
+        "soak_buffered": Note(_DURATION, "Without a breach from buffered to enforced."),
+        "soak_enforced": Note(_DURATION, "Without a breach from enforced to monitored."),
+        "acks": Note("word", "Whose acknowledgement enforcing waits for: none, majority or all."),
+        "ack_deadline": Note(_DURATION, "How long it waits for them."),
+        "breach_after": Note(_DURATION, "A quota below its backing for longer is in breach."),
+        "clear_after": Note(_DURATION, "Health must be good for this long before the breach timer starts anew."),
+        "recover_after": Note(_DURATION, "Health must be good for this long before the next attempt."),
+        "stale_after": Note(_DURATION, "Health older than this opens no gate, and then holds."),
+        "plausible_drop": Note(_SHARE, "A larger drop between two samples is unknown until it is confirmed."),
+        "confirm_samples": Note(_COUNT, "How many more samples confirm such a drop."),
+        "on_breach": Note("word", "rollback, hold or realign."),
+        "rollback_to": Note("word", "After a breach: backed values, or the baseline, advisory."),
+        "attempts": Note(_COUNT, "Breach rollbacks before a person is called."),
+        "on_drift": Note("word", "When others change a quota: hold, restore or accept."),
+        "max_moved_gpus": Note(_GPUS, "The most that is moved by itself, per fleet and hour; past it Backstop holds."),
+        "max_breaching_clusters": Note(_COUNT, "Breach rollbacks at once that are exempt from it."),
+        "safety_poll": Note(_DURATION, "How often a rollout looks at its cluster unasked."),
+        "authorities": Note(
+            "list of names", "Who may resolve another's objection, beside the owner.", "the owner alone"
+        ),
+    },
+}
+
+
+def field_of(model: type[BaseModel], name: str) -> Any:
+    """The model's field as the file names it."""
+    return next(f for key, f in model.model_fields.items() if name in (key, f.alias))
+
+
+def default_of(model: type[BaseModel], name: str) -> Any:
+    """The default as a person would write it; None where there is none, or it is no value."""
+    default = field_of(model, name).default
+    if default is PydanticUndefined or default is None or isinstance(default, BaseModel | tuple):
+        return None
+    if isinstance(default, timedelta):
+        return duration_text(default)
+    return float(default) if isinstance(default, Fraction) else default
+
+
+def table_of(model: type[BaseModel]) -> str:
+    """The model's fields as a Markdown table."""
+    lines = ["| field | unit | default | |", "|---|---|---|---|"]
+    for name, note in NOTES[model].items():
+        default = default_of(model, name)
+        shown = (
+            "required" if field_of(model, name).is_required() else note.otherwise if default is None else f"`{default}`"
+        )
+        lines.append(f"| `{name}` | {note.unit} | {shown} | {note.text} |")
+    return "\n".join(lines)
+
+
+def with_tables(text: str) -> str:
+    """The document with the table between each pair of `<!-- fields NAME -->` and `<!-- end -->` made anew."""
+    models = {model.__name__: model for model in NOTES}
+    return re.sub(
+        r"(<!-- fields (\w+) -->\n).*?(<!-- end -->)",
+        lambda found: f"{found[1]}{table_of(models[found[2]])}\n{found[3]}",
+        text,
+        flags=re.DOTALL,
+    )
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")

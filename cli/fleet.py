@@ -1,0 +1,86 @@
+"""`backstop fleet`: a fleet file into the ledger, and the ledger's clusters onto the screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import SET_UP, Actor, AsJson, examples, who
+from cli.session import ask
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.fleet import ClusterSpec
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Import the fleet, and show it.")
+    group.command(
+        "import",
+        epilog=examples(
+            "backstop fleet import examples/fleet.yaml", "backstop fleet import fleet.yaml --health health.csv"
+        ),
+    )(import_)
+    group.command("show", epilog=examples("backstop fleet show", "backstop fleet show h100-worked --json"))(show_)
+    app.add_typer(group, name="fleet", rich_help_panel=SET_UP)
+
+
+def import_(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON; docs/fleet-file.md has its fields.")],
+    health: Annotated[
+        str, typer.Option(metavar="CSV", help="Health history: cluster,island,time,total_gpus,healthy_gpus.")
+    ] = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Bring a fleet file into the ledger, whole or not at all. Both files are checked before anything is sent.
+
+    What the file leaves out stays as it is: nothing is removed.
+    """
+    from cli.answers import ImportAnswer
+    from cli.output import line, show, show_json
+    from client.files import read_fleet, read_health
+
+    fleet = read_fleet(file)
+    samples = read_health(health, fleet.clusters) if health else ()
+
+    async def question(door: Backstop) -> tuple[dict[str, int], int]:
+        counts = await door.import_fleet(fleet)
+        return counts, await door.add_health(samples) if samples else 0
+
+    counts, rows = ask(who(actor), question)
+    if as_json:
+        show_json(ImportAnswer(file=file, counts=counts, health_rows=rows).as_json())
+        return
+    said = ", ".join(f"{number} {what}" for what, number in counts.items())
+    show(line(("Imported", "bold"), f" {file}: {said}{f', {rows} health rows' if health else ''}."))
+
+
+def show_(
+    cluster: Annotated[
+        str, typer.Argument(metavar="CLUSTER", help="One cluster in full; without it, all.", show_default=False)
+    ] = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show the clusters of the ledger with present quotas and latest health."""
+    from cli.answers import ClusterAnswer, ClustersAnswer
+    from cli.fleet_view import cluster_parts, fleet_parts
+    from cli.output import show, show_json
+
+    async def question(door: Backstop) -> list[tuple[ClusterSpec, str | None]]:
+        return await door.clusters_with_stage()
+
+    found = [
+        ClusterAnswer.model_construct(**{name: getattr(spec, name) for name in type(spec).model_fields}, stage=stage)
+        for spec, stage in ask(who(actor), question)
+        if cluster in ("", spec.name)
+    ]
+    if cluster and not found:
+        raise BadInput(f"cluster {cluster!r} is not in the ledger: `backstop fleet show` lists them")
+    if as_json:
+        show_json(ClustersAnswer(clusters=tuple(found)).as_json())
+    else:
+        show(*(cluster_parts(found[0]) if cluster else fleet_parts(found)))

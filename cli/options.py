@@ -1,0 +1,117 @@
+"""Options that several commands share, and the settings that people give with them."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from models.policy import Policy
+
+SET_UP = "Set up"
+LOOK = "Look"
+ROLL_OUT = "Roll out"
+DECIDE = "Decide"
+HALT = "Hold, undo, end"
+
+Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster's name.", show_default=False)]
+Actor = Annotated[
+    str,
+    typer.Option(
+        envvar="BACKSTOP_ACTOR", metavar="NAME", help="Who is asking: it stands in the audit. Default: the login name."
+    ),
+]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, in a sentence: it stands in the audit.")]
+NeededReason = Annotated[
+    str,
+    typer.Option("--reason", metavar="TEXT", help="Why, in a sentence: it stands in the audit.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON (docs/commands.md names the schema).")]
+Buffer = Annotated[
+    str, typer.Option(metavar="SHARE", help="The share of the cluster that is not promised, such as 0.15.")
+]
+MaxTier = Annotated[
+    str, typer.Option(metavar="TIER", help="The deepest tier to cut: unallocated, unscheduled, idle or busy.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--policy", metavar="KEY=VALUE", help="Any field of the policy, such as notice=1d. May be repeated."),
+]
+
+
+def examples(*lines: str) -> str:
+    """A help text's last part: one example a line."""
+    return "\n\n".join(("Examples:", *lines))
+
+
+def who(actor: str) -> str:
+    """The actor that was named, else the login name."""
+    if actor.strip():
+        return actor.strip()
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        raise BadInput("--actor is missing, and this machine does not tell a login name") from None
+
+
+def settings_of(buffer: str, max_tier: str, settings: list[str] | None) -> dict[str, Any]:
+    """What lays over a policy. Errors: BadInput for what has no KEY=VALUE form or is given twice."""
+    found: dict[str, Any] = {}
+    for setting in settings or ():
+        key, sign, value = setting.partition("=")
+        if not sign or not key.strip():
+            raise BadInput(f"--policy takes KEY=VALUE, not {setting!r}")
+        _once(found, key.strip(), _value(value.strip()), f"--policy {key.strip()}")
+    for key, value, option in (("buffer", buffer, "--buffer"), ("max_tier", max_tier, "--max-tier")):
+        if value:
+            _once(found, key, value, option)
+    return found
+
+
+def _once(found: dict[str, Any], key: str, value: Any, option: str) -> None:
+    if key in found:
+        raise BadInput(f"{option} {value!r} is given beside {key}={found[key]!r}: give one of them")
+    found[key] = value
+
+
+def _value(text: str) -> Any:
+    """A number, list or mapping where it reads as JSON, else the text itself: 10m, busy."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def policy_with(default: Policy, settings: Mapping[str, Any], buffer: str, max_tier: str) -> Policy:
+    """The policy with the settings laid over it. Errors: BadInput naming the option and the value."""
+    from client.files import read_policy
+
+    spelt = {
+        key: option
+        for key, option, given in (("buffer", "--buffer", buffer), ("max_tier", "--max-tier", max_tier))
+        if given
+    }
+    return read_policy(default, settings, spelt)
+
+
+_ModelT = TypeVar("_ModelT", bound="BaseModel")
+
+
+def checked(model: type[_ModelT], **fields: Any) -> _ModelT:
+    """What is sent to the server. Errors: BadInput naming the option and the value."""
+    from pydantic import ValidationError
+
+    from client.sentences import first_problem
+
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise BadInput(f"--{first_problem(error, fields).text}") from None

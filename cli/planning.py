@@ -1,0 +1,105 @@
+"""`backstop plan`: from a file alone, or from the ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.options import LOOK, Actor, AsJson, Buffer, MaxTier, Settings, examples, policy_with, settings_of, who
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.plans import Plan
+    from models.policy import Policy
+    from models.snapshot import Snapshot
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "backstop plan --file examples/fleet.yaml",
+            "backstop plan --file examples/fleet.yaml --cluster h100-worked --max-tier unscheduled",
+            "backstop plan h100-worked --buffer 0.10 --json",
+        ),
+        rich_help_panel=LOOK,
+    )(plan)
+
+
+def plan(
+    named: Annotated[
+        str, typer.Argument(metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False)
+    ] = "",
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="The same as CLUSTER.")] = "",
+    file: Annotated[
+        str, typer.Option(metavar="FILE", help="A fleet file (- is standard input); without it, the ledger.")
+    ] = "",
+    buffer: Buffer = "",
+    max_tier: MaxTier = "",
+    policy: Settings = None,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show what a rollout would do: who gives how many GPUs, from which tier, and why.
+
+    Nothing is changed. A plan that is short or not backed says so, and which tier would suffice.
+    """
+    if named and cluster and named != cluster:
+        raise BadInput(f"--cluster is {cluster!r} beside CLUSTER {named!r}: give one of them")
+    wanted = cluster or named
+    settings = settings_of(buffer, max_tier, policy)
+    found = _from_file(file, wanted) if file else _from_ledger(wanted, who(actor))
+    made = [_made(snapshot, default, settings, buffer, max_tier) for snapshot, default in found]
+    _answer(made, single=bool(wanted), as_json=as_json)
+
+
+def _from_file(file: str, wanted: str) -> list[tuple[Snapshot, Policy]]:
+    from client.files import read_fleet
+    from models.snapshot import snapshot_of
+
+    fleet = read_fleet(file)
+    if wanted and fleet.cluster(wanted) is None:
+        raise BadInput(f"cluster {wanted!r} is not in {file}; it has {_some(c.name for c in fleet.clusters)}")
+    return [(snapshot_of(c), fleet.policy_of(c)) for c in fleet.clusters if wanted in ("", c.name)]
+
+
+def _some(names: Any) -> str:
+    known = list(names)
+    return ", ".join(known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
+
+
+def _from_ledger(wanted: str, actor: str) -> list[tuple[Snapshot, Policy]]:
+    from cli.session import ask
+
+    async def question(door: Backstop) -> list[tuple[Snapshot, Policy]]:
+        if wanted:
+            return [await door.snapshot(wanted)]
+        return [await door.snapshot(c.name) for c in await door.clusters()]
+
+    return ask(actor, question)
+
+
+def _made(snapshot: Snapshot, default: Policy, settings: dict[str, Any], buffer: str, max_tier: str) -> Plan:
+    from models.plans import make_plan
+
+    return make_plan(snapshot, policy_with(default, settings, buffer, max_tier))
+
+
+def _answer(plans: list[Plan], *, single: bool, as_json: bool) -> None:
+    from cli.answers import PlanAnswer, PlansAnswer
+    from cli.output import show, show_json
+    from cli.plan_view import in_order, plan_parts, plans_parts
+
+    if single:
+        (only,) = plans
+        if as_json:
+            show_json(PlanAnswer.of(only).as_json())
+        else:
+            show(*plan_parts(only))
+        return
+    ordered = in_order(plans)
+    if as_json:
+        show_json(PlansAnswer(plans=tuple(PlanAnswer.of(p) for p in ordered)).as_json())
+    else:
+        show(*plans_parts(ordered))

@@ -1,0 +1,83 @@
+"""`backstop up`, `worker`, `migrate` and `demo`: programs of their own, in `workers`.
+
+This process becomes the program (exec), so that signals, exit code and standard streams are the program's
+own, and a kill -9 of what was started kills what runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from cli.options import SET_UP, examples
+from models.errors import Unavailable
+
+Home = Annotated[
+    str, typer.Option(metavar="DIR", help="Where state is kept. Default: BACKSTOP_HOME, else the user's state folder.")
+]
+Trace = Annotated[bool, typer.Option("--trace", help="Print traces as they end.")]
+Port = Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Temporal's port; 0 is any free one.")]
+UiPort = Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Its UI's port; 0 is any free one.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples("backstop up", "backstop up --home ./state --port 0 --ui-port 0"), rich_help_panel=SET_UP
+    )(up)
+    app.command(
+        epilog=examples("backstop worker", "TEMPORAL_ADDRESS=temporal:7233 backstop worker"), rich_help_panel=SET_UP
+    )(worker)
+    app.command(
+        epilog=examples("backstop migrate", "BACKSTOP_LEDGER_URL=postgresql://ledger/backstop backstop migrate"),
+        rich_help_panel=SET_UP,
+    )(migrate)
+    app.command(
+        epilog=examples("backstop demo"),
+        rich_help_panel=SET_UP,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(demo)
+
+
+def up(home: Home = "", port: Port = None, ui_port: UiPort = None, trace: Trace = False) -> None:
+    """Run everything on this machine: Temporal with its UI, the ledger and a worker, until Ctrl-C.
+
+    Started again it goes on where it was. A Temporal that TEMPORAL_ADDRESS or a profile names is used instead.
+    """
+    ports = {"BACKSTOP_PORT": port, "BACKSTOP_UI_PORT": ui_port}
+    become("workers.up", (), {**_settings(home, trace), **{k: str(v) for k, v in ports.items() if v is not None}})
+
+
+def worker(home: Home = "", trace: Trace = False) -> None:
+    """Run a worker for the configured Temporal, until Ctrl-C."""
+    become("workers.main", (), _settings(home, trace))
+
+
+def migrate(home: Home = "") -> None:
+    """Bring the ledger's schema up to date."""
+    become("workers.migrate", (), _settings(home, trace=False))
+
+
+def demo(context: typer.Context, trace: Trace = False) -> None:
+    """Show a whole rollout in about two minutes: failure, rollback, recovery, retry, audit."""
+    become("workers.demo", context.args, _settings("", trace))
+
+
+def _settings(home: str, trace: bool) -> dict[str, str]:
+    found = {"BACKSTOP_HOME": os.path.abspath(home)} if home else {}
+    return {**found, "BACKSTOP_TRACE": "console"} if trace else found
+
+
+def become(module: str, arguments: Sequence[str], settings: Mapping[str, str]) -> NoReturn:
+    """This process runs the module from here on. -P: a folder `models` where the user stands is not ours."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execve(  # noqa: S606
+            sys.executable, [sys.executable, "-P", "-m", module, *arguments], {**os.environ, **settings}
+        )
+    except OSError as error:
+        raise Unavailable(f"{sys.executable} cannot be started: {error.strerror}") from None

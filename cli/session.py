@@ -1,0 +1,28 @@
+"""One conversation with the server, from connecting to saying goodbye."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+
+_T = TypeVar("_T")
+
+
+def ask(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
+    """The answer to one question. Errors: models.errors, Unavailable when nothing answers."""
+    return asyncio.run(_asked(actor, question))
+
+
+async def _asked(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
+    # Imported late: Temporal's client takes longer to import than most commands take to run.
+    from client.backstop import Backstop
+
+    door = await Backstop.connect(actor)
+    try:
+        return await question(door)
+    finally:
+        await door.close()

@@ -1,0 +1,49 @@
+"""One real Temporal server for all stories; a worker, a watch and a ledger for each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from tests.e2e.world import World, connected, world_of
+from tests.integration.conftest import (  # noqa: F401 - fixtures
+    ledger_url,
+    postgres_ledger,
+    postgres_ledger_url,
+    postgres_url,
+    sqlite_ledger_url,
+    sqlite_template,
+)
+from workers.embedded import EmbeddedTemporal
+
+
+@pytest.fixture(scope="session")
+async def temporal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    async with EmbeddedTemporal(tmp_path_factory.mktemp("temporal"), None, None) as server:
+        yield await connected(server.address)
+
+
+@pytest.fixture
+async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:  # noqa: F811
+    async with world_of(temporal, sqlite_ledger_url, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def world_on_each(temporal: Client, ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:  # noqa: F811
+    """On SQLite and on PostgreSQL in turn."""
+    async with world_of(temporal, ledger_url, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def world_by_url(
+    temporal: Client, request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[World]:
+    """On the database that the test's parameter names."""
+    url = request.getfixturevalue("sqlite_ledger_url" if request.param == "sqlite" else "postgres_ledger_url")
+    async with world_of(temporal, url, tmp_path) as found:
+        yield found

@@ -1,0 +1,622 @@
+"""Whole rollouts on a real Temporal server and a real ledger; the ledger's rows are read by plain SQL."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus
+
+from models.errors import Refusal
+from models.messages import LaunchAnswer, RolloutStatus
+from models.stages import Command, Stage
+from tests.e2e.world import World, cluster, eventually, fresh, team, worked_case
+
+LONG = "1h"
+
+
+def in_planned_order(quotas: dict[str, int]) -> list[int]:
+    return [quotas[name] for name in sorted(quotas)]
+
+
+async def stays(world: World, name: str, stage: Stage, seconds: float) -> RolloutStatus:
+    """The rollout is in this stage all the while."""
+    ends = asyncio.get_running_loop().time() + seconds
+    while True:
+        status = await world.status(name)
+        assert status.stage is stage
+        if asyncio.get_running_loop().time() > ends:
+            return status
+        await asyncio.sleep(0.1)
+
+
+def waits_for(status: RolloutStatus) -> set[str]:
+    return {condition.name for condition in status.waiting_for}
+
+
+# --- the straight path -----------------------------------------------------------------------
+
+
+async def test_the_worked_case_goes_from_planned_to_closed(world_on_each: World) -> None:
+    world, sql = world_on_each, world_on_each.sql
+    name = fresh("worked")
+    rollout = f"{name}/1"
+    await world.fleet(worked_case(name, soak_buffered="1s", soak_enforced="1s"))
+    imported = sql.row("clusters", name=name)
+
+    answer = await world.launch(name)
+
+    assert answer.launched
+    assert answer.plan is not None
+    assert (answer.plan.haircut_gpus, answer.plan.phantom_gpus, answer.plan.to_flex_gpus) == (39, 26, 13)
+    assert sql.gpus(name) == {"research": 345}
+    assert sql.row("clusters", name=name) == imported | {"open_rollout": rollout}
+
+    with pytest.raises(Refusal, match=f"the plan is {answer.plan.hash}, not 0123abcd"):
+        await world.say(name, Command.APPROVE, actor="tia", plan_hash="0123abcd")
+    with pytest.raises(Refusal, match="nothing to retry"):
+        await world.say(name, Command.RETRY, actor="tia")
+    assert sql.gpus(name) == {"research": 345}
+    await world.approve(name)
+
+    await world.until(name, Stage.BUFFERED)
+    assert sql.gpus(name) == {"research": 306}
+    assert sql.mode(name) == "soft"
+    buffered = sql.row("clusters", name=name)
+    assert buffered == imported | {
+        "open_rollout": rollout,
+        "last_counter": 2,
+        "reserved_gpus": 39,
+        "reserve_limit": 306,
+        "reserved_by": rollout,
+    }
+
+    await world.until(name, Stage.ENFORCED)
+    assert sql.gpus(name) == {"research": 306}
+    assert sql.mode(name) == "hard"
+    assert sql.row("clusters", name=name) == buffered | {"last_counter": 3}
+
+    status = await world.until(name, Stage.MONITORED)
+    assert sql.gpus(name) == {"research": 306}
+    assert sql.mode(name) == "hard"
+    assert [(t.team, t.quota_gpus, t.backing_gpus, t.promise) for t in status.teams] == [("research", 306, 306, True)]
+    await world.archived(name)
+    monitored = sql.row("clusters", name=name)
+    assert monitored == buffered | {
+        "last_counter": 4,
+        "completed_rollouts": 1,
+        "follows_health": monitored["follows_health"],
+    }
+    assert monitored["follows_health"]
+    assert sql.effects(rollout) == ["reserve", "set_soft", "harden", "follow"]
+    assert sql.receipt(rollout, 2)["before"] == {"research": 345}
+    assert sql.receipt(rollout, 2)["after"] == {"research": 306}
+    await seen_by_temporal(world, name)
+
+    await world.say(name, Command.CLOSE)
+
+    assert (await world.ended(name))["stage"] == "closed"
+    assert sql.gpus(name) == {"research": 306}
+    assert sql.row("clusters", name=name) == imported | {"completed_rollouts": 1}
+    assert sql.row("rollouts", id=rollout)["stage"] == "closed"
+    assert sql.effects(rollout) == ["reserve", "set_soft", "harden", "follow", "close"]
+    assert sql.transitions(name) == ["buffered", "enforced", "monitored", "closed"]
+    assert world.notices(name)[:4] == [(k, "research") for k in ("planned", "buffered", "enforced", "monitored")]
+    assert sql.refusals(name) == [
+        f"tia: approve refused: the plan is {answer.plan.hash}, not 0123abcd: look at it and approve that",
+        f"tia: retry refused: retry is not possible while {name} is planned: nothing to retry: "
+        "the rollout is waiting at its first gate",
+    ]
+    with pytest.raises(Refusal, match="has ended; launch a new one"):
+        await world.say(name, Command.PAUSE)
+    await told_by_history(world, name)
+    assert sql.broken_links(name) == []
+
+
+async def seen_by_temporal(world: World, name: str) -> None:
+    """`temporal workflow list` is useful by itself."""
+
+    async def found(query: str) -> list[dict[str, Any]]:
+        return [
+            {pair.key.name: pair.value for pair in run.typed_search_attributes if pair.key.name.startswith("Backstop")}
+            async for run in world.client.list_workflows(query)
+        ]
+
+    attributes = {
+        "BackstopCluster": name,
+        "BackstopStage": "monitored",
+        "BackstopWave": "busy",
+        "BackstopOwner": "tpm",
+        "BackstopUnbacked": 0,
+    }
+    for _ in range(50):
+        if (here := await found(f"BackstopStage = 'monitored' AND BackstopCluster = '{name}'")) == [attributes]:
+            break
+        await asyncio.sleep(0.1)
+    else:
+        pytest.fail(f"visibility says {here}")
+    assert await found(f"BackstopWave = 'busy' AND BackstopUnbacked = 0 AND BackstopOwner = 'tpm' "
+                       f"AND BackstopCluster = '{name}'") == [attributes]
+    (summary,) = [s for s in await world.tpm.rollouts() if s.cluster == name]
+    assert (summary.stage, summary.wave, summary.owner, summary.open) == ("monitored", "busy", "tpm", True)
+
+
+async def told_by_history(world: World, name: str) -> None:
+    """`backstop audit`: from workflow history alone."""
+    records = await world.tpm.audit(name)
+    commands = [(r.actor, r.text, r.reason) for r in records if r.kind == "command"]
+    assert commands == [
+        ("tpm", "launched by tpm", "a story"),
+        ("tpm", "approve by tpm", "as the story goes"),
+        ("tpm", "close by tpm", "as the story goes"),
+    ]
+    effects = [r for r in records if r.kind == "effect"]
+    assert [r.data["fence"] for r in effects] == [1, 2, 3, 4, 5]
+    assert [r.text for r in effects] == ["reserve", "set_soft: research 345 -> 306", "harden", "follow", "close"]
+    for record in effects:
+        assert record.data["receipt"] == world.sql.receipt(f"{name}/1", record.data["fence"])
+    assert [r.data["after"] for r in records if r.kind == "transition"] == world.sql.transitions(name)
+    assert [r.at for r in records] == sorted(r.at for r in records)
+
+
+# --- breaches --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("world_by_url", "buffer", "promised"),
+    [("sqlite", 0, {"a": 200, "b": 161}), ("postgresql", 0.15, {"a": 200, "b": 106})],
+    indirect=["world_by_url"],
+)
+async def test_a_breach_rolls_back_to_what_is_backed_and_the_retry_starts_from_the_baseline(
+    world_by_url: World, buffer: float, promised: dict[str, int]
+) -> None:
+    world, sql = world_by_url, world_by_url.sql
+    name = fresh("breach")
+    rollout = f"{name}/1"
+    quotas = [team("a", 200), team("b", 161, busy=100)]
+    policy = {"buffer": buffer, "spare_gpus": 8 if buffer else 0, "breach_after": "1.5s"}
+    await world.fleet(cluster(name, {"main": (361, 361)}, quotas, **policy))
+    answer = await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    assert sql.gpus(name) == promised
+
+    # A blip is seen and writes nothing.
+    await world.healthy(name, main=(361, 300))
+    at_risk = (await world.until(name, lambda s: bool(s.at_risk))).at_risk
+    assert {r.team for r in at_risk} == {"a", "b"}
+    assert sum(r.backing_gpus for r in at_risk) == 300
+    assert {r.team: r.quota_gpus for r in at_risk} == promised
+    await world.healthy(name, main=(361, 361))
+    await world.until(name, lambda s: not s.at_risk)
+    await stays(world, name, Stage.MONITORED, 0.7)
+    forward = ["reserve", "set_soft", "harden", "follow"]
+    assert sql.effects(rollout) == forward
+
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, Stage.ROLLED_BACK)
+
+    assert sql.gpus(name) == {"a": 200, "b": 100}
+    assert sql.mode(name) == "soft"
+    held = sql.row("clusters", name=name)
+    assert (held["reserve_limit"], held["reserved_gpus"], bool(held["follows_health"])) == (300, 61, False)
+    assert sql.effects(rollout) == [*forward, "unfollow", "soften", "restore", "release"]
+    await world.archived(name)
+    guard = {e["text"].split(":")[0]: e["at"] for e in sql.archive(name) if e["kind"] == "guard"}
+    waited = datetime.fromisoformat(guard["breach"]) - datetime.fromisoformat(guard["at risk"])
+    assert timedelta(seconds=1.5) <= waited < timedelta(seconds=15)
+
+    await world.healthy(name, main=(361, 361))
+    status = await world.until(name, Stage.MONITORED)
+
+    assert status.attempt == 2
+    assert sql.gpus(name) == promised
+    assert sql.mode(name) == "hard"
+    assert sql.effects(rollout) == [*forward, "unfollow", "soften", "restore", "release", *forward]
+    await world.archived(name)
+    plans = [e["text"] for e in sql.archive(name) if e["kind"] == "plan"]
+    assert len(plans) == 2
+    assert all(f": cut {361 - sum(promised.values())} of 361 GPUs" in text for text in plans)
+    assert answer.plan is not None
+    assert [e["actor"] for e in sql.archive(name) if e["text"].startswith("approve")] == ["tpm"]
+    assert sql.transitions(name) == [
+        *("buffered", "enforced", "monitored", "rolling_back", "rolled_back", "planned"),
+        *("buffered", "enforced", "monitored"),
+    ]
+    assert {kind for kind, _ in world.notices(name)} >= {"breach", "rolled_back", "monitored"}
+    assert sql.broken_links(name) == []
+
+
+async def test_what_one_island_lacks_is_cut_there_alone(world: World) -> None:
+    sql = world.sql
+    name = fresh("islands")
+    quotas = [
+        team("q1", 180, islands=["X"], protected_blocks=[180]),
+        team("q2", 60, islands=["X"]),
+        team("q3", 140, islands=["Y"]),
+    ]
+    await world.fleet(cluster(name, {"X": (200, 190), "Y": (200, 160)}, quotas, buffer=0.15, attempts=1))
+    answer = await world.start(name)
+    assert answer.plan is not None
+    assert {q.team: q.cut_gpus for q in answer.plan.quotas} == {"q1": 0, "q2": 50, "q3": 0}
+    await world.until(name, Stage.MONITORED)
+    assert sql.gpus(name) == {"q1": 180, "q2": 10, "q3": 140}
+    assert sql.rows("SELECT islands, limit_gpus FROM reserve_limits WHERE cluster = ? ORDER BY islands", name) == [
+        ("X", 190),
+        ("Y", 140),
+    ]
+
+    await world.healthy(name, X=(200, 185), Y=(200, 160))
+    status = await world.until(name, Stage.ROLLED_BACK)
+
+    assert sql.gpus(name) == {"q1": 180, "q2": 5, "q3": 140}
+    assert "retry" in status.needs  # the only attempt is spent: a person is called
+    assert sql.effects(f"{name}/1")[-2:] == ["restore", "release"]
+
+
+async def test_neither_a_declared_absence_nor_an_implausible_drop_is_a_breach(world: World) -> None:
+    sql = world.sql
+    name = fresh("guard")
+    await world.fleet(worked_case(name, confirm_samples=5))
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    effects = sql.effects(f"{name}/1")
+
+    # A relabelled exporter.
+    await world.healthy(name, main=(361, 0))
+    await world.until(name, lambda s: not s.health_known)
+    status = await stays(world, name, Stage.MONITORED, 1.5)
+    assert status.healthy_gpus == 319
+    await world.healthy(name, main=(361, 319))
+    await world.until(name, lambda s: s.health_known)
+
+    # A SEV that explains what is missing.
+    sql.run(
+        "INSERT INTO windows (cluster, kind, starts, ends, reason, gpus) VALUES (?, 'sev', ?, ?, 'SEV-1: cooling', 20)",
+        name,
+        f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}",
+        "2999-01-01T00:00:00.000000Z",
+    )
+    await world.until(name, lambda s: [h.kind.value for h in s.holds] == ["sev"])
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, lambda s: [(r.team, r.backing_gpus) for r in s.at_risk] == [("research", 300)])
+    await stays(world, name, Stage.MONITORED, 1.5)
+    assert sql.effects(f"{name}/1") == effects
+
+    # Only what exceeds it counts.
+    await world.healthy(name, main=(361, 280))
+    await world.until(name, Stage.ROLLED_BACK)
+    assert sql.gpus(name) == {"research": 280}
+
+
+# --- undoing ---------------------------------------------------------------------------------
+
+
+def tree(name: str, **policy: Any) -> dict[str, Any]:
+    """C = 204 of 240: a gives 18 and org-1 18 (both unscheduled), and org with org-1."""
+    quotas = [
+        team("a", 100, busy=80, minimum_gpus=10),
+        team("b", 80, protected_blocks=[64]),
+        {"team": "org", "gpus": 60},
+        team("org-1", 30, busy=10, parent="org"),
+        team("org-2", 30, parent="org"),
+    ]
+    return cluster(name, {"main": (240, 232)}, quotas, **policy)
+
+
+TREE_CUT = {"a": 82, "b": 80, "org": 42, "org-1": 12, "org-2": 30}
+
+
+async def test_an_undo_restores_the_baseline_bit_for_bit(world: World) -> None:
+    sql = world.sql
+    name = fresh("undo")
+    await world.fleet(tree(name))
+    sql.run("UPDATE quotas SET mode = 'soft' WHERE cluster = ? AND team IN ('a', 'org-2')", name)
+    baseline, book = sql.quotas(name), sql.row("clusters", name=name)
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    assert sql.gpus(name) == TREE_CUT
+    assert sql.mode(name) == "hard"
+
+    await world.say(name, Command.ROLLBACK, actor="tia", reason="jobs fail")
+    await world.until(name, Stage.ROLLED_BACK)
+
+    assert sql.quotas(name) == baseline
+    await world.archived(name)
+    counted = {"open_rollout": f"{name}/1", "last_counter": 8, "completed_rollouts": 1}
+    assert sql.row("clusters", name=name) == book | counted
+    (undo,) = [e for e in sql.archive(name) if e["data"].get("after") == "rolling_back"]
+    assert undo["actor"] == "tia"
+    assert "8 GPUs of the baseline have no healthy hardware today" in undo["text"]
+    await stays(world, name, Stage.ROLLED_BACK, 1.5)  # a person's undo is not retried by itself
+
+    await world.say(name, Command.RETRY)
+    await world.until(name, Stage.MONITORED)
+    assert sql.gpus(name) == TREE_CUT
+    await world.say(name, Command.ABORT)
+
+    assert (await world.ended(name))["stage"] == "aborted"
+    assert sql.quotas(name) == baseline
+    assert sql.row("clusters", name=name) == book | {"completed_rollouts": 1}
+    again = ["reserve", "set_soft", "harden", "follow", "unfollow", "soften", "restore", "release"]
+    assert sql.effects(f"{name}/1") == again * 2
+
+    await world.launch(name, rollout=f"{name}/2")
+    await world.say(name, Command.ABORT)
+    assert (await world.ended(name))["stage"] == "aborted"
+    assert sql.quotas(name) == baseline
+    assert sql.effects(f"{name}/2") == []
+    assert sql.row("clusters", name=name) == book | {"completed_rollouts": 1}
+    assert sql.broken_links(name) == []
+
+
+async def test_temporal_s_own_cancel_undoes_first(world: World) -> None:
+    sql = world.sql
+    name = fresh("cancel")
+    await world.fleet(tree(name, soak_buffered=LONG))
+    baseline, book = sql.quotas(name), sql.row("clusters", name=name)
+    await world.start(name)
+    await world.until(name, Stage.BUFFERED)
+    assert sql.gpus(name) == TREE_CUT
+
+    await world.handle(name).cancel()
+
+    assert (await world.ended(name))["stage"] == "aborted"
+    assert sql.quotas(name) == baseline
+    assert sql.row("clusters", name=name) == book
+    assert [r.text for r in await world.tpm.audit(name) if r.text.startswith("cancel")] == ["cancel by Temporal"]
+    assert [e["actor"] for e in sql.archive(name) if e["text"].startswith("abort")] == ["temporal"]
+
+
+@pytest.mark.parametrize("lost_in", [Stage.BUFFERED, Stage.MONITORED])
+async def test_a_lost_rollout_is_adopted_or_refused(world: World, lost_in: Stage) -> None:
+    sql = world.sql
+    name = fresh("lost")
+    await world.fleet(tree(name, soak_buffered=LONG if lost_in is Stage.BUFFERED else "0.3s"))
+    baseline, book = sql.quotas(name), sql.row("clusters", name=name)
+    await world.start(name)
+    await world.until(name, lost_in)
+    await world.archived(name)
+    await world.handle(name).terminate("an operator's mistake")
+    assert sql.gpus(name) == TREE_CUT
+
+    with pytest.raises(Refusal, match=f"still has effects of rollout {name}/1"):
+        await world.launch(name, rollout=f"{name}/2")
+    assert sql.gpus(name) == TREE_CUT
+    answer = await world.launch(name, rollout=f"{name}/3", adopt=True)
+
+    assert answer.plan is not None
+    assert answer.plan.assigned_gpus == 240  # from the lost rollout's baseline, not from what it left
+    assert sql.row("rollouts", id=f"{name}/1")["superseded_by"] == f"{name}/3"
+    await world.approve(name)
+    await world.until(name, Stage.BUFFERED)
+    assert sql.gpus(name) == TREE_CUT
+    await world.say(name, Command.ROLLBACK)
+    await world.until(name, Stage.ROLLED_BACK)
+
+    assert sql.gpus(name) == {t: g for t, g, *_ in baseline}
+    found = sql.row("clusters", name=name)
+    assert (found["reserve_limit"], found["reserved_gpus"]) == (None, 0)
+    assert found["follows_health"] == book["follows_health"]
+    assert sql.quotas(name) == baseline
+    assert sql.broken_links(name) == []
+
+
+# --- what others write -----------------------------------------------------------------------
+
+
+async def test_freed_gpus_cannot_be_taken_and_other_writes_show_as_drift(world_on_each: World) -> None:
+    world, sql = world_on_each, world_on_each.sql
+    name = fresh("foreign")
+    quotas = [team("a", 60), team("b", 40, busy=10)]  # C = 85: b gives 15
+    await world.fleet(cluster(name, {"main": (100, 100)}, quotas, soak_buffered=LONG))
+    await world.start(name)
+    await world.until(name, Stage.BUFFERED)
+    assert sql.gpus(name) == {"a": 60, "b": 25}
+
+    for grab in (
+        lambda: sql.set_refused("a", 61, name),
+        lambda: sql.set_refused("b", 40, name),
+        lambda: sql.refused("INSERT INTO quotas (cluster, team, gpus, mode, blocks, minimum) "
+                            "VALUES (?, 'c', 1, 'hard', '', 0)", name),
+    ):
+        assert "85" in grab()
+    with pytest.raises(Refusal, match="85"):
+        await world.fleet(cluster(name, {"main": (100, 100)}, [team("a", 75), team("b", 25)]))
+    assert sql.gpus(name) == {"a": 60, "b": 25}
+    assert not (await world.status(name)).holds
+
+    # What takes nothing that was freed goes through, and holds the rollout until a person says what it means.
+    sql.set("b", 20, name)
+    status = await world.until(name, lambda s: bool(s.holds))
+    assert [(h.id, h.reason) for h in status.holds] == [("drift", "changed by others: b 25 -> 20")]
+    await world.say(name, Command.PROMOTE)
+    await stays(world, name, Stage.BUFFERED, 0.5)
+    await world.say(name, Command.RESOLVE, hold="drift", how="restore")
+    await eventually(lambda: sql.gpus(name) == {"a": 60, "b": 25}, "our value is written again")
+    await world.until(name, Stage.BUFFERED)
+    await world.say(name, Command.PROMOTE)
+    await world.until(name, Stage.MONITORED)
+
+    sql.set("b", 21, name)
+    await world.until(name, lambda s: bool(s.holds))
+    await world.say(name, Command.RESOLVE, hold="drift", how="accept")
+    await world.until(name, lambda s: not s.holds)
+    await world.say(name, Command.ROLLBACK)
+    await world.until(name, Stage.ROLLED_BACK)
+    assert sql.gpus(name) == {"a": 60, "b": 21}  # an undo leaves alone what others changed
+    sql.set("a", 61, name)  # nothing is reserved any more
+
+
+# --- people ----------------------------------------------------------------------------------
+
+
+async def test_people_hold_release_and_hasten_a_rollout(world: World) -> None:
+    sql = world.sql
+    name = fresh("people")
+    # C = 340 of 400: a and b give 30 each.
+    quotas = [team("a", 200, busy=100), team("b", 200, busy=100)]
+    policy = {"acks": "all", "ack_deadline": LONG, "soak_enforced": LONG, "authorities": ["sre"]}
+    await world.fleet(cluster(name, {"main": (400, 400)}, quotas, **policy))
+    await world.launch(name)
+
+    await world.say(name, Command.OBJECT, actor="bea", team="b", reason="deadline on Friday")
+    await world.say(name, Command.OBJECT, actor="ann", team="a", reason="me too")
+    await world.approve(name)
+    status = await stays(world, name, Stage.PLANNED, 1)
+    assert [(h.id, h.actor, h.reason) for h in status.holds] == [
+        ("objection-b", "bea", "deadline on Friday"),
+        ("objection-a", "ann", "me too"),
+    ]
+    assert waits_for(status) == {"holds"}
+    with pytest.raises(Refusal, match="mallory has no authority to resolve an objection here: ask tpm or sre"):
+        await world.say(name, Command.RESOLVE, actor="mallory", hold="objection-b")
+    await world.say(name, Command.RESOLVE, actor="sre", hold="objection-b")
+    await stays(world, name, Stage.PLANNED, 0.3)
+    assert sql.gpus(name) == {"a": 200, "b": 200}
+    await world.say(name, Command.RESOLVE, hold="objection-a")
+    await world.until(name, Stage.BUFFERED)
+
+    await world.say(name, Command.ACK, actor="ann", team="a")
+    status = await stays(world, name, Stage.BUFFERED, 0.8)
+    assert [c.text for c in status.waiting_for] == ["1 of 2 acknowledgements, or their deadline"]
+    await world.say(name, Command.PAUSE)
+    with pytest.raises(Refusal, match="already paused"):
+        await world.say(name, Command.PAUSE)
+    await world.say(name, Command.ACK, actor="bea", team="b")
+    assert waits_for(await stays(world, name, Stage.BUFFERED, 0.8)) == {"holds"}
+    assert sql.mode(name) == "soft"
+    await world.say(name, Command.RESUME)
+    await world.until(name, Stage.ENFORCED)
+    assert sql.mode(name) == "hard"
+
+    said = (await world.say(name, Command.OBJECT, actor="bea", team="b", reason="too late")).said
+    assert "too late to hold" in said
+    assert not (await world.status(name)).holds
+    with pytest.raises(Refusal, match="promote needs a reason"):
+        await world.say(name, Command.PROMOTE, reason=" ")
+    await world.say(name, Command.PROMOTE)
+    await world.until(name, Stage.MONITORED)
+    with pytest.raises(Refusal, match="already at the last stage"):
+        await world.say(name, Command.PROMOTE)
+    assert sql.gpus(name) == {"a": 170, "b": 170}
+    await world.archived(name)
+    assert [text.split(":")[0] + ":" + text.split(":")[1] for text in sql.refusals(name)] == [
+        "mallory: resolve refused",
+        "tpm: pause refused",
+        "tpm: promote refused",
+        "tpm: promote refused",
+    ]
+    spoken = [(e["actor"], e["data"]["command"]) for e in sql.archive(name) if "command" in e["data"]]
+    assert spoken == [
+        ("tpm", "launch"),
+        *(("bea", "object"), ("ann", "object"), ("tpm", "approve"), ("sre", "resolve"), ("tpm", "resolve")),
+        *(("ann", "ack"), ("tpm", "pause"), ("bea", "ack"), ("tpm", "resume")),
+        *(("bea", "object"), ("tpm", "promote")),
+    ]
+    assert sql.broken_links(name) == []
+
+
+async def test_a_maintenance_window_holds_until_it_ends(world: World) -> None:
+    name = fresh("window")
+    spec = worked_case(name)
+    ends = datetime.now(UTC) + timedelta(seconds=3)
+    spec["windows"] = [
+        {
+            "kind": "maintenance",
+            "starts": (ends - timedelta(hours=1)).isoformat(),
+            "ends": ends.isoformat(),
+            "reason": "new switches",
+        }
+    ]
+    await world.fleet(spec)
+    await world.start(name)
+    status = await world.until(name, lambda s: waits_for(s) == {"holds"})
+    assert [(h.kind.value, h.reason, h.until) for h in status.holds] == [("maintenance", "new switches", ends)]
+    with_hold = await world.until(name, Stage.BUFFERED)
+    assert with_hold.at >= ends
+    assert world.sql.gpus(name) == {"research": 306}
+
+
+async def test_a_rollout_that_moves_too_much_at_once_holds(world: World) -> None:
+    name = fresh("radius")
+    await world.fleet(worked_case(name, max_moved_gpus=38))
+    await world.start(name)
+    status = await world.until(name, lambda s: bool(s.holds))
+    assert [h.kind.value for h in status.holds] == ["blast_radius"]
+    assert world.sql.gpus(name) == {"research": 345}
+    await world.say(name, Command.RESOLVE, hold="blast_radius")
+    await world.until(name, Stage.MONITORED)
+    assert world.sql.gpus(name) == {"research": 306}
+
+
+# --- launching -------------------------------------------------------------------------------
+
+
+async def test_shadow_goes_all_the_way_and_writes_no_quota(world: World) -> None:
+    sql = world.sql
+    name = fresh("shadow")
+    await world.fleet(worked_case(name))
+    rows, book = sql.dump(name), sql.row("clusters", name=name)
+
+    def untouched() -> bool:
+        found = sql.row("clusters", name=name)
+        return sql.dump(name) == rows and found == book | {"open_rollout": found["open_rollout"]}
+
+    await world.start(name, shadow=True)
+    status = await world.until(name, Stage.MONITORED)
+    assert [(t.quota_gpus, t.promise) for t in status.teams] == [(306, False)]
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, Stage.ROLLED_BACK)
+    await world.healthy(name, main=(361, 319))
+    assert (await world.until(name, Stage.MONITORED)).attempt == 2
+    await world.archived(name)
+    assert untouched()
+    await world.say(name, Command.ABORT)
+
+    assert (await world.ended(name))["stage"] == "aborted"
+    assert untouched()
+    assert sql.effects(f"{name}/1") == []
+    assert sql.rows("SELECT * FROM moves WHERE cluster = ?", name) == []
+    shadows = [r for r in await world.tpm.audit(name) if r.kind == "effect"]
+    assert len(shadows) == 16
+    assert all(r.data["receipt"]["shadow"] for r in shadows)
+
+
+async def test_of_two_launches_one_wins_and_the_other_is_told(world: World) -> None:
+    sql = world.sql
+    name = fresh("race")
+    await world.fleet(worked_case(name))
+
+    answers = await asyncio.gather(
+        *(world.launch(name, rollout=f"{name}/{number}") for number in (1, 2)), return_exceptions=True
+    )
+
+    (won,) = [a for a in answers if isinstance(a, LaunchAnswer)]
+    (lost,) = [a for a in answers if isinstance(a, Refusal)]
+    assert f"a rollout of {name} is open already" in lost.message
+    assert sql.row("clusters", name=name)["open_rollout"] == won.rollout
+    assert sql.rows("SELECT id FROM rollouts WHERE cluster = ?", name) == [(won.rollout,)]
+    assert [text.split(":")[1] for text in sql.refusals(name)] == [" launch refused"]
+
+
+async def test_a_plan_that_is_not_backed_cannot_be_launched(world: World) -> None:
+    sql = world.sql
+    name = fresh("unbacked")
+    await world.fleet(worked_case(name, max_tier="unallocated"))
+    book = sql.row("clusters", name=name)
+
+    with pytest.raises(Refusal, match="not backed by healthy GPUs.*max_tier unscheduled would suffice"):
+        await world.launch(name)
+
+    assert (await world.ended(name))["stage"] == "aborted"
+    assert sql.row("clusters", name=name) == book
+    assert sql.gpus(name) == {"research": 345}
+    assert sql.effects(f"{name}/1") == []
+    assert (await world.handle(name).describe()).status is WorkflowExecutionStatus.COMPLETED
+    answer = await world.launch(name, rollout=f"{name}/2", policy={"max_tier": "unscheduled"})
+    assert answer.plan is not None
+    assert answer.plan.short_by_gpus == 4
+    with pytest.raises(Refusal, match="no cluster 'nowhere'"):
+        await world.launch("nowhere")

@@ -1,0 +1,281 @@
+"""A small world for stories: a running worker, a ledger of its own, and people who talk to it.
+
+What the code under test claims is never its own witness: quotas, receipts and the archive are read by plain
+SQL (`World.sql`). Only stages are waited for through the client, as people do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client, WorkflowHandle
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
+
+from activities.adapters.ledger import Ledger
+from activities.adapters.notify import Notifier
+from client.backstop import Backstop
+from client.connection import Target
+from models.audit import AuditEntry, ChainedEntry, ChainHead, broken_links
+from models.capacity import Island
+from models.commands import CommandRequest
+from models.effects import HealthSample
+from models.fleet import Fleet
+from models.messages import (
+    TASK_QUEUE,
+    WATCH_ID,
+    CommandAnswer,
+    LaunchAnswer,
+    LaunchRequest,
+    RolloutStatus,
+    rollout_workflow_id,
+)
+from models.stages import Command, Stage
+from tests.integration.ledger.world import ForeignTool
+from workers.embedded import NAMESPACE
+from workers.main import ensure_watch, make_worker
+
+WATCH_SECONDS = 0.1
+PATIENCE = 40.0
+"""Seconds until a wait is a failure; far above what any scene needs on a noisy machine."""
+CLOCKS: dict[str, Any] = {
+    "notice": "0.3s",
+    "soak_buffered": "0.3s",
+    "soak_enforced": "0.3s",
+    "breach_after": "1s",
+    "clear_after": "0.5s",
+    "recover_after": "1s",
+    "max_moved_gpus": 100_000,
+}
+"""Days as seconds. The safety poll keeps its hour: what happens in time, the watch brought about."""
+
+_numbers = itertools.count(1)
+
+
+def fresh(name: str) -> str:
+    """A cluster's name that no other story has: they share a server."""
+    return f"{name}-{next(_numbers)}"
+
+
+def team(name: str, gpus: int, busy: int | None = None, **more: Any) -> dict[str, Any]:
+    """A quota of a fleet file, all of it busy unless said otherwise."""
+    return {"team": name, "gpus": gpus, "scheduled_gpus": gpus if busy is None else busy, "idle_gpus": 0, **more}
+
+
+def cluster(
+    name: str, islands: dict[str, tuple[int, int]], quotas: Iterable[dict[str, Any]], **policy: Any
+) -> dict[str, Any]:
+    """A cluster of a fleet file on compressed clocks. Islands are (total, healthy) by name."""
+    return {
+        "name": name,
+        "gpus_per_node": 8,
+        "islands": [{"name": n, "total_gpus": t, "healthy_gpus": h} for n, (t, h) in islands.items()],
+        "policy": {**CLOCKS, **policy},
+        "quotas": list(quotas),
+    }
+
+
+def worked_case(name: str, **policy: Any) -> dict[str, Any]:
+    """DESIGN.md, "A worked case": 345 -> 306."""
+    return cluster(name, {"main": (361, 319)}, [team("research", 345, busy=310)], **policy)
+
+
+class Sql(ForeignTool):
+    """Somebody at the ledger's database with nothing but SQL."""
+
+    def row(self, table: str, **key: str) -> dict[str, Any]:
+        """The only row of a table with these values, by column."""
+        where = " AND ".join(f"{column} = ?" for column in key)
+        cursor = self._execute(f"SELECT * FROM {table} WHERE {where}", *key.values())
+        names = [column[0] for column in cursor.description]
+        (found,) = cursor.fetchall()
+        return dict(zip(names, found, strict=True))
+
+    def dump(self, cluster: str) -> list[tuple[Any, ...]]:
+        """The cluster's quota rows, every column."""
+        return self.rows("SELECT * FROM quotas WHERE cluster = ? ORDER BY team", cluster)
+
+    def mode(self, cluster: str) -> str:
+        """The one mode that all quotas of the cluster are in."""
+        (found,) = set(self.modes(cluster).values())
+        return found
+
+    def effects(self, rollout: str) -> list[str]:
+        """What landed, in the order of its fences, which are 1, 2, 3 and so on without a gap."""
+        rows = self.rows("SELECT counter, kind FROM receipts WHERE rollout = ? ORDER BY counter", rollout)
+        assert [counter for counter, _ in rows] == list(range(1, len(rows) + 1))
+        times = [at for (at,) in self.rows("SELECT at FROM receipts WHERE rollout = ? ORDER BY counter", rollout)]
+        assert times == sorted(times), "a later fence landed earlier"
+        return [kind for _, kind in rows]
+
+    def receipt(self, rollout: str, counter: int) -> dict[str, Any]:
+        text = self.one("SELECT receipt FROM receipts WHERE rollout = ? AND counter = ?", rollout, counter)
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def archive(self, cluster: str) -> list[dict[str, Any]]:
+        rows = self.rows("SELECT entry FROM audit WHERE cluster = ? ORDER BY seq", cluster)
+        return [json.loads(entry) for (entry,) in rows]
+
+    def refusals(self, cluster: str) -> list[str]:
+        """What the archive says was asked and not done, by whom."""
+        return [f"{e['actor']}: {e['text']}" for e in self.archive(cluster) if e["refused"]]
+
+    def transitions(self, cluster: str) -> list[str]:
+        return [e["data"]["after"] for e in self.archive(cluster) if e["kind"] == "transition"]
+
+    def broken_links(self, cluster: str) -> list[str]:
+        """Where the cluster's hash chain does not hold; [] when it is whole."""
+        rows = self.rows(
+            "SELECT seq, previous_hash, hash, entry FROM audit WHERE cluster = ? ORDER BY seq", cluster
+        )
+        chain = [
+            ChainedEntry(seq=seq, previous_hash=previous, hash=own, entry=AuditEntry.model_validate_json(entry))
+            for seq, previous, own, entry in rows
+        ]
+        assert chain, "nothing is archived"
+        head = self.row("audit_heads", cluster=cluster)
+        return broken_links(chain, ChainHead(cluster=cluster, length=head["length"], hash=head["hash"]))
+
+
+async def eventually(true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    """It has become true. Fails with what it waited for."""
+    ends = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < ends, f"not within {seconds:g} s: {what}"
+        await asyncio.sleep(0.03)
+
+
+class World:
+    """Everything one story needs. `home` holds what is not in the ledger: notices.jsonl."""
+
+    def __init__(self, client: Client, sql: Sql, home: Path) -> None:
+        self.client = client
+        self.sql = sql
+        self.home = home
+        self.launched: set[str] = set()
+
+    def person(self, name: str) -> Backstop:
+        """Somebody at the client's door."""
+        address = self.client.service_client.config.target_host
+        options = {"target_host": address, "namespace": self.client.namespace}
+        return Backstop(self.client, name, Target(options=options, embedded=True))
+
+    @property
+    def tpm(self) -> Backstop:
+        return self.person("tpm")
+
+    def handle(self, cluster: str) -> WorkflowHandle[Any, Any]:
+        return self.client.get_workflow_handle(rollout_workflow_id(cluster))
+
+    # --- what people do -------------------------------------------------------------------------
+
+    async def fleet(self, *clusters: dict[str, Any], teams: Iterable[dict[str, Any]] = ()) -> None:
+        document = {"clusters": list(clusters), "teams": list(teams)}
+        await self.tpm.import_fleet(Fleet.model_validate(document))
+
+    async def healthy(self, cluster: str, **islands: tuple[int, int]) -> None:
+        """The health source reports (total, healthy) by island."""
+        sample = HealthSample(
+            cluster=cluster,
+            at=datetime.now(UTC),
+            islands=tuple(Island(name=n, total_gpus=t, healthy_gpus=h) for n, (t, h) in islands.items()),
+        )
+        assert await self.person("exporter").add_health([sample]) == len(islands)
+
+    async def launch(self, cluster: str, rollout: str = "", **more: Any) -> LaunchAnswer:
+        request = LaunchRequest(
+            cluster=cluster, rollout=rollout or f"{cluster}/1", owner="tpm", reason="a story", **more
+        )
+        self.launched.add(cluster)
+        return await self.tpm.launch(request)
+
+    async def say(self, cluster: str, command: Command, actor: str = "tpm", **fields: str) -> CommandAnswer:
+        """One command of one person, with a reason."""
+        request = CommandRequest(actor=actor, **{"reason": "as the story goes", **fields})
+        return await self.person(actor).command(cluster, command, request)
+
+    async def approve(self, cluster: str) -> str:
+        """The plan that stands is approved; answers its hash."""
+        plan = (await self.status(cluster)).plan_hash
+        assert plan is not None
+        await self.say(cluster, Command.APPROVE, plan_hash=plan)
+        return plan
+
+    async def start(self, cluster: str, rollout: str = "", **more: Any) -> LaunchAnswer:
+        """Launched and approved."""
+        answer = await self.launch(cluster, rollout, **more)
+        await self.approve(cluster)
+        return answer
+
+    # --- what people see ------------------------------------------------------------------------
+
+    async def status(self, cluster: str) -> RolloutStatus:
+        return await self.tpm.status(cluster)
+
+    async def until(
+        self, cluster: str, reached: Stage | Callable[[RolloutStatus], bool], seconds: float = PATIENCE
+    ) -> RolloutStatus:
+        """The status once it is so. Fails, with where the rollout is instead, when it takes too long."""
+        ends = time.monotonic() + seconds
+        while True:
+            status = await self.status(cluster)
+            if status.stage is reached or (callable(reached) and reached(status)):
+                return status
+            assert time.monotonic() < ends, f"{cluster} is {status.stage}: {status.model_dump_json(indent=1)}"
+            await asyncio.sleep(0.03)
+
+    async def ended(self, cluster: str) -> dict[str, Any]:
+        """How the rollout's workflow ended; the archive is complete then."""
+        found: dict[str, Any] = await asyncio.wait_for(self.handle(cluster).result(), PATIENCE)
+        return found
+
+    async def archived(self, cluster: str) -> None:
+        """What has happened so far stands in the archive."""
+        status = await self.status(cluster)
+        await eventually(
+            lambda: bool(self.sql.transitions(cluster)) and self.sql.transitions(cluster)[-1] == status.stage,
+            f"{status.stage} in the archive of {cluster}",
+        )
+
+    def notices(self, cluster: str) -> list[tuple[str, str]]:
+        """(kind, audience) of every notice of a cluster, in order."""
+        lines = (self.home / "notices.jsonl").read_text().splitlines()
+        found = [json.loads(line)["notice"] for line in lines]
+        return [(n["kind"], n["audience"]) for n in found if n["cluster"] == cluster]
+
+
+async def connected(address: str) -> Client:
+    return await Client.connect(address, namespace=NAMESPACE, data_converter=pydantic_data_converter)
+
+
+@asynccontextmanager
+async def world_of(client: Client, ledger_url: str, home: Path) -> AsyncIterator[World]:
+    """A worker serves this ledger, the watch runs; afterwards nothing of the story is left on the server."""
+    sql = Sql(ledger_url)
+    world = World(client, sql, home)
+    notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None)
+    with contextlib.closing(sql), Ledger(ledger_url) as ledger, ThreadPoolExecutor(16) as executor:
+        async with make_worker(client, ledger, notify, executor, TASK_QUEUE):
+            await ensure_watch(client, TASK_QUEUE, WATCH_SECONDS)
+            try:
+                yield world
+            finally:
+                await _silence(client, [WATCH_ID, *map(rollout_workflow_id, sorted(world.launched))])
+
+
+async def _silence(client: Client, ids: Iterable[str]) -> None:
+    """None of these runs any more."""
+    for workflow_id in ids:
+        with contextlib.suppress(RPCError):  # it had ended
+            await client.get_workflow_handle(workflow_id).terminate("the story is over")

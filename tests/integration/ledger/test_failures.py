@@ -1,0 +1,160 @@
+"""A database that does not answer is Unavailable, in a sentence that gives nothing away."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import exc
+
+from activities.adapters.ledger import Ledger, upgrade
+from activities.adapters.ledger_db import translated
+from models.effects import EffectKind
+from models.errors import BadInput, Refusal, Unavailable
+from tests.integration.ledger.world import (
+    NOW,
+    ForeignTool,
+    effect,
+    fleet,
+    import_fleet,
+    land,
+    open_rollout,
+    values,
+)
+
+SHORT = timedelta(milliseconds=100)
+CHANGE = effect(EffectKind.SET_SOFT, 1, writes=values(("a", 100, 90)))
+
+
+def assert_gives_nothing_away(sentence: str) -> None:
+    for word in ("SELECT", "UPDATE", "INSERT", "hunter2", "postgresql://", "sqlite:", "/"):
+        assert word not in sentence
+
+
+def test_a_locked_ledger_is_unavailable_and_the_retry_lands_once(ledger_url: str, tool: ForeignTool) -> None:
+    with Ledger(ledger_url, now=lambda: NOW, patience=SHORT) as ledger:
+        import_fleet(ledger, fleet())
+        open_rollout(ledger)
+        if tool.postgresql:
+            tool.run("BEGIN")
+            tool.run("UPDATE clusters SET gpu_model = 'B200' WHERE name = 'alpha'")
+        else:
+            tool.run("BEGIN IMMEDIATE")
+        for _ in range(2):
+            with pytest.raises(Unavailable) as unavailable:
+                ledger.quotas.apply(CHANGE)
+            assert_gives_nothing_away(unavailable.value.message)
+        assert ledger.quotas.read("alpha").values["a"] == 100  # readers go on
+        tool.run("ROLLBACK")
+        land(ledger, EffectKind.SET_SOFT, 1, writes=CHANGE.writes)
+    assert tool.gpus()["a"] == 90
+    assert tool.one("SELECT count(*) FROM receipts") == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:hunter2@127.0.0.1:1/d?connect_timeout=2",
+        "postgresql://u:hunter2@/d?host=/nowhere",
+        "sqlite:////nowhere/at/all/ledger.db",
+    ],
+)
+def test_a_ledger_that_cannot_be_reached_is_unavailable(url: str) -> None:
+    with Ledger(url, patience=SHORT) as ledger:
+        for call in (lambda: ledger.quotas.read("alpha"), lambda: ledger.quotas.apply(CHANGE), lambda: upgrade(url)):
+            with pytest.raises(Unavailable) as unavailable:
+                call()
+            assert_gives_nothing_away(unavailable.value.message)
+
+
+def test_a_lost_connection_is_unavailable_and_the_next_call_connects_again(postgres_ledger_url: str) -> None:
+    tool = ForeignTool(postgres_ledger_url)
+    with Ledger(postgres_ledger_url, now=lambda: NOW) as ledger:
+        import_fleet(ledger, fleet())
+        open_rollout(ledger)
+        tool.run("BEGIN")
+        tool.run("UPDATE clusters SET gpu_model = 'B200' WHERE name = 'alpha'")
+        found: list[BaseException] = []
+
+        def apply() -> None:
+            try:
+                ledger.quotas.apply(CHANGE)
+            except Unavailable as error:
+                found.append(error)
+
+        waiting = threading.Thread(target=apply)
+        waiting.start()
+        victims = 0
+        while not victims:  # until it waits for the row
+            time.sleep(0.01)
+            victims = len(
+                tool.rows(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+                )
+            )
+        waiting.join(10)
+        (error,) = found
+        assert_gives_nothing_away(str(error))
+        tool.run("ROLLBACK")
+        land(ledger, EffectKind.SET_SOFT, 1, writes=CHANGE.writes)
+    assert tool.gpus()["a"] == 90
+    tool.close()
+
+
+def test_a_server_that_forgot_idle_connections_is_not_noticed(postgres_ledger_url: str) -> None:
+    tool = ForeignTool(postgres_ledger_url)
+    with Ledger(postgres_ledger_url) as ledger:
+        assert ledger.registry.open_clusters() == {}
+        tool.run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        assert ledger.registry.open_clusters() == {}
+    tool.close()
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        psycopg.errors.SerializationFailure("could not serialize access: SELECT 1"),
+        psycopg.errors.DeadlockDetected("deadlock detected"),
+        psycopg.errors.AdminShutdown("terminating connection"),
+        psycopg.OperationalError("connection failed: password hunter2"),
+        psycopg.InterfaceError("the connection is closed"),
+        sqlite3.OperationalError("database is locked"),
+        sqlite3.OperationalError("disk I/O error"),
+    ],
+    ids=lambda cause: type(cause).__name__,
+)
+def test_what_may_pass_is_unavailable(cause: Exception) -> None:
+    wrapper = exc.InterfaceError if isinstance(cause, psycopg.InterfaceError) else exc.OperationalError
+    with pytest.raises(Unavailable) as unavailable, translated():
+        raise wrapper("SELECT secret FROM quotas", {"password": "hunter2"}, cause)
+    assert_gives_nothing_away(unavailable.value.message)
+    assert unavailable.value.__cause__ is None
+    assert unavailable.value.__suppress_context__
+
+
+def test_a_value_that_the_database_refuses_is_bad_input(ledger: Ledger) -> None:
+    with pytest.raises(BadInput, match="quotas_counts"):
+        ledger.quotas.foreign_write("alpha", "a", -1, "somebody")
+
+
+def test_our_own_bugs_are_not_dressed_up() -> None:
+    bug = psycopg.errors.SyntaxError("syntax error")
+    with pytest.raises(exc.ProgrammingError), translated():
+        raise exc.ProgrammingError("SELEC", {}, bug)
+
+
+def test_a_ledger_of_an_older_backstop_says_what_to_run(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE clusters (name TEXT)")
+    with Ledger(f"sqlite:///{path}") as ledger, pytest.raises(Refusal, match="run its migrations"):
+        ledger.quotas.read("alpha")

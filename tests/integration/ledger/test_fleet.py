@@ -1,0 +1,276 @@
+"""Importing a fleet file, and showing it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from activities.adapters.ledger import Ledger
+from activities.ports import CalendarPort, FleetPort, HealthPort, QuotaPort, RegistryPort, UsagePort
+from models.effects import EffectKind
+from models.errors import BadInput, Refusal
+from models.fleet import Fleet, Team
+from tests.integration.ledger.world import (
+    CLUSTER,
+    LEAF_SUM,
+    NOW,
+    ForeignTool,
+    fleet,
+    import_fleet,
+    land,
+    minutes,
+    open_rollout,
+    reserve,
+    set_soft,
+    twice,
+)
+
+
+def everything(tool: ForeignTool) -> dict[str, list[tuple[Any, ...]]]:
+    """All that an import may write but its samples."""
+    return {
+        table: tool.rows(f"SELECT * FROM {table} ORDER BY 1, 2")
+        for table in ("clusters", "islands", "quotas", "fleet", "windows", "contacts")
+    }
+
+
+def shown(ledger: Ledger) -> dict[str, Any]:
+    return {spec.name: spec for spec, _ in ledger.fleet.clusters("", 100)}
+
+
+def test_the_parts_implement_the_ports(ledger: Ledger) -> None:
+    """mypy reads this."""
+    quotas: QuotaPort = ledger.quotas
+    health: HealthPort = ledger.health
+    usage: UsagePort = ledger.usage
+    calendar: CalendarPort = ledger.calendar
+    registry: RegistryPort = ledger.registry
+    parts: FleetPort = ledger.fleet
+    assert all((quotas, health, usage, calendar, registry, parts))
+
+
+def test_an_imported_fleet_stands_in_the_ledger(empty_ledger: Ledger, tool: ForeignTool) -> None:
+    counts = import_fleet(empty_ledger, fleet())
+    assert counts == {"clusters": 2, "quotas": 7, "changed": 7, "removed": 0}
+    assert tool.quotas() == [
+        ("a", 100, "hard", "X", "", 0, None),
+        ("b", 120, "hard", None, "64", 10, None),
+        ("c", 80, "hard", "X", "", 0, None),
+        ("org", 60, "hard", None, "", 0, None),
+        ("org-1", 30, "hard", None, "", 0, "org"),
+        ("org-2", 30, "hard", None, "", 0, "org"),
+    ]
+    assert tool.rows("SELECT name, total_gpus FROM islands WHERE cluster = 'alpha'") == [("X", 200), ("Y", 200)]
+    assert tool.rows("SELECT team, position, address FROM contacts ORDER BY position") == [
+        ("a", 0, "log:"),
+        ("a", 1, "mailto:a@example.org"),
+    ]
+    assert json.loads(tool.one("SELECT policy FROM clusters WHERE name = 'alpha'")) == {"buffer": {"ramp": [0.05, 0.1]}}
+    assert tool.rows("SELECT team, scheduled_gpus, idle_gpus FROM usage_samples ORDER BY team") == [
+        ("a", 90, 10),
+        ("b", 120, 0),
+    ]
+    assert tool.rows("SELECT island, healthy_gpus, block_gpus, source FROM health_samples ORDER BY island") == [
+        ("X", 180, 160, "tpm"),
+        ("Y", 190, None, "tpm"),
+        ("Z", 64, None, "tpm"),
+    ]
+    assert tool.rows("SELECT import_id, actor FROM imports") == [("first", "tpm")]
+    assert tool.rows("SELECT part FROM import_parts") == []
+
+
+def test_what_was_imported_is_shown_again(ledger: Ledger) -> None:
+    given = Fleet.model_validate(fleet())
+    assert twice(lambda: shown(ledger)) == {c.name: c for c in given.clusters}
+    assert ledger.fleet.teams() == (Team(name="a", contacts=("log:", "mailto:a@example.org")), Team(name="b"))
+
+
+def test_the_identical_file_again_moves_nothing(ledger: Ledger, tool: ForeignTool) -> None:
+    before = everything(tool)
+    counts = import_fleet(ledger, fleet(), "second", NOW + minutes(5))
+    assert counts == {"clusters": 2, "quotas": 7, "changed": 0, "removed": 0}
+    assert everything(tool) | {"windows": []} == before | {"windows": []}
+    assert ledger.health.read([CLUSTER])[CLUSTER].at == NOW + minutes(5)
+
+
+def test_committing_again_answers_the_stored_result(ledger: Ledger, tool: ForeignTool) -> None:
+    tool.set("a", 1)
+    before = everything(tool)
+    later = NOW + timedelta(days=30)
+    assert ledger.fleet.commit_import("first", 2, "tpm", later)["changed"] == 7
+    assert ledger.fleet.commit_import("first", 99, "else", later)["changed"] == 7
+    assert everything(tool) == before
+
+
+def test_a_changed_file_writes_what_differs(ledger: Ledger, tool: ForeignTool) -> None:
+    document = fleet(a=90)
+    alpha = document["clusters"][0]
+    alpha["quotas"] = [q for q in alpha["quotas"] if q["team"] != "c"] + [{"team": "new", "gpus": 5}]
+    alpha["islands"][1] |= {"total_gpus": 240}
+    alpha["gpus_per_node"] = 4
+    document["clusters"] = [alpha]
+    document["teams"] = [{"name": "a", "contacts": ["log:"]}]
+    del document["policy"]
+    before = tool.generation()
+    beta = tool.quotas("beta")
+    assert import_fleet(ledger, document, "second") == {"clusters": 1, "quotas": 6, "changed": 2, "removed": 1}
+    assert tool.gpus() == {"a": 90, "b": 120, "org": 60, "org-1": 30, "org-2": 30, "new": 5}
+    assert tool.generation() == before + 4  # one lowered, one gone, one come, one island's total
+    assert tool.quotas("beta") == beta  # not named, so it stays
+    assert ledger.registry.facts(CLUSTER).gpus_per_node == 4
+    assert ledger.registry.facts(CLUSTER).policy.notice == timedelta(days=1)  # no policy in the file
+    assert ledger.fleet.teams()[0] == Team(name="a", contacts=("log:",))
+
+
+def test_an_imports_changes_of_quotas_are_foreign_writes(ledger: Ledger, tool: ForeignTool) -> None:
+    open_rollout(ledger)
+    set_soft(ledger, 1, ("b", 120, 100))
+    land(ledger, EffectKind.HARDEN, 2)
+    before = tool.generation()
+    import_fleet(ledger, fleet(b=110), "second")
+    assert tool.generation() == before + 1
+    assert tool.one("SELECT written_by FROM quotas WHERE team = 'b'") == "r-1#2"
+
+
+def test_an_import_that_takes_freed_capacity_is_refused_whole(ledger: Ledger, tool: ForeignTool) -> None:
+    open_rollout(ledger)
+    set_soft(ledger, 1, ("b", 120, 100))
+    reserve(ledger, 2, LEAF_SUM - 20)
+    before = everything(tool)
+    samples = tool.one("SELECT count(*) FROM health_samples")
+    document = fleet()  # as it was before the rollout: b back up to 120
+    document["clusters"][1]["quotas"][0]["gpus"] = 1
+    document["teams"] = []
+    document["policy"] = {}
+    for _ in range(2):
+        with pytest.raises(Refusal, match=r"team b of cluster alpha cannot rise to 120 .* rollout r-1 reserves"):
+            import_fleet(ledger, document, "second")
+    assert everything(tool) == before
+    assert tool.one("SELECT count(*) FROM health_samples") == samples
+    assert tool.one("SELECT count(*) FROM imports") == 1
+
+
+def test_an_import_may_move_capacity_inside_the_limit(ledger: Ledger, tool: ForeignTool) -> None:
+    open_rollout(ledger)
+    reserve(ledger, 1, LEAF_SUM)
+    document = fleet(a=110, b=100)  # a comes first in the file and needs what b gives up
+    document["clusters"][0]["quotas"].append({"team": "new", "gpus": 10})
+    import_fleet(ledger, document, "second")
+    assert (tool.gpus()["a"], tool.gpus()["b"], tool.gpus()["new"]) == (110, 100, 10)
+
+
+def test_a_tree_may_be_rebuilt_by_an_import(ledger: Ledger, tool: ForeignTool) -> None:
+    document = fleet()
+    document["clusters"][0]["quotas"] = [
+        {"team": "org-1", "gpus": 60},
+        {"team": "org", "gpus": 60, "parent": "org-1"},
+    ]
+    import_fleet(ledger, document, "second")
+    assert tool.rows("SELECT team, parent FROM quotas WHERE cluster = 'alpha' ORDER BY team") == [
+        ("org", "org-1"),
+        ("org-1", None),
+    ]
+
+
+def test_windows_are_those_of_the_last_file(ledger: Ledger, tool: ForeignTool) -> None:
+    document = fleet()
+    (window,) = document["clusters"][0]["windows"]
+    document["clusters"][0]["windows"] = [window | {"reason": "power"}, window | {"kind": "sev"}]
+    before = tool.generation()
+    import_fleet(ledger, document, "second")
+    assert [w.reason for w in ledger.calendar.windows(CLUSTER)] == ["power", "switches"]
+    assert tool.generation() == before
+
+
+def bad(change: Callable[[dict[str, Any]], object]) -> bytes:
+    document = fleet()
+    change(document)
+    return zlib.compress(json.dumps(document).encode())
+
+
+BAD_DOCUMENTS = {
+    "not zlib": (b"hello", "not one zlib-compressed document"),
+    "cut short": (zlib.compress(b"{}")[:-3], "cut short"),
+    "not JSON": (zlib.compress(b"hello"), "Invalid JSON"),
+    "negative": (
+        bad(lambda d: d["clusters"][0]["quotas"][0].update(gpus=-1)),
+        r"clusters\.0\.quotas\.0\.gpus: .*greater than or equal to 0 \(given: -1\)",
+    ),
+    "unknown field": (bad(lambda d: d.update(cluster=[])), "cluster: Extra inputs"),
+    "idle above scheduled": (
+        bad(lambda d: d["clusters"][0]["quotas"][0].update(idle_gpus=91)),
+        r"idle_gpus is 91, above scheduled_gpus 90 \(team a\)",
+    ),
+    "a policy that is none": (
+        bad(lambda d: d["clusters"][1].update(policy={"notise": "1d"})),
+        "policy of cluster beta: notise: Extra inputs",
+    ),
+    "an island with a comma": (
+        bad(lambda d: d["clusters"][1]["islands"][0].update(name="Z,Y")),
+        "island 'Z,Y' of cluster beta has a comma",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD_DOCUMENTS)
+def test_bad_documents_are_refused_whole(what: str, ledger: Ledger, tool: ForeignTool) -> None:
+    payload, sentence = BAD_DOCUMENTS[what]
+    before = everything(tool)
+    ledger.fleet.stage_import("second", 0, payload)
+    for _ in range(2):
+        with pytest.raises(BadInput, match=sentence):
+            ledger.fleet.commit_import("second", 1, "tpm", NOW)
+    assert everything(tool) == before
+
+
+@pytest.mark.parametrize("parts", [1, 3, 0])
+def test_an_import_with_another_number_of_parts_is_refused(parts: int, ledger: Ledger) -> None:
+    for part in range(2):
+        ledger.fleet.stage_import("second", part, b"x")
+    with pytest.raises(BadInput, match=rf"should have {parts} parts, and parts \[0, 1\] were staged"):
+        ledger.fleet.commit_import("second", parts, "tpm", NOW)
+
+
+def test_a_part_that_comes_again_replaces_the_first(empty_ledger: Ledger) -> None:
+    empty_ledger.fleet.stage_import("first", 0, b"nonsense")
+    assert import_fleet(empty_ledger, fleet())["clusters"] == 2
+
+
+def test_parts_that_nobody_commits_are_forgotten_after_a_day(ledger_url: str, tool: ForeignTool) -> None:
+    times = iter((NOW, NOW + timedelta(hours=23), NOW + timedelta(hours=25)))
+    with Ledger(ledger_url, now=lambda: next(times)) as ledger:
+        for import_id in ("old", "young", "new"):
+            ledger.fleet.stage_import(import_id, 1, b"x")
+    assert tool.rows("SELECT import_id FROM import_parts ORDER BY 1") == [("new",), ("young",)]
+
+
+def test_clusters_are_shown_in_pages_with_their_open_rollouts(ledger: Ledger) -> None:
+    open_rollout(ledger, "r-beta", cluster="beta")
+    ((first, nothing),) = ledger.fleet.clusters("", 1)
+    ((second, rollout),) = ledger.fleet.clusters(first.name, 5)
+    assert (first.name, nothing, second.name) == (CLUSTER, None, "beta")
+    assert rollout is not None
+    assert (rollout.rollout, rollout.stage) == ("r-beta", "planned")
+    assert ledger.fleet.clusters("beta", 5) == ()
+
+
+def test_present_values_and_latest_health_are_shown(ledger: Ledger, tool: ForeignTool) -> None:
+    tool.set("b", 30)  # below its block of 64
+    tool.run("UPDATE health_samples SET total_gpus = 300, healthy_gpus = 250 WHERE island = 'X'")
+    tool.run("DELETE FROM health_samples WHERE island = 'Y'")
+    alpha = shown(ledger)[CLUSTER]
+    by_team = {q.team: q for q in alpha.quotas}
+    assert (by_team["b"].gpus, by_team["b"].protected_blocks) == (30, ())
+    assert [(i.total_gpus, i.healthy_gpus) for i in alpha.islands] == [(200, 200), (200, 0)]
+
+
+def test_a_cluster_that_others_left_senseless_is_named(ledger: Ledger, tool: ForeignTool) -> None:
+    tool.run("UPDATE quotas SET islands = 'nowhere' WHERE team = 'c'")
+    with pytest.raises(Refusal, match=r"cluster alpha in the ledger does not make sense: .*'nowhere'"):
+        ledger.fleet.clusters("", 10)
+    assert ledger.quotas.read(CLUSTER).values["c"] == 80

@@ -1,0 +1,257 @@
+"""Backstop's own book: who is open where, who may adopt whom, and how much may move in an hour."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from fractions import Fraction
+from functools import partial
+
+import pytest
+
+from activities.adapters.ledger import Ledger
+from activities.ports import OpenRollout
+from models.effects import EffectKind, Fence
+from models.errors import BlastRadius, Conflict, Refusal
+from models.policy import Ramp
+from tests.integration.ledger.world import (
+    CLUSTER,
+    NOW,
+    ForeignTool,
+    baseline,
+    effect,
+    land,
+    minutes,
+    open_rollout,
+    opening,
+    reserve,
+    set_soft,
+    twice,
+    values,
+)
+
+
+def rollouts(tool: ForeignTool) -> dict[str, tuple[str, bool, str | None, str | None]]:
+    rows = tool.rows("SELECT id, stage, ended_at IS NOT NULL, superseded_by, adopted_from FROM rollouts")
+    return {i: (stage, bool(ended), superseded, adopted) for i, stage, ended, superseded, adopted in rows}
+
+
+def open_one(tool: ForeignTool, cluster: str = CLUSTER) -> str | None:
+    found: str | None = tool.one("SELECT open_rollout FROM clusters WHERE name = ?", cluster)
+    return found
+
+
+def test_facts_lay_the_clusters_policy_over_the_fleets(ledger: Ledger) -> None:
+    facts = twice(lambda: ledger.registry.facts(CLUSTER))
+    assert facts.policy.buffer == Ramp(ramp=(Fraction(1, 20), Fraction(1, 10)))
+    assert facts.policy.notice == timedelta(days=1)
+    assert ledger.registry.facts("beta").policy.buffer == Fraction(15, 100)
+    assert (facts.gpu_model, facts.gpus_per_node, facts.completed_rollouts) == ("H100", 8, 0)
+    assert facts.contacts["a"] == ("log:", "mailto:a@example.org")
+    assert facts.contacts["c"] == ()
+    with pytest.raises(Refusal, match="no cluster 'gamma'"):
+        ledger.registry.facts("gamma")
+
+
+def test_an_opened_rollout_is_in_the_book_with_its_baseline(ledger: Ledger, tool: ForeignTool) -> None:
+    planned = opening(ledger)
+    opened = twice(lambda: ledger.registry.open_rollout(planned, adopt=False))
+    assert opened == planned
+    assert open_one(tool) == "r-1"
+    stored = json.loads(tool.one("SELECT baseline FROM rollouts"))
+    assert {q["team"]: q["gpus"] for q in stored["quotas"]} == tool.gpus()
+    assert ledger.registry.open_clusters() == {CLUSTER: ("planned", False)}
+
+
+def test_opening_in_an_unknown_cluster_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(Refusal, match="no cluster 'gamma'"):
+        ledger.registry.open_rollout(opening(ledger).model_copy(update={"cluster": "gamma"}), adopt=False)
+
+
+def test_one_id_opens_in_one_cluster_only(ledger: Ledger) -> None:
+    open_rollout(ledger)
+    with pytest.raises(Refusal, match="belongs to cluster alpha"):
+        ledger.registry.open_rollout(opening(ledger, "r-1", "beta"), adopt=False)
+
+
+def test_opening_again_after_effects_changes_nothing(ledger: Ledger, tool: ForeignTool) -> None:
+    planned = opening(ledger)
+    ledger.registry.open_rollout(planned, adopt=False)
+    set_soft(ledger, 3, ("a", 100, 90))
+    ledger.registry.note_stage("r-1", "buffered", ended=False, completed=False)
+    later = planned.model_copy(update={"baseline": baseline(ledger), "opened_at": NOW + minutes(9)})
+    again = twice(lambda: ledger.registry.open_rollout(later, adopt=True))
+    assert again == planned.model_copy(update={"stage": "buffered", "last_counter": 3})
+    assert tool.one("SELECT last_counter FROM clusters WHERE name = ?", CLUSTER) == 3
+
+
+def test_a_lost_rollout_without_effects_is_replaced_quietly(ledger: Ledger, tool: ForeignTool) -> None:
+    open_rollout(ledger)
+    ledger.registry.reserve_moves(Fence(rollout="r-1", counter=1), CLUSTER, 10, 512, NOW)
+    opened = open_rollout(ledger, "r-2")
+    assert opened.adopted_from == ""
+    assert open_one(tool) == "r-2"
+    assert rollouts(tool) == {"r-1": ("planned", True, "r-2", None), "r-2": ("planned", False, None, None)}
+    with pytest.raises(Conflict):
+        ledger.quotas.apply(effect(EffectKind.SET_SOFT, 1, writes=values(("a", 100, 90))))
+
+
+def with_effects(ledger: Ledger) -> OpenRollout:
+    opened = open_rollout(ledger)
+    set_soft(ledger, 1, ("a", 100, 90))
+    return opened
+
+
+def test_effects_of_a_lost_rollout_are_not_ignored(ledger: Ledger, tool: ForeignTool) -> None:
+    with_effects(ledger)
+    for _ in range(2):
+        with pytest.raises(Refusal, match=r"still has effects of rollout r-1 \(planned, opened by tpm\)"):
+            ledger.registry.open_rollout(opening(ledger, "r-2"), adopt=False)
+    assert open_one(tool) == "r-1"
+    assert list(rollouts(tool)) == ["r-1"]
+
+
+def test_adopting_gives_the_lost_rollouts_baseline_and_kills_its_fences(ledger: Ledger, tool: ForeignTool) -> None:
+    lost = with_effects(ledger)
+    successor = opening(ledger, "r-2")  # its own baseline would have a at 90
+    adopted = twice(lambda: ledger.registry.open_rollout(successor, adopt=True))
+    assert adopted.baseline == lost.baseline != successor.baseline
+    assert adopted.adopted_from == "r-1"
+    assert adopted.last_counter == 0
+    assert rollouts(tool) == {"r-1": ("planned", True, "r-2", None), "r-2": ("planned", False, None, "r-1")}
+    for counter in (1, 2):  # its last fence too
+        with pytest.raises(Conflict, match="rollout r-2 is open there"):
+            ledger.quotas.apply(effect(EffectKind.RESTORE, counter, writes=values(("a", 90, 100))))
+    assert tool.gpus()["a"] == 90
+    with pytest.raises(Conflict, match="taken over by rollout r-2"):
+        ledger.registry.open_rollout(lost, adopt=True)
+    land(ledger, EffectKind.RESTORE, 1, "r-2", writes=values(("a", 90, 100)))
+    assert tool.gpus()["a"] == 100
+
+
+def test_an_adopter_that_is_lost_itself_is_adopted_in_turn(ledger: Ledger) -> None:
+    lost = with_effects(ledger)
+    ledger.registry.open_rollout(opening(ledger, "r-2"), adopt=True)
+    with pytest.raises(Refusal, match="effects of rollout r-2"):
+        ledger.registry.open_rollout(opening(ledger, "r-3"), adopt=False)
+    third = ledger.registry.open_rollout(opening(ledger, "r-3"), adopt=True)
+    assert third.baseline == lost.baseline
+    assert third.adopted_from == "r-2"
+
+
+def test_a_reservation_that_an_ended_rollout_left_is_adopted_too(ledger: Ledger, tool: ForeignTool) -> None:
+    lost = open_rollout(ledger)
+    reserve(ledger, 1, 310)
+    ledger.registry.note_stage("r-1", "aborted", ended=True, completed=False)
+    assert open_one(tool) is None
+    with pytest.raises(Refusal, match="effects of rollout r-1"):
+        ledger.registry.open_rollout(opening(ledger, "r-2"), adopt=False)
+    tool.set("b", 1)
+    adopted = ledger.registry.open_rollout(opening(ledger, "r-2"), adopt=True)
+    assert adopted.baseline == lost.baseline
+    land(ledger, EffectKind.RELEASE, 1, "r-2")
+    assert tool.one("SELECT reserve_limit FROM clusters WHERE name = ?", CLUSTER) is None
+
+
+def test_where_another_system_holds_the_quotas_the_noted_stage_tells_of_effects(ledger: Ledger) -> None:
+    open_rollout(ledger)
+    ledger.registry.note_stage("r-1", "buffered", ended=False, completed=False)
+    with pytest.raises(Refusal, match="effects of rollout r-1"):
+        ledger.registry.open_rollout(opening(ledger, "r-2"), adopt=False)
+
+
+def test_a_shadow_rollout_leaves_nothing_to_adopt(ledger: Ledger) -> None:
+    open_rollout(ledger, shadow=True)
+    ledger.registry.note_stage("r-1", "buffered", ended=False, completed=False)
+    assert ledger.registry.open_clusters() == {CLUSTER: ("buffered", True)}
+    assert open_rollout(ledger, "r-2").adopted_from == ""
+
+
+def test_an_ended_rollout_frees_its_cluster(ledger: Ledger, tool: ForeignTool) -> None:
+    with_effects(ledger)
+    twice(lambda: ledger.registry.note_stage("r-1", "closed", ended=True, completed=True))
+    assert ledger.registry.open_clusters() == {}
+    opened = open_rollout(ledger, "r-2")
+    assert opened.adopted_from == ""
+    assert opened.baseline.tree.by_team["a"].gpus == 90  # today's value
+    assert open_one(tool) == "r-2"
+
+
+def test_a_completed_rollout_moves_the_ramp_on_once(ledger: Ledger, tool: ForeignTool) -> None:
+    open_rollout(ledger)
+    for stage, ended in (("monitored", False), ("monitored", False), ("closed", True)):
+        twice(partial(ledger.registry.note_stage, "r-1", stage, ended, True))
+    assert tool.one("SELECT completed_rollouts FROM clusters WHERE name = ?", CLUSTER) == 1
+    facts = ledger.registry.facts(CLUSTER)
+    assert facts.completed_rollouts == 1
+    assert facts.policy.buffer_at(1) == Fraction(1, 10)
+
+
+def test_a_shadow_rollout_does_not_move_the_ramp_on(ledger: Ledger) -> None:
+    open_rollout(ledger, shadow=True)
+    ledger.registry.note_stage("r-1", "closed", ended=True, completed=True)
+    assert ledger.registry.facts(CLUSTER).completed_rollouts == 0
+
+
+def test_a_late_note_of_an_ended_or_adopted_rollout_does_not_touch_the_cluster(
+    ledger: Ledger, tool: ForeignTool
+) -> None:
+    with_effects(ledger)
+    ledger.registry.open_rollout(opening(ledger, "r-2"), adopt=True)
+    ledger.registry.note_stage("r-1", "stuck", ended=True, completed=True)
+    assert open_one(tool) == "r-2"
+    assert tool.one("SELECT completed_rollouts FROM clusters WHERE name = ?", CLUSTER) == 0
+    ledger.registry.note_stage("r-2", "closed", ended=True, completed=False)
+    ledger.registry.note_stage("r-2", "planned", ended=False, completed=False)
+    assert rollouts(tool)["r-2"][0] == "closed"
+    with pytest.raises(Refusal, match="no rollout 'r-9'"):
+        ledger.registry.note_stage("r-9", "planned", ended=False, completed=False)
+
+
+def test_clusters_in_a_rollback_are_known(ledger: Ledger) -> None:
+    open_rollout(ledger)
+    open_rollout(ledger, "r-beta", cluster="beta", shadow=True)
+    for rollout in ("r-1", "r-beta"):
+        ledger.registry.note_stage(rollout, "rolling_back", ended=False, completed=False)
+    assert ledger.registry.rolling_back() == {CLUSTER}
+
+
+def book(ledger: Ledger, counter: int, gpus: int, *, cluster: str = CLUSTER, after: timedelta = timedelta(0)) -> None:
+    fence = Fence(rollout=f"r-{cluster}", counter=counter)
+    twice(lambda: ledger.registry.reserve_moves(fence, cluster, gpus, 100, NOW + after))
+
+
+def moves(tool: ForeignTool) -> list[tuple[int, int]]:
+    return [(counter, gpus) for counter, gpus in tool.rows("SELECT counter, gpus FROM moves ORDER BY counter")]
+
+
+def test_moves_are_booked_once_per_fence_up_to_the_limit(ledger: Ledger, tool: ForeignTool) -> None:
+    book(ledger, 1, 60)
+    with pytest.raises(BlastRadius, match=r"moving 41 GPUs .* 101 within an hour in cluster alpha: at most 100"):
+        book(ledger, 2, 41)
+    book(ledger, 2, 40)
+    book(ledger, 3, 0)
+    assert moves(tool) == [(1, 60), (2, 40), (3, 0)]
+
+
+def test_the_limit_holds_over_the_fleet(ledger: Ledger, tool: ForeignTool) -> None:
+    book(ledger, 1, 60)
+    with pytest.raises(BlastRadius, match=r"moving 41 GPUs .* 101 within an hour in the fleet: at most 100"):
+        book(ledger, 2, 41, cluster="beta")
+    assert moves(tool) == [(1, 60)]
+
+
+def test_after_an_hour_moves_are_forgotten(ledger: Ledger) -> None:
+    book(ledger, 1, 100)
+    with pytest.raises(BlastRadius):
+        book(ledger, 2, 1, after=minutes(59))
+    book(ledger, 2, 100, after=minutes(60))
+    assert ledger.registry.open_clusters() == {}
+
+
+def test_the_counters_of_booked_moves_count_as_used(ledger: Ledger) -> None:
+    planned = opening(ledger)
+    ledger.registry.open_rollout(planned, adopt=False)
+    ledger.registry.reserve_moves(Fence(rollout="r-1", counter=7), CLUSTER, 1, 10, NOW)
+    assert ledger.registry.open_rollout(planned, adopt=False).last_counter == 7
+    set_soft(ledger, 7, ("a", 100, 99))
