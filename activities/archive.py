@@ -15,7 +15,7 @@ class ArchiveActivities:
     def __init__(self, registry: RegistryPort) -> None:
         self._registry = registry
 
-    @activity.defn(name="record")
+    @activity.defn(name="record", no_thread_cancel_exception=True)
     def record(self, request: RecordRequest) -> None:
         """The entries are archived, once per key, and the registry shows the stage."""
         with translated():

@@ -39,7 +39,7 @@ class ClusterActivities:
         self._calendar = calendar
         self._registry = registry
 
-    @activity.defn(name="open_rollout")
+    @activity.defn(name="open_rollout", no_thread_cancel_exception=True)
     def open_rollout(self, request: OpenRequest) -> Opening:
         """The rollout is open in the registry and its baseline kept. Repeating it changes nothing."""
         with translated():
@@ -69,7 +69,7 @@ class ClusterActivities:
                 modes={q.team: q.mode for q in reading.quotas},
             )
 
-    @activity.defn(name="draft_plan")
+    @activity.defn(name="draft_plan", no_thread_cancel_exception=True)
     def draft_plan(self, request: DraftRequest) -> Drafted:
         """A plan from the baseline (today's values, where none stands yet) and today's health."""
         with translated():
@@ -91,7 +91,7 @@ class ClusterActivities:
             plan = make_plan(baseline, request.policy)
             return Drafted(baseline=baseline, reading=reading, plan=plan)
 
-    @activity.defn(name="observe")
+    @activity.defn(name="observe", no_thread_cancel_exception=True)
     def observe(self, request: ObserveRequest) -> Observation:
         """One fresh look: values, generation, health, windows, and the backing of the tested values."""
         with translated():
@@ -102,7 +102,7 @@ class ClusterActivities:
             meters.cluster_gauges(seen)
             return seen
 
-    @activity.defn(name="aim_rollback")
+    @activity.defn(name="aim_rollback", no_thread_cancel_exception=True)
     def aim_rollback(self, request: AimRequest) -> BreachTarget:
         """Backed values for today's hardware. Errors: BlastRadius when too many clusters breach at once."""
         with translated():

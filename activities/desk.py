@@ -41,7 +41,7 @@ class DeskActivities:
             "doctor": self._doctor,
         }
 
-    @activity.defn(name="ledger_desk")
+    @activity.defn(name="ledger_desk", no_thread_cancel_exception=True)
     def answer(self, request: DeskRequest) -> DeskAnswer:
         """The request is carried out. Errors: those of the ports."""
         with translated():

@@ -17,7 +17,7 @@ class NoticeActivities:
         self._notify = notify
         self._registry = registry
 
-    @activity.defn(name="tell")
+    @activity.defn(name="tell", no_thread_cancel_exception=True)
     def tell(self, request: TellRequest) -> TellAnswer:
         """Every notice is tried; what failed is named, so that the rest is not sent again."""
         delivered: dict[str, tuple[Delivery, ...]] = {}
@@ -36,5 +36,4 @@ class NoticeActivities:
                 failed[notice.key] = error.message
             except BackstopError as error:
                 refused[notice.key] = error.message
-            activity.heartbeat(len(delivered))
         return TellAnswer(delivered=delivered, failed=failed, refused=refused)

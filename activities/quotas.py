@@ -16,7 +16,7 @@ class QuotaActivities:
         self._quotas = quotas
         self._registry = registry
 
-    @activity.defn(name="apply_effect")
+    @activity.defn(name="apply_effect", no_thread_cancel_exception=True)
     def apply_effect(self, request: EffectRequest) -> Receipt:
         """The effect has landed, or (in shadow) is known to have been possible.
 

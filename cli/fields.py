@@ -44,7 +44,7 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
     Fleet: {
         "clusters": Note("list", "The clusters, at least one; no name twice."),
         "policy": Note("mapping", "The policy of every cluster, but for what a cluster's own policy says.", "defaults"),
-        "teams": Note("list", "Whom to tell; a team without an entry is told through the log.", "none"),
+        "teams": Note("list", "Whom to tell, and where; everything is in the log anyway.", "none"),
         "$schema": Note(_TEXT, "Where this schema is, so that an editor checks the file. Not read.", "none"),
     },
     ClusterSpec: {
@@ -84,7 +84,9 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
     },
     Team: {
         "name": Note(_NAME, "As in quotas."),
-        "contacts": Note("list of text", "Channel addresses: log, mailto:, slack or webhook URLs.", "log"),
+        "contacts": Note(
+            "list of text", "Beside the log: e-mail addresses, Slack or webhook URLs (docs/operations.md).", "the log"
+        ),
     },
     Policy: {
         "buffer": Note(
@@ -104,7 +106,7 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
         "soak_enforced": Note(_DURATION, "Without a breach from enforced to monitored."),
         "acks": Note("word", "Whose acknowledgement enforcing waits for: none, majority or all."),
         "ack_deadline": Note(_DURATION, "How long it waits for them."),
-        "breach_after": Note(_DURATION, "A quota below its backing for longer is in breach."),
+        "breach_after": Note(_DURATION, "A quota that lacks healthy GPUs for longer is in breach."),
         "clear_after": Note(_DURATION, "Health must be good for this long before the breach timer starts anew."),
         "recover_after": Note(_DURATION, "Health must be good for this long before the next attempt."),
         "stale_after": Note(_DURATION, "Health older than this opens no gate, and then holds."),

@@ -39,12 +39,13 @@ def import_(
 
     What the file leaves out stays as it is: nothing is removed.
     """
-    from cli.answers import ImportAnswer
-    from cli.output import line, show, show_json
     from client.files import read_fleet, read_health
 
     fleet = read_fleet(file)
     samples = read_health(health, fleet.clusters) if health else ()
+
+    from cli.answers import ImportAnswer
+    from cli.output import line, show, show_json
 
     async def question(door: Backstop) -> tuple[dict[str, int], int]:
         counts = await door.import_fleet(fleet)

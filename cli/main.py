@@ -19,7 +19,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli import audit, decide, doctor, fleet, planning, processes, rollouts, schemas
-from cli.output import complain
+from cli.output import PipeClosed, complain
 from models.errors import BackstopError, BadInput, Refusal
 
 FAILED, BAD_INPUT, NOT_ALLOWED, INTERRUPTED, PIPE_CLOSED = 1, 2, 3, 130, 141
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         return _misused(error)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
+    except (PipeClosed, BrokenPipeError):
         return PIPE_CLOSED
     except Exception as error:  # a person gets a sentence, never a traceback
         complain(f"this should not have happened, and is a fault of Backstop's own: {type(error).__name__}: {error}")

@@ -62,6 +62,17 @@ def who(actor: str) -> str:
         raise BadInput("--actor is missing, and this machine does not tell a login name") from None
 
 
+def number(option: str, text: str, least: float, most: float) -> float:
+    """The number that was given. Errors: BadInput naming the option and the value."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise BadInput(f"{option} must be a number, not {text!r}") from None
+    if not least <= value <= most:
+        raise BadInput(f"{option} must be from {least:g} to {most:g}, not {text}")
+    return value
+
+
 def settings_of(buffer: str, max_tier: str, settings: list[str] | None) -> dict[str, Any]:
     """What lays over a policy. Errors: BadInput for what has no KEY=VALUE form or is given twice."""
     found: dict[str, Any] = {}

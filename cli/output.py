@@ -1,6 +1,6 @@
 """What reaches the screen or a pipe: tables, sentences, JSON. Nothing here knows what they mean.
 
-A pipe gets no colour codes, no wrapping and no cut-off cells: its console is as wide as need be. Text that
+A terminal gets Rich's tables. A pipe gets their text: no colour codes, no wrapping, no cut-off cells. Text that
 people or other systems wrote is shown with its control characters spelt out, so that it can neither break a
 row nor speak to the terminal.
 """
@@ -10,70 +10,94 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-_UNBOUNDED = 100_000
+
+class PipeClosed(Exception):
+    """Whoever read our output has left."""
 
 
-def console() -> Console:
-    """Standard output as it is now: a terminal with its width, or anything else without limits."""
-    terminal = sys.stdout.isatty()
-    return Console(
-        file=sys.stdout,
-        width=None if terminal else _UNBOUNDED,
-        force_terminal=None if terminal else False,
-        markup=False,
-        emoji=False,
-        highlight=False,
-    )
+def console(least_width: int = 0) -> Console:
+    """The terminal, or one with room for what would not fit: it breaks lines then, and cuts nothing."""
+    out = Console(file=sys.stdout, markup=False, emoji=False, highlight=False)
+    out.width = max(out.width, least_width)
+    return out
 
 
 def show(*parts: RenderableType) -> None:
     """The parts one below the other."""
-    out = console()
-    if out.is_terminal:
+    if sys.stdout.isatty():
         for part in parts:
-            # Where not even the numbers fit, the terminal breaks the lines; we would cut the numbers.
-            least = _least_width(part) if isinstance(part, Table) else 0
-            where = console()
-            where.width = max(least, out.width)
-            where.print(part)
-        return
-    with out.capture() as captured:
-        for part in parts:
-            out.print(part)
-    # A table fills its last column with spaces.
-    out.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().split("\n")[:-1]))
-    out.file.flush()
+            console(_least_width(part)).print(part)
+    else:
+        _write("".join(f"{text.rstrip()}\n" for part in parts for text in _plain(part)))
 
 
-def _least_width(part: Table) -> int:
-    """With every number and short word whole, and room for a little of each name."""
-    widths = (
-        max((Text.assemble(cell).cell_len for cell in (column.header, *column.cells)), default=0)  # type: ignore[arg-type]
-        if column.no_wrap
-        else column.min_width or 0
+def _write(text: str) -> None:
+    """All of it, at once. Errors: PipeClosed."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise PipeClosed from None
+
+
+def _plain(part: RenderableType) -> Iterator[str]:
+    """The part's lines as text, as wide as they are."""
+    if isinstance(part, Table):
+        columns = [[_text(cell) for cell in column.cells] for column in part.columns]
+        if part.show_header:
+            columns = [[_text(c.header), *cells] for c, cells in zip(part.columns, columns, strict=True)]
+        widths = [max(map(cell_len, cells)) if cells else 0 for cells in columns]
+        justify = [column.justify for column in part.columns]
+        for cells in zip(*columns, strict=True):
+            yield "  ".join(_padded(*each) for each in zip(cells, widths, justify, strict=True))
+    elif isinstance(part, Padding):
+        for text in _plain(part.renderable):
+            yield " " * part.left + text
+    else:
+        yield _text(part)
+
+
+def _text(part: RenderableType) -> str:
+    return part.plain if isinstance(part, Text) else str(part)
+
+
+def _padded(text: str, width: int, justify: str) -> str:
+    fill = " " * (width - cell_len(text))
+    return fill + text if justify == "right" else text + fill
+
+
+def _least_width(part: RenderableType) -> int:
+    """A table's with every number and short word whole, and room for a little of each name."""
+    if not isinstance(part, Table):
+        return 0
+    return sum(
+        2
+        + max(
+            column.min_width or 0,
+            *(cell_len(_text(cell)) if column.no_wrap else 0 for cell in (column.header, *column.cells)),
+        )
         for column in part.columns
     )
-    return sum(width + 2 for width in widths)
 
 
 def show_json(answer: Any) -> None:
     """One JSON document."""
-    sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    _write(json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def show_json_line(answer: Any) -> None:
-    """One JSON document in one line, at once."""
-    sys.stdout.write(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n")
-    sys.stdout.flush()
+    """One JSON document in one line."""
+    _write(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def complain(sentence: str) -> None:

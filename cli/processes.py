@@ -13,15 +13,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli.options import SET_UP, examples
+from cli.options import SET_UP, examples, number
 from models.errors import Unavailable
 
 Home = Annotated[
     str, typer.Option(metavar="DIR", help="Where state is kept. Default: BACKSTOP_HOME, else the user's state folder.")
 ]
 Trace = Annotated[bool, typer.Option("--trace", help="Print traces as they end.")]
-Port = Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Temporal's port; 0 is any free one.")]
-UiPort = Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Its UI's port; 0 is any free one.")]
+Port = Annotated[str, typer.Option(metavar="PORT", help="Temporal's port; 0 is any free one.")]
+UiPort = Annotated[str, typer.Option(metavar="PORT", help="Its UI's port; 0 is any free one.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -42,13 +42,16 @@ def add_to(app: typer.Typer) -> None:
     )(demo)
 
 
-def up(home: Home = "", port: Port = None, ui_port: UiPort = None, trace: Trace = False) -> None:
+def up(home: Home = "", port: Port = "", ui_port: UiPort = "", trace: Trace = False) -> None:
     """Run everything on this machine: Temporal with its UI, the ledger and a worker, until Ctrl-C.
 
     Started again it goes on where it was. A Temporal that TEMPORAL_ADDRESS or a profile names is used instead.
     """
-    ports = {"BACKSTOP_PORT": port, "BACKSTOP_UI_PORT": ui_port}
-    become("workers.up", (), {**_settings(home, trace), **{k: str(v) for k, v in ports.items() if v is not None}})
+    settings = _settings(home, trace)
+    for name, option, text in (("BACKSTOP_PORT", "--port", port), ("BACKSTOP_UI_PORT", "--ui-port", ui_port)):
+        if text:
+            settings[name] = f"{number(option, text, 0, 65535):.0f}"
+    become("workers.up", (), settings)
 
 
 def worker(home: Home = "", trace: Trace = False) -> None:

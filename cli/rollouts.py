@@ -21,12 +21,12 @@ from cli.options import (
     Settings,
     checked,
     examples,
+    number,
     policy_with,
     settings_of,
     who,
 )
 from cli.session import ask
-from models.errors import BadInput
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
@@ -173,7 +173,7 @@ def status(
 def watch(
     cluster: Cluster,
     once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
-    every: Annotated[float, typer.Option(metavar="SECONDS", help="How often to look.")] = 2.0,
+    every: Annotated[str, typer.Option(metavar="SECONDS", help="How often to look.")] = "2",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -183,6 +183,5 @@ def watch(
     """
     from cli.watching import follow
 
-    if not 0.1 <= every <= 3600:
-        raise BadInput(f"--every must be from 0.1 to 3600 seconds, not {every:g}")
-    ask(who(actor), lambda door: follow(door, cluster, every=every, once=once, as_json=as_json))
+    seconds = number("--every", every, 0.1, 3600)
+    ask(who(actor), lambda door: follow(door, cluster, every=seconds, once=once, as_json=as_json))

@@ -105,6 +105,7 @@ def fleet_schema() -> dict[str, Any]:
             if (default := default_of(model, name)) is not None:
                 properties[name]["default"] = default
     # Sibling keywords of $ref are allowed in this dialect: the note stays.
+    made["$defs"]["Policy"]["description"] = "Settings of one cluster, or the default of all."
     own = made["$defs"]["ClusterSpec"]["properties"]["policy"]
     made["$defs"]["ClusterSpec"]["properties"]["policy"] = {
         "$ref": "#/$defs/Policy",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -11,7 +12,7 @@ from rich.text import Text
 from cli.answers import RolloutLine
 from cli.output import clean, gpus, line, moment, row, span, table
 from models.gates import Condition
-from models.messages import RolloutStatus, TeamStatus
+from models.messages import Risk, RolloutStatus, TeamStatus, Undoing
 from models.stages import Stage
 
 _STYLES = {
@@ -47,99 +48,97 @@ def rollouts_parts(rollouts: Sequence[RolloutLine]) -> list[RenderableType]:
 
 def status_line(s: RolloutStatus) -> str:
     """One line that changes when something a person cares about does."""
-    said = [f"{s.stage}{' (shadow)' if s.shadow else ''}", f"{_health(s)}, {s.assigned_gpus} promised"]
-    said += [f"at risk: {risk.team} has {risk.backing_gpus} of {risk.quota_gpus}" for risk in s.at_risk]
+    said = [f"{s.stage}{' (shadow)' if s.shadow else ''}", _health(s)]
+    if s.stage.ended:
+        return clean("; ".join((*said, s.ended_because or "the rollout has ended")))
+    said.append(f"{s.assigned_gpus} {'to be promised' if s.stage is Stage.PLANNED else 'promised'}")
+    said += [f"{_trouble(s, risk.team)}: {_both(risk)}" for risk in s.at_risk]
     said += [f"hold: {hold.kind} by {hold.actor}, {hold.reason}" for hold in s.holds]
     if s.undoing is not None:
-        said.append(f"rollback ({s.undoing.why}): {s.undoing.reason}" + _left(s))
+        said.append(f"rollback ({s.undoing.why}): {s.undoing.reason}{_left(s.undoing)}")
     if not s.holds:
-        said += [f"waits for {_awaited(condition)}" for condition in s.waiting_for if condition.name != "holds"]
+        said += [f"waits for {_awaited(condition)}" for condition in s.waiting_for]
     if s.needs:
         said.append(f"needs: {s.needs}")
-    if s.ended_because:
-        said.append(s.ended_because)
     return clean("; ".join(said))
 
 
-def status_parts(s: RolloutStatus) -> list[RenderableType]:
-    """Everything about one rollout."""
+def status_parts(s: RolloutStatus, now: datetime | None = None) -> list[RenderableType]:
+    """Everything about one rollout. `s.at` is when the rollout last had something to do, maybe long ago."""
+    shadow = ("  shadow", "magenta") if s.shadow else ""
+    since = f" since {moment(s.entered_at)} ({span((now or datetime.now(UTC)) - s.entered_at)})"
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    for name, text in _facts(s):
+    for name, text in [*_standing(s), *([("ended", line(s.ended_because))] if s.stage.ended else _ahead(s))]:
         facts.add_row(name, text)
-    parts: list[RenderableType] = [_title(s), facts]
-    if s.teams:
-        parts += [Text(), _teams(s.teams)]
-    return parts
+    title = line((s.cluster, "bold"), "  ", (s.stage.value, _STYLES.get(s.stage, "")), shadow, since)
+    return [title, facts, *((Text(), _teams(s.teams)) if s.teams else ())]
 
 
-def _title(s: RolloutStatus) -> Text:
-    shadow = ("  shadow", "magenta") if s.shadow else ""
-    since = f" since {moment(s.entered_at)} ({span(s.at - s.entered_at)})"
-    return line((s.cluster, "bold"), "  ", (s.stage.value, _STYLES.get(s.stage, "")), shadow, since)
-
-
-def _facts(s: RolloutStatus) -> list[tuple[str, Text]]:
-    found = [("rollout", line(f"{s.rollout}, owner {s.owner}, attempt {s.attempt}{_failures(s)}"))]
+def _standing(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
+    """What is so."""
+    failures = f", {s.failures} of {s.attempts} failures" if s.failures else ""
+    yield "rollout", line(f"{s.rollout}, owner {s.owner}, attempt {s.attempt}{failures}")
     if s.plan_hash is not None:
         approved = f"approved by {s.approved_by}" if s.approved_by else "not approved"
         wave = f", wave {s.wave}" if s.wave else ""
-        found.append(("plan", line(f"{s.plan_hash}, {approved}{wave}, cuts {gpus(s.cut_gpus)}")))
-    found.append(("health", line(_health(s), "" if s.health_known else ("  not known or stale", "yellow"), _seen(s))))
-    found.append(
-        (
-            "promised",
+        yield "plan", line(f"{s.plan_hash}, {approved}{wave}, cuts {gpus(s.cut_gpus)}")
+    seen = "" if s.health_at is None else f", as of {moment(s.health_at)}"
+    yield "health", line(_health(s), seen, "" if s.health_known else ("; not known or stale", "yellow"))
+    if not s.stage.ended:
+        yield (
+            "as planned" if s.stage is Stage.PLANNED else "now",
             line(
                 f"{s.assigned_gpus} promised, {s.backed_gpus} backed, ",
                 (f"{s.phantom_gpus} phantom", "red" if s.phantom_gpus else ""),
                 f"; flex pool {s.flex_gpus}",
             ),
         )
-    )
     for risk in s.at_risk:
-        until = f"; a breach at {moment(risk.breach_at)}" if risk.breach_at else ""
-        lost = "promise withdrawn" if risk.team in s.breach_of else "at risk"
-        found.append((lost, line((f"{risk.team} has {risk.backing_gpus} healthy of {risk.quota_gpus}", "red"), until)))
+        due = f"; a breach at {moment(risk.breach_at)}" if risk.breach_at and risk.team not in s.breach_of else ""
+        yield _trouble(s, risk.team), line((_both(risk), "red"), due)
+
+
+def _ahead(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
+    """What keeps it, and what comes next."""
     for hold in s.holds:
         until = f", until {moment(hold.until)}" if hold.until else ""
-        found.append(("hold", line((f"{hold.kind} ", "yellow"), f"[{hold.id}] by {hold.actor}: {hold.reason}{until}")))
-    found += [("objection", line(f"recorded, by {hold.actor}: {hold.reason}")) for hold in s.recorded_objections]
+        yield "hold", line((f"{hold.kind} ", "yellow"), f"[{hold.id}] by {hold.actor}: {hold.reason}{until}")
+    for hold in s.recorded_objections:
+        yield "objection", line(f"recorded, by {hold.actor}: {hold.reason}")
     if s.undoing is not None:
-        found.append(("rollback", line(f"{s.undoing.why}, by {s.undoing.actor}: {s.undoing.reason}{_left(s)}")))
-        found += [("stuck on", line((text, "red"))) for text in s.undoing.stuck_on]
-    found += [
-        ("waits for", line(f"{_awaited(condition)}{f', until {moment(condition.until)}' if condition.until else ''}"))
-        for condition in s.waiting_for
-        if condition.name != "holds"
-    ]
+        yield "rollback", line(f"{s.undoing.why}, by {s.undoing.actor}: {s.undoing.reason}{_left(s.undoing)}")
+        for text in s.undoing.stuck_on:
+            yield "stuck on", line((text, "red"))
+    for condition in s.waiting_for:
+        if condition.name != "holds":  # they have their own lines
+            until = f", until {moment(condition.until)}" if condition.until else ""
+            yield "waits for", line(f"{_awaited(condition)}{until}")
     if s.next_at is not None:
-        found.append(("next look", line(moment(s.next_at))))
+        yield "next look", line(moment(s.next_at))
     if s.needs:
-        found.append(("needs", line((s.needs, "bold"))))
-    if s.ended_because:
-        found.append(("ended", line(s.ended_because)))
-    return found
+        yield "needs", line((s.needs, "bold"))
 
 
 def _awaited(condition: Condition) -> str:
     return condition.text.removeprefix("waits for ")
 
 
-def _failures(s: RolloutStatus) -> str:
-    return f", {s.failures} of {s.attempts} failures" if s.failures else ""
+def _both(risk: Risk) -> str:
+    return f"{risk.team} has {risk.backing_gpus} healthy GPUs behind a quota of {risk.quota_gpus}"
+
+
+def _trouble(s: RolloutStatus, team: str) -> str:
+    return "in breach" if team in s.breach_of else "at risk"
 
 
 def _health(s: RolloutStatus) -> str:
     return f"{'?' if s.healthy_gpus is None else s.healthy_gpus} healthy of {s.total_gpus}"
 
 
-def _seen(s: RolloutStatus) -> str:
-    return "" if s.health_at is None else f", seen {span(s.at - s.health_at)} ago"
-
-
-def _left(s: RolloutStatus) -> str:
-    return f"; left to undo: {', '.join(s.undoing.left)}" if s.undoing is not None and s.undoing.left else ""
+def _left(undoing: Undoing) -> str:
+    return f"; left to undo: {', '.join(undoing.left)}" if undoing.left else ""
 
 
 def _teams(teams: Sequence[TeamStatus]) -> Table:

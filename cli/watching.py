@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.text import Text
 
 from cli.output import console, line, show, show_json_line
 from cli.status_view import status_line, status_parts
@@ -31,50 +31,58 @@ async def follow(door: Backstop, cluster: str, *, every: float, once: bool, as_j
         else:
             show(*status_parts(seen))
         return
-    if as_json or not sys.stdout.isatty():
-        await _lines(door, seen, every, as_json)
-    else:
-        await _picture(door, seen, every)
+    try:
+        if as_json or not sys.stdout.isatty():
+            await _lines(door, seen, every, as_json)
+        else:
+            await _picture(door, seen, every)
+    except Refusal as ended:
+        if not as_json:
+            show(line(ended.message))
+
+
+async def _next(door: Backstop, cluster: str, every: float, tell: Callable[[str], None]) -> RolloutStatus:
+    """The next answer, however long a server or worker is away; `tell` hears once of each reason."""
+    told = ""
+    while True:
+        await asyncio.sleep(every)
+        try:
+            return await door.status(cluster)
+        except Refusal:
+            raise
+        except BackstopError as away:
+            if away.message != told:
+                tell(away.message)
+            told = away.message
 
 
 async def _lines(door: Backstop, seen: RolloutStatus, every: float, as_json: bool) -> None:
+    def tell(reason: str) -> None:
+        if not as_json:
+            show(line(f"no answer: {reason}"))
+
     said = ""
     while True:
         now = status_line(seen)
-        if now != said:
-            if as_json:
-                show_json_line(seen.model_dump(mode="json", by_alias=True))
-            else:
-                show(line(f"{seen.at:%H:%M:%SZ}  {now}"))
-                sys.stdout.flush()
+        if now != said and as_json:
+            show_json_line(seen.model_dump(mode="json", by_alias=True))
+        elif now != said:
+            show(line(f"{seen.at:%H:%M:%SZ}  {now}"))
         said = now
         if seen.stage.ended:
             return
-        await asyncio.sleep(every)
-        try:
-            seen = await door.status(seen.cluster)
-        except Refusal as ended:
-            show(line(ended.message))
-            return
-        except BackstopError as away:
-            if said != away.message and not as_json:
-                show(line(f"no answer: {away.message}"))
-            said = away.message
+        seen = await _next(door, seen.cluster, every, tell)
 
 
 async def _picture(door: Backstop, seen: RolloutStatus, every: float) -> None:
-    note = Text()
     with Live(console=console(), auto_refresh=False, vertical_overflow="visible") as live:
         while True:
-            live.update(Group(*status_parts(seen), note), refresh=True)
+            parts = status_parts(seen)
+            live.update(Group(*parts), refresh=True)
             if seen.stage.ended:
                 return
-            await asyncio.sleep(every)
-            try:
-                seen = await door.status(seen.cluster)
-                note = Text()
-            except Refusal as ended:
-                live.update(Group(*status_parts(seen), line(ended.message)), refresh=True)
-                return
-            except BackstopError as away:
-                note = line((f"No answer, as of {seen.at:%H:%M:%SZ}: {away.message}", "yellow"))
+
+            def tell(reason: str, parts: list[RenderableType] = parts) -> None:
+                live.update(Group(*parts, line((f"No answer: {reason}", "yellow"))), refresh=True)
+
+            seen = await _next(door, seen.cluster, every, tell)

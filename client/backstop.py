@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import uuid
 import zlib
 from collections.abc import Sequence
@@ -119,6 +120,8 @@ class Backstop:
                 120,
             )
         except WorkflowAlreadyStartedError:
+            with contextlib.suppress(WorkflowAlreadyStartedError):
+                await start.workflow_handle()  # the same error again: unread, it would be printed at exit
             raise await self._already_open(request) from None
         except (WorkflowUpdateFailedError, RPCError, TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
             raise await self._told(error) from error

@@ -17,6 +17,7 @@ from models.quota import Quota
 
 Path = tuple[str | int, ...]
 
+_LONG = 400
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxother = 120
 _SHOWN.maxlong = 40
@@ -86,7 +87,8 @@ def first_problem(error: ValidationError, data: Any, under: Path = ()) -> Proble
     """The first problem of a refused value. `data` is what was given; `under` is where it stands in its file."""
     faults = _own(error.errors(include_url=False), data)
     path, text = _told(faults[0], data)
-    return Problem((*under, *path), _joined((*under, *path), text), len(faults) - 1)
+    text = _joined((*under, *path), text)
+    return Problem((*under, *path), text if len(text) <= _LONG else f"{text[:_LONG]} and so on", len(faults) - 1)
 
 
 def _joined(path: Path, text: str) -> str:

@@ -49,7 +49,8 @@ def expected_breaches(healthy: list[int], promised: int) -> list[int]:
     Armed, it breaks when short for more than BREACH hours since the last CLEAR good ones; then it is armed
     again after RECOVER good hours in a row.
     """
-    breaks, armed, short, good = [], True, 0, 0
+    breaks: list[int] = []
+    armed, short, good = True, 0, 0
     for hour, gpus in enumerate(healthy):
         short, good = (short + 1, 0) if gpus < promised else (0 if good >= CLEAR else short, good + 1)
         if armed and short > BREACH:
@@ -91,8 +92,9 @@ def fleet_document(quotas: list[tuple[str, int]], healthy: int) -> dict[str, obj
 async def tell(story: Story, folder: Path) -> bool:
     """True when Backstop broke and rolled back exactly as often as the independent computation says."""
     quotas, series = venus_quotas(folder), healthy_by_hour(folder)[FIRST_HOUR:LAST_HOUR]
-    say(f"Quotas: {len(quotas)} virtual clusters of Helios Venus on 2020-07-31, {sum(g for _, g in quotas)} GPUs in all.")
-    say(f"Health: the share of healthy nodes of hbd-400 (InfiniteHBD), hours {FIRST_HOUR} to {LAST_HOUR} of its series,")
+    assigned = sum(gpus for _, gpus in quotas)
+    say(f"Quotas: {len(quotas)} virtual clusters of Helios Venus on 2020-07-31, {assigned} GPUs in all.")
+    say(f"Health: the share of healthy nodes of hbd-400 (InfiniteHBD), hours {FIRST_HOUR} to {LAST_HOUR} of it,")
     say(f"        of {NODES} nodes of {PER_NODE}, rounded down to whole nodes. One hour lasts {HOUR:g} s here.")
     say(f"Policy: buffer {BUFFER:.0%}, breach after {BREACH} h, clear after {CLEAR} h, recover after {RECOVER} h.")
     say("Usage is not in these sources, so every GPU of quota counts as busy.")

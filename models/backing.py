@@ -127,7 +127,8 @@ def _with_unlimited_health(snapshot: Snapshot) -> Snapshot:
 
 
 def touched(ground: Ground) -> frozenset[str]:
-    """Leaves that the present shortage can touch: some largest assignment leaves them short.
+    """Leaves that the present shortage can touch: some largest assignment leaves them short of what the
+    tree promises them.
 
     These are the quotas that share the short islands.
     """
@@ -142,7 +143,7 @@ def touched(ground: Ground) -> frozenset[str]:
         return ground.could_go_short(values) | short_blocks
     found = set(short_blocks)
     for leaf in ground.leaves:
-        one_less = {team: value - (team == leaf) for team, value in values.items()}
-        if values[leaf] and ground.reaches(one_less, placed, total):
+        # One GPU of it, ancestors alike, was promised in vain: giving it up loses nothing.
+        if ground.still_holds(ground.tree.lowered({leaf: 1}), placed, total):
             found.add(leaf)
     return frozenset(found)

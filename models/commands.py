@@ -8,8 +8,14 @@ from pydantic import Field
 
 from models.audit import AuditKind
 from models.base import Model
+from models.capacity import Island
+from models.effects import Present
+from models.gates import believed
+from models.notices import NoticeKind
 from models.plans import envelope_of
-from models.rollout import Hold, HoldKind, Order, Rollout, Why
+from models.quota import Quota
+from models.rollout import BREACH, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind, Order, Rollout, Why
+from models.snapshot import Snapshot
 from models.stages import Command, Refused, Stage, answer
 
 
@@ -55,7 +61,7 @@ def refusal(r: Rollout, command: Command, request: CommandRequest) -> str | None
         case Command.PROMOTE:
             return "already promoted: the other conditions of this gate cannot be waived" if r.waived else None
         case Command.CLOSE:
-            if (r.clocks.at_risk or r.stage is Stage.STUCK) and not request.reason.strip():
+            if (r.at_risk or r.breach_of or r.stage is Stage.STUCK) and not request.reason.strip():
                 return f"close needs a reason while {'stuck' if r.stage is Stage.STUCK else 'a quota is at risk'}"
             return None
         case Command.RETRY:
@@ -83,6 +89,8 @@ def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
     if hold is None:
         if request.hold == "unknown_health" and r.sight.suspect is not None:
             return None
+        if request.hold == "unknown_health":
+            return "no sample awaits confirmation: the health source is silent, and its samples lift the hold"
         standing = ", ".join(h.id for h in r.holds if h.kind is not HoldKind.PAUSED) or "none that a person can lift"
         return f"no such hold: {request.hold or '(none given)'}; standing: {standing}"
     if hold.kind is HoldKind.PAUSED:
@@ -92,7 +100,7 @@ def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
         return f"{request.actor} has no authority to resolve an objection here: ask {who}"
     if request.how not in ("", "accept", "restore"):
         return f"how must be accept or restore, not {request.how!r}"
-    if request.how == "restore" and (hold.kind is not HoldKind.DRIFT or not r.stage.guarded or r.shadow):
+    if request.how == "restore" and (hold.id != "drift" or not r.stage.guarded or r.shadow):
         return f"only a drift of a rollout that has set quotas can be restored, and {r.cluster} is {r.stage}"
     return None
 
@@ -123,7 +131,8 @@ def obey(r: Rollout, command: Command, request: CommandRequest, now: datetime) -
         case Command.RESOLVE:
             return _resolve(said, request, now)
         case Command.PROMOTE:
-            return said.but(waived=True), "notice, soak and acknowledgements of this gate are waived, nothing else"
+            waived = "notice, soak and acknowledgements of this gate are waived, nothing else"
+            return said.but(waived=True), waived
         case Command.ABORT | Command.ROLLBACK:
             return _undo(said, command, request, now)
         case Command.RETRY:
@@ -136,16 +145,12 @@ def obey(r: Rollout, command: Command, request: CommandRequest, now: datetime) -
 
 def _approve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     assert r.plan is not None
-    approved = r.but(
-        envelope=envelope_of(r.plan),
-        approved_by=request.actor,
-        holds=tuple(h for h in r.holds if h.id != "realign"),
-    )
-    return approved, f"plan {r.plan.hash} is approved"
+    approved = r.but(envelope=envelope_of(r.plan), approved_by=request.actor)
+    return lifting(approved, REALIGN, now, request.actor, "approved"), f"plan {r.plan.hash} is approved"
 
 
 def _object(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
-    late = r.stage not in (Stage.PLANNED, Stage.BUFFERED)
+    late = r.stage in (Stage.ENFORCED, Stage.MONITORED)  # rolled back, it is early for the next attempt
     hold = Hold(
         id=f"objection-{request.team}",
         kind=HoldKind.OBJECTION,
@@ -195,66 +200,98 @@ def _resolve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollou
     if hold is None:  # unknown health: a person confirms what was seen
         return r.but(sight=r.sight.confirmed(), look_asked=True), "the sample is confirmed and counts from now on"
     freed = lifting(r, hold.id, now, request.actor, request.reason).but(look_asked=True)
+    if hold.id == REPLAN:
+        return freed.but(replan=f"asked again by {request.actor}"), "another plan is being made"
+    if hold.id == REALIGN:
+        again = freed.but(realigning=False, plan=r.plan_before or r.plan, plan_before=None)
+        return again, "another plan is made, if quotas are still short"
     match hold.kind:
         case HoldKind.DRIFT:
             if request.how == "restore":
-                return believing(freed).but(realigning=True, done=()), "our values are written again"
+                return restoring(freed, now), "our values are written again"
             return taken_as_given(freed, now), "the changed values are taken as given"
         case HoldKind.BLAST_RADIUS:
             return freed.but(exempt=True), "the blast radius is lifted for what is next written"
         case HoldKind.BREACH:
-            return freed.but(soak_since=now, breach_of=(), realigning=False), "the hold is lifted"
+            return freed, "the hold is lifted; the promise stays withdrawn until health has been good for long enough"
         case _:
             return freed, f"hold {hold.id} is lifted"
 
 
-def taken_as_given(r: Rollout, now: datetime) -> Rollout:
-    """What others changed is the new truth: the baseline follows it, and an undo leaves it alone."""
+def restoring(r: Rollout, now: datetime) -> Rollout:
+    """Our values are to be written again over those of others; what they added or took away is taken as given."""
+    return taken_as_given(r, now, but_values=True).but(restoring=True)
+
+
+def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False) -> Rollout:
+    """What others changed is the new truth: the baseline follows it, so that an undo leaves it alone.
+
+    `but_values`: the values of quotas that we know stay ours, to be written again.
+    """
     if r.seen is None:
         return r
-    present = {q.team: q for q in r.seen.reading.quotas}
-    believed = {q.team: q.gpus for q in r.baseline.quotas} if r.shadow else r.written
-    changed = {t for t in {*present, *believed} if (present[t].gpus if t in present else None) != believed.get(t)}
+    reading = r.seen.reading
+    present, ours = {q.team: q for q in reading.quotas}, believed(r)
+    changed = {t for t in {*present, *ours} if (present[t].gpus if t in present else None) != ours.get(t)}
+    if but_values:
+        changed -= {*present} & {*ours}
+    given = changed | {*r.foreign}
     known = {q.team: q for q in r.baseline.quotas}
-    quotas = []
-    for team, quota in present.items():
-        if team not in known or team in changed or quota.as_quota().islands != known[team].islands:
-            old = known.get(team)
-            scheduled = None if old is None else old.scheduled_gpus
-            quotas.append(quota.as_quota(scheduled, None if old is None else old.idle_gpus))
-        else:
-            quotas.append(known[team])
-    written = {team: q.gpus for team, q in present.items()}
-    if r.shadow:
-        written = {
-            **{t: q.gpus for t, q in present.items()},
-            **{t: v for t, v in r.written.items() if t not in changed},
-        }
-    return r.but(
-        baseline=r.baseline.model_copy(update={"quotas": tuple(quotas), "generation": r.seen.reading.generation}),
-        generation=r.seen.reading.generation,
+    parents = {q.parent for q in reading.quotas}
+    quotas = tuple(
+        _quota_from(q, None if t in given else known.get(t), known.get(t), t in parents) for t, q in present.items()
+    )
+    written = {
+        t: r.written[t] if t in r.written and t not in changed and (r.shadow or but_values) else q.gpus
+        for t, q in present.items()
+    }
+    order = r.order
+    if order is not None and r.stage is Stage.ROLLING_BACK:
+        left = {t: present[t].gpus if t in changed else v for t, v in order.target.items() if t in present}
+        order = order.model_copy(update={"target": left})
+    baseline = r.baseline.model_copy(update={"quotas": quotas, "generation": reading.generation})
+    taken = r.but(
+        baseline=on_islands(baseline, r.baseline.islands),
+        generation=reading.generation,
+        modes={**{t: q.mode for t, q in present.items()}, **r.modes},
         written=written,
-        foreign=tuple(sorted({*r.foreign, *changed} & set(present))) if r.effects_stand else (),
-    ).noting(
+        foreign=tuple(sorted({*r.foreign, *changed} & {*present})) if r.values_stand else (),
+        order=order,
+    )
+    if r.stage is Stage.PLANNED or r.realigning:
+        taken = taken.but(replan="others changed the cluster")
+    return taken.noting(
         AuditKind.PLAN,
         f"taken as given: {', '.join(sorted(changed)) or 'a change that moved no quota'}",
         now,
         teams=sorted(changed),
-        generation=r.seen.reading.generation,
+        generation=reading.generation,
     )
 
 
-def believing(r: Rollout) -> Rollout:
-    """With the present values as what is expected, so that ours may be written over them knowingly."""
-    if r.seen is None:
-        return r
-    return r.but(written=dict(r.seen.reading.values), generation=r.seen.reading.generation)
+def _quota_from(present: Present, ours: Quota | None, known: Quota | None, parent: bool) -> Quota:
+    """A quota of the baseline as others left it, at our baseline value where that still counts."""
+    value = present if ours is None else present.model_copy(update={"gpus": ours.gpus})
+    if known is None or parent:
+        return value.as_quota()
+    scheduled = value.gpus if known.scheduled_gpus is None else known.scheduled_gpus
+    idle = None if known.idle_gpus is None else min(known.idle_gpus, scheduled)
+    return value.as_quota(known.scheduled_gpus, idle)
+
+
+def on_islands(snapshot: Snapshot, islands: tuple[Island, ...]) -> Snapshot:
+    """The snapshot on these islands; one that a quota names and that is not there has no healthy GPU."""
+    named = {name for q in snapshot.quotas for name in q.islands or ()} - {i.name for i in islands}
+    gone = tuple(Island(name=name, total_gpus=0, healthy_gpus=0) for name in sorted(named))
+    return snapshot.with_islands((*islands, *gone))
 
 
 def _undo(r: Rollout, command: Command, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     then = Stage.ABORTED if command is Command.ABORT else Stage.ROLLED_BACK
     if not r.effects_stand:
-        ended = r.but(ended_because=request.reason)
+        ended = r.telling(NoticeKind.CLOSED, sorted(r.told_cuts), detail=request.reason).but(
+            ended_because=request.reason
+        )
         return ended.reaching(Stage.ABORTED, now, request.reason, request.actor), "aborted; nothing had been applied"
     return (
         undoing(r, now, actor=request.actor, reason=request.reason, then=then),
@@ -277,8 +314,14 @@ def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage =
         unbacked_gpus=missing,
     )
     note = f"; {missing} GPUs of the baseline have no healthy hardware today" if missing else ""
-    moved = r.but(order=order, owed=tuple(reversed(r.standing)), stuck_on=(), realigning=False, replan="", breach_of=())
+    moved = without_own_holds(r).but(order=order, owed=tuple(reversed(r.standing)), stuck_on=(), breach_of=())
     return moved.reaching(Stage.ROLLING_BACK, now, f"undo: {reason}{note}", actor)
+
+
+def without_own_holds(r: Rollout) -> Rollout:
+    """What stopped an attempt from going on has no meaning once it is undone."""
+    own = (BREACH, REALIGN, ROLLBACK, RADIUS, REPLAN)
+    return r.but(holds=tuple(h for h in r.holds if h.id not in own))
 
 
 def _retry(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
@@ -293,7 +336,7 @@ def _retry(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout,
 
 def next_attempt(r: Rollout, now: datetime, actor: str, why: str) -> Rollout:
     """Planned again, from the same baseline."""
-    fresh = r.but(attempt=r.attempt + 1, order=None, receipts=(), breach_of=(), exempt=False)
+    fresh = r.but(attempt=r.attempt + 1, order=None, receipts=(), breach_of=())
     return fresh.reaching(Stage.PLANNED, now, f"attempt {r.attempt + 1}: {why}", actor).but(
         replan=f"attempt {r.attempt + 1}"
     )

@@ -75,6 +75,12 @@ class Ladder:
         """Every team's value now, ancestors lowered alike."""
         return self.ground.tree.lowered(self.cuts())
 
+    def loosen(self, floors: Mapping[str, int]) -> None:
+        """Lower floors: what was cut stays cut, and the rest is divided anew by what it now has to give."""
+        self.floors = floors
+        self.amounts = {leaf: self._amounts(leaf) for leaf in self.ground.leaves}
+        self._scoped = {leaf: dict(by_tier) for leaf, by_tier in self.taken.items()}
+
     def cut_each(self, wished: Mapping[str, int]) -> None:
         """Each leaf gives its own wish, its cheapest tiers first (scope `quota`)."""
         room = self.values()
@@ -95,7 +101,7 @@ class Ladder:
         simple = self.ground.tree.flat and not placed
 
         def may(more: Mapping[str, int]) -> bool:
-            return self.ground.reaches(self._below(start, more), placed, total)
+            return self.ground.still_holds(self._below(start, more), placed, total)
 
         def closed(more: Mapping[str, int]) -> frozenset[str]:
             return frozenset(self.ground.leaves) - self.ground.could_go_short(self._below(start, more))

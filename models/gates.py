@@ -102,6 +102,8 @@ def _planned(r: Rollout) -> Condition:
         return Condition(name="plan", met=False, text=f"a new plan is being made: {r.replan or 'the first'}")
     if not r.plan.backed:
         return Condition(name="plan", met=False, text="the plan is not backed; it cannot be started")
+    if r.plan.generation != r.generation:
+        return Condition(name="plan", met=False, text="others changed the cluster after the plan was made")
     return Condition(name="plan", met=True, text=f"plan {r.plan.hash}, backed")
 
 
@@ -128,11 +130,13 @@ def _notice(r: Rollout, now: datetime) -> Condition:
 
 
 def _soak(r: Rollout, now: datetime, length: timedelta) -> Condition:
+    if r.breach_of:
+        return Condition(name="soak", met=False, text=f"in breach: {', '.join(r.breach_of)}")
     if r.waived:
         return Condition(name="soak", met=True, text="waived")
     due = r.soak_since + length
-    met = now >= due and not r.breach_of
-    return Condition(name="soak", met=met, text=f"soak of {duration_text(length)} from {_at(r.soak_since)}", until=due)
+    text = f"soak of {duration_text(length)} from {_at(r.soak_since)}"
+    return Condition(name="soak", met=now >= due, text=text, until=due)
 
 
 def _acks(r: Rollout, now: datetime) -> Condition:
@@ -147,6 +151,8 @@ def _acks(r: Rollout, now: datetime) -> Condition:
 
 
 def _no_drift(r: Rollout) -> Condition:
+    if r.looked_after != r.fence:
+        return Condition(name="drift", met=False, text="what was written has not been read back yet")
     drifted = drift_of(r)
     if drifted:
         return Condition(name="drift", met=False, text=f"changed by others: {', '.join(drifted)}")
@@ -157,13 +163,17 @@ def drift_of(r: Rollout) -> tuple[str, ...]:
     """Teams whose present value is not the one we believe in, one text each."""
     if r.seen is None or r.looked_after != r.fence:
         return ()
-    present = r.seen.reading.values
-    expected = {q.team: q.gpus for q in r.baseline.quotas} if r.shadow else r.written
+    present, expected = r.seen.reading.values, believed(r)
     return tuple(
         f"{team} {expected.get(team, 'absent')} -> {present.get(team, 'absent')}"
         for team in sorted({*present, *expected})
         if present.get(team) != expected.get(team)
     )
+
+
+def believed(r: Rollout) -> dict[str, int]:
+    """The values that we think the quota system holds, by team: those of a shadow rollout are not in it."""
+    return {q.team: q.gpus for q in r.baseline.quotas} if r.shadow else r.written
 
 
 def _no_hold(r: Rollout, now: datetime) -> Condition:

@@ -155,6 +155,8 @@ class Ground:
         if not placed:
             return self.loose(bounds) >= total
         for known in self._placements:
+            if _counts(known) != placed:
+                continue
             found = self.with_placement(bounds, known)
             if found is not None and found >= total:
                 return True
@@ -163,6 +165,16 @@ class Ground:
             return False
         self._remember(placement)
         return (self.with_placement(bounds, placement) or 0) >= total
+
+    def still_holds(self, bounds: Mapping[str, int], placed: BlockCounts, total: int) -> bool:
+        """True when quotas lowered to these values are still backed by `total` GPUs.
+
+        Floors keep room for the blocks in each quota, but a parent that promises less than its children's
+        blocks may be lowered past them: then fewer blocks count.
+        """
+        if self.reaches(bounds, placed, total):
+            return True
+        return bool(placed) and not self.tree.flat and min(bounds.values()) >= 0 and self.best(bounds)[0] >= total
 
     def best(self, bounds: Mapping[str, int]) -> tuple[int, BlockCounts]:
         """The largest assignment: its GPUs and the blocks it places.

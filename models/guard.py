@@ -10,7 +10,7 @@ Source: DESIGN.md, "Guard and rollback".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from fractions import Fraction
 
@@ -44,9 +44,10 @@ class Sight(Model):
             return self
         if not implausible(self.known, sample, plausible_drop):
             return Sight(known=sample)
-        repeated = self.suspect is not None and sample.at > self.suspect.at
-        agreeing = self.agreeing + 1 if repeated else self.agreeing
-        if self.suspect is not None and agreeing >= confirm_samples:
+        agreeing = 0
+        if self.suspect is not None and agree(self.suspect, sample, plausible_drop):
+            agreeing = self.agreeing + (sample.at > self.suspect.at)
+        if agreeing >= confirm_samples:
             return Sight(known=sample)
         return Sight(known=self.known, suspect=sample, agreeing=agreeing)
 
@@ -59,6 +60,11 @@ def implausible(known: HealthSample, sample: HealthSample, plausible_drop: Fract
     """True when more of the cluster vanished between two samples than failures explain."""
     drop = known.healthy_gpus - sample.healthy_gpus
     return drop > plausible_drop * max(known.total_gpus, 1)
+
+
+def agree(one: HealthSample, other: HealthSample, plausible_drop: Fraction) -> bool:
+    """True when failures and repairs explain how one became the other: noise confirms nothing."""
+    return not (implausible(one, other, plausible_drop) or implausible(other, one, plausible_drop))
 
 
 class Clock(Model):
@@ -81,10 +87,16 @@ class Clocks(Model):
 
     by_team: dict[str, Clock] = Field(default_factory=dict)
     all_good_since: Time | None = None
-    """Since when no quota has been short; None while one is, or before the first look."""
+    """Since when everything has been backed; None while it is not, or before the first look."""
 
-    def seeing(self, shortage: Mapping[str, int], now: datetime, clear_after: timedelta) -> Clocks:
-        """After a look that found these quotas short (GPUs missing by team)."""
+    def seeing(
+        self, shortage: Mapping[str, int], now: datetime, clear_after: timedelta, *, backed: bool | None = None
+    ) -> Clocks:
+        """After a look that found these quotas short (GPUs missing by team).
+
+        `backed`: False where a declared absence explains a shortage that is not listed: no breach comes
+        of it, but health is not good either.
+        """
         clocks: dict[str, Clock] = {}
         for team in sorted({*self.by_team, *shortage}):
             clock = self.by_team.get(team, Clock(good_since=now))
@@ -97,7 +109,7 @@ class Clocks(Model):
                 clocks[team] = Clock(good_since=now, earlier=clock.spent(now))
             elif clock.earlier > timedelta(0):
                 clocks[team] = clock
-        good = None if shortage else (self.all_good_since or now)
+        good = (self.all_good_since or now) if not shortage and backed is not False else None
         return Clocks(by_team=clocks, all_good_since=good)
 
     @property
@@ -113,12 +125,12 @@ class Clocks(Model):
             if clock.short_since is not None and clock.spent(now) >= breach_after
         )
 
-    def next_breach(self, breach_after: timedelta) -> datetime | None:
-        """When the first short quota breaches, if nothing changes."""
+    def next_breach(self, breach_after: timedelta, but: Collection[str] = ()) -> datetime | None:
+        """When the first short quota (but these) breaches, if nothing changes."""
         due = [
             c.short_since + max(timedelta(0), breach_after - c.earlier)
-            for c in self.by_team.values()
-            if c.short_since is not None
+            for team, c in self.by_team.items()
+            if c.short_since is not None and team not in but
         ]
         return min(due, default=None)
 

@@ -8,14 +8,25 @@ order of events can be explored without a server. Source: DESIGN.md, "The state 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from models.effects import INVERSE, Change, EffectKind, Fence, Mode, Reserve, ValueWrite
+from models.effects import (
+    INVERSE,
+    Change,
+    EffectKind,
+    Fence,
+    HealthSample,
+    Mode,
+    Observation,
+    Reserve,
+    ValueWrite,
+)
 from models.gates import conditions, drift_of, health_fresh, holds_now, is_open
+from models.policy import OnBreach
 from models.quota import QuotaTree
-from models.rollout import HoldKind, Rollout, Why
+from models.rollout import RADIUS, REALIGN, ROLLBACK, Rollout, Why
 from models.stages import STEP_FROM, Stage
 
 RECHECK = timedelta(seconds=60)
@@ -69,29 +80,56 @@ Action = Wait | Look | Draft | Aim | Perform | Finish
 
 def decide(r: Rollout, now: datetime) -> Action:
     """The next action. Never answers the same action twice without an outcome in between."""
-    if r.stage is Stage.CLOSED and EffectKind.CLOSE not in r.done and not r.superseded:
-        return Perform(EffectKind.CLOSE)
     if r.stage.ended:
-        return Finish()
+        return Perform(EffectKind.CLOSE) if r.closing else Finish()
     if r.stage is Stage.STUCK:
         return Wait(None)
     if r.stage is Stage.ROLLING_BACK:
-        return Perform(INVERSE[r.owed[0]])  # with nothing owed, `advance` has ended it
+        return Perform(INVERSE[r.owed[0]]) if r.owed else Wait(now)  # with nothing owed, `advance` ends it
     if r.aiming:
         return Aim()
     if r.replan:
         return Draft(r.replan)
-    if r.realigning and r.approved:
-        return Perform(EffectKind.SET_SOFT if EffectKind.RESERVE in r.done else EffectKind.RESERVE)
-    if r.done:  # a step under way goes on: its gate was open when it began
-        return Perform(_next_effect(r))
+    if r.restoring:
+        return Perform(EffectKind.SET_SOFT)
     if _wants_look(r, now):
         return Look(_why_look(r, now), _tested(r))
-    if is_open(r, now) and not r.look_failed:
-        if r.looked_at is None or now - r.looked_at > FRESH:
-            return Look("before the step", _tested(r))
-        return Perform(_next_effect(r))
-    return Wait(_wake(r, now))
+    return _realignment(r, now) or _step(r, now) or Wait(_wake(r, now))
+
+
+def _step(r: Rollout, now: datetime) -> Action | None:
+    """The next effect, while its gate is open; each is preceded by a look of its own."""
+    if not is_open(r, now) or r.look_failed:
+        return None
+    return Perform(_next_effect(r)) if looked_recently(r, now) else Look("before the step", _tested(r))
+
+
+def _realignment(r: Rollout, now: datetime) -> Action | None:
+    """A new plan written in place. Like a rollback it waits for no gate, but never writes what is not backed."""
+    if not r.realigning or r.plan is None or not (r.approved and r.plan.backed and health_fresh(r)) or r.look_failed:
+        return None
+    if any(h.id == REALIGN for h in r.holds):
+        return None
+    if not looked_recently(r, now) or not tests(r.seen, r.plan.values):
+        return Look("before the realignment", r.plan.values)
+    if r.seen is None or not r.seen.backed:
+        return None  # `looked` has asked for another plan, or holds
+    return Perform(EffectKind.SET_SOFT if EffectKind.RESERVE in r.done else EffectKind.RESERVE)
+
+
+def looked_recently(r: Rollout, now: datetime) -> bool:
+    """Nothing irreversible is done on an older look, whether it succeeded or not."""
+    return r.looked_at is not None and now - r.looked_at <= FRESH
+
+
+def tests(seen: Observation | None, values: Mapping[str, int]) -> bool:
+    """True when the backing that was looked at is that of these values."""
+    return seen is not None and all(seen.tested.get(team, gpus) == gpus for team, gpus in values.items())
+
+
+def planned_on(r: Rollout, sample: HealthSample | None) -> bool:
+    """True when a new plan would find the same health as the last one did."""
+    return sample is None or all(island in r.baseline.islands for island in sample.islands)
 
 
 def _next_effect(r: Rollout) -> EffectKind:
@@ -107,14 +145,18 @@ def _tested(r: Rollout) -> dict[str, int] | None:
 
 
 def _wants_look(r: Rollout, now: datetime) -> bool:
-    return r.look_asked or r.looked_at is None or now >= _next_look(r)
+    if r.look_asked or r.looked_at is None or now >= _next_look(r):
+        return True
+    return not looked_recently(r, now) and any(t <= now for t in _guard_times(r, now))
 
 
 def _next_look(r: Rollout) -> datetime:
     assert r.looked_at is not None
     due = r.looked_at + r.policy.safety_poll
-    if r.sight.suspect is not None or (r.sight.known is None) or r.look_failed:
-        due = min(due, r.looked_at + min(RECHECK, r.policy.safety_poll))
+    if r.sight.known is None or r.look_failed:
+        due = min(due, r.looked_at + RECHECK)
+    if r.sight.suspect is not None:  # the longer a source says nothing new, the seldomer it is asked
+        due = min(due, r.looked_at + max(RECHECK, r.looked_at - r.sight.suspect.at))
     for window in r.seen.windows if r.seen is not None else ():
         for edge in (window.starts, window.ends):
             if r.looked_at < edge:
@@ -125,7 +167,9 @@ def _next_look(r: Rollout) -> datetime:
 def _why_look(r: Rollout, now: datetime) -> str:
     if r.looked_at is None:
         return "first look"
-    return "asked" if r.look_asked else "safety poll"
+    if r.look_asked:
+        return "asked"
+    return "safety poll" if now >= _next_look(r) else "before the guard acts"
 
 
 def _wake(r: Rollout, now: datetime) -> datetime | None:
@@ -141,25 +185,41 @@ def _times(r: Rollout, now: datetime) -> Iterator[datetime]:
     for hold in holds_now(r, now):
         if hold.until is not None:
             yield hold.until
-    breach = breach_due(r)
-    if breach is not None:
-        yield breach
-    retry = retry_due(r, now)
-    if retry is not None:
-        yield retry
+    yield from _guard_times(r, now)
+
+
+def _guard_times(r: Rollout, now: datetime) -> Iterator[datetime]:
+    """When time alone brings something about, if a look confirms it."""
+    for due in (breach_due(r), clear_due(r), retry_due(r, now)):
+        if due is not None:
+            yield due
 
 
 def breach_due(r: Rollout) -> datetime | None:
     """When the first short quota breaches; None where nothing acts on it."""
-    if r.stage.guarded and not r.breach_of and not r.aiming and not _breach_held(r):
-        return r.clocks.next_breach(r.policy.breach_after)
-    if r.stage is Stage.PLANNED and r.plan is not None and not r.replan:
+    if r.stage.guarded:
+        return r.clocks.next_breach(r.policy.breach_after, but=r.breach_of if answered(r) else ())
+    if r.stage is Stage.PLANNED and r.plan is not None and not r.replan and not planned_on(r, r.sight.known):
         return r.clocks.next_breach(r.policy.breach_after)
     return None
 
 
-def _breach_held(r: Rollout) -> bool:
-    return any(h.kind in (HoldKind.BREACH, HoldKind.BLAST_RADIUS) for h in r.holds)
+def answered(r: Rollout) -> bool:
+    """The breach of `breach_of` is being answered, or waits for a person: only other teams' is news."""
+    match r.policy.on_breach:
+        case OnBreach.HOLD:
+            return True
+        case OnBreach.ROLLBACK:
+            return bool(r.aiming) or any(h.id == ROLLBACK for h in r.holds)
+        case OnBreach.REALIGN:
+            return r.realigning or any(h.id in (REALIGN, RADIUS) for h in r.holds)
+
+
+def clear_due(r: Rollout) -> datetime | None:
+    """When a breach that was not rolled back is over, if health stays good."""
+    if not r.breach_of or not r.stage.guarded or r.aiming or r.clocks.all_good_since is None:
+        return None
+    return r.clocks.all_good_since + r.policy.clear_after
 
 
 def recovery_pause(r: Rollout) -> timedelta:
@@ -200,8 +260,17 @@ def change_for(r: Rollout, kind: EffectKind) -> Change:
                 cluster=r.cluster,
                 kind=kind,
                 fence=fence,
-                expected_generation=r.generation,
+                expected_generation=r.plan.generation,
                 reserve=_reserve(r, r.plan.values),
+            )
+        case EffectKind.SET_SOFT if r.restoring:
+            assert r.seen is not None
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                expected_generation=r.seen.reading.generation,
+                writes=_writing_again(r, r.seen.reading.values),
             )
         case EffectKind.SET_SOFT:
             assert r.plan is not None
@@ -209,8 +278,8 @@ def change_for(r: Rollout, kind: EffectKind) -> Change:
                 cluster=r.cluster,
                 kind=kind,
                 fence=fence,
-                expected_generation=r.generation,
-                writes=_writes(r, r.plan.values, _modes_of_plan(r), skip=()),
+                expected_generation=r.plan.generation,
+                writes=_writes(r, r.plan.values, dict.fromkeys(r.plan.values, _mode(r))),
             )
         case EffectKind.RESTORE:
             return Change(cluster=r.cluster, kind=kind, fence=fence, writes=_restoring(r))
@@ -228,11 +297,9 @@ def change_for(r: Rollout, kind: EffectKind) -> Change:
             return Change(cluster=r.cluster, kind=kind, fence=fence)
 
 
-def _modes_of_plan(r: Rollout) -> dict[str, Mode]:
-    """Soft, but for a plan that is written in place where limits are hard already."""
-    assert r.plan is not None
-    mode = Mode.HARD if EffectKind.HARDEN in r.standing else Mode.SOFT
-    return dict.fromkeys(r.plan.values, mode)
+def _mode(r: Rollout) -> Mode:
+    """Soft, but for what is written in place where limits are hard already."""
+    return Mode.HARD if EffectKind.HARDEN in r.standing else Mode.SOFT
 
 
 def _target(r: Rollout) -> dict[str, int]:
@@ -241,19 +308,16 @@ def _target(r: Rollout) -> dict[str, int]:
 
 
 def _restoring(r: Rollout) -> tuple[ValueWrite, ...]:
-    """Values back to the order's target; what others changed is left alone.
+    """Values back to the order's target; the expected present values guard what others changed.
 
     An undo brings the baseline's modes back too; a breach leaves limits soft.
     """
     assert r.order is not None
     target = _target(r)
-    modes = r.modes if r.order.why is Why.UNDO else dict.fromkeys(target, Mode.SOFT)
-    return _writes(r, target, modes, skip=r.foreign)
+    return _writes(r, target, r.modes if r.order.why is Why.UNDO else dict.fromkeys(target, Mode.SOFT))
 
 
-def _writes(
-    r: Rollout, values: dict[str, int], modes: dict[str, Mode], skip: tuple[str, ...]
-) -> tuple[ValueWrite, ...]:
+def _writes(r: Rollout, values: Mapping[str, int], modes: Mapping[str, Mode]) -> tuple[ValueWrite, ...]:
     tree = r.baseline.tree
     return tuple(
         ValueWrite(
@@ -264,7 +328,16 @@ def _writes(
             leaf=team not in tree.children,
         )
         for team, gpus in sorted(values.items())
-        if team not in skip
+    )
+
+
+def _writing_again(r: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, ...]:
+    """Our values over those of others, which are named as expected: nobody's change goes unseen."""
+    tree = r.baseline.tree
+    return tuple(
+        ValueWrite(team=team, expected_gpus=present[team], gpus=gpus, mode=_mode(r), leaf=team not in tree.children)
+        for team, gpus in sorted(r.written.items())
+        if team in present and present[team] != gpus
     )
 
 
@@ -277,27 +350,9 @@ def _reserve(r: Rollout, values: dict[str, int]) -> Reserve:
         islands = tree.by_team[leaf].islands
         if islands is not None:
             key = ",".join(sorted(islands))
-            by_islands[key] = by_islands.get(key, 0) + values[leaf]
+            by_islands[key] = by_islands.get(key, 0) + values.get(leaf, before[leaf])
     return Reserve(
-        freed_gpus=max(0, tree.assigned(before) - tree.assigned(values)),
-        limit_gpus=sum(values[leaf] for leaf in tree.leaves),
+        freed_gpus=max(0, tree.assigned(before) - tree.assigned({**before, **values})),
+        limit_gpus=sum(values.get(leaf, before[leaf]) for leaf in tree.leaves),
         limits_by_islands=by_islands,
     )
-
-
-__all__ = [
-    "Action",
-    "Aim",
-    "Draft",
-    "Finish",
-    "Look",
-    "Perform",
-    "Wait",
-    "breach_due",
-    "change_for",
-    "decide",
-    "drift_of",
-    "recovery_pause",
-    "retries_by_itself",
-    "retry_due",
-]

@@ -10,16 +10,35 @@ from datetime import datetime
 from typing import Any
 
 from models.audit import AuditKind
-from models.commands import believing, holding, lifting, next_attempt, taken_as_given, undoing
-from models.effects import INVERSE, Change, EffectKind, Observation, QuotaReading, Receipt
-from models.gates import drift_of
-from models.guard import Sight
-from models.interpreter import breach_due, change_for, retries_by_itself, retry_due
+from models.commands import (
+    holding,
+    lifting,
+    next_attempt,
+    on_islands,
+    restoring,
+    taken_as_given,
+    undoing,
+    without_own_holds,
+)
+from models.effects import INVERSE, Change, EffectKind, Observation, QuotaReading, Receipt, ValueConflict
+from models.gates import drift_of, health_fresh, holds_now
+from models.guard import Clocks, Sight
+from models.interpreter import (
+    answered,
+    breach_due,
+    change_for,
+    clear_due,
+    looked_recently,
+    planned_on,
+    retries_by_itself,
+    retry_due,
+    tests,
+)
 from models.messages import LaunchRequest, Opening
 from models.notices import Delivery, Notice, NoticeKind
 from models.plans import BreachTarget, Plan
 from models.policy import OnBreach, OnDrift, RollbackTo
-from models.rollout import Hold, HoldKind, Order, Rollout, Undone, Why
+from models.rollout import BACKSTOP, BREACH, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind, Order, Rollout, Undone, Why
 from models.snapshot import Snapshot
 from models.stages import STEP_FROM, Stage
 
@@ -62,15 +81,24 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
 
 def drafted(r: Rollout, baseline: Snapshot, reading: QuotaReading, plan: Plan, now: datetime) -> Rollout:
     """With a new plan, made from `baseline` (its quotas are the baseline; its islands are today's)."""
-    first = r.plan is None
-    if not r.effects_stand:
+    if not _wants_plan(r):
+        return r  # somebody's command came first
+    first, was_approved = r.plan is None, r.approved
+    if r.values_stand:
+        r = r.but(baseline=on_islands(baseline.model_copy(update={"quotas": r.baseline.quotas}), baseline.islands))
+    else:
         r = r.but(
             baseline=baseline,
             generation=reading.generation,
             modes={q.team: q.mode for q in reading.quotas},
             written=reading.values,
+            foreign=(),
         )
-    r = r.but(plan=plan, replan="", look_asked=True).noting(
+    if r.realigning:
+        r = r.but(plan_before=r.plan_before or r.plan)
+    else:
+        r = r.but(clocks=Clocks())  # those of another plan
+    r = r.but(plan=plan, replan="", done=(), look_asked=True).noting(
         AuditKind.PLAN,
         f"plan {plan.hash}: cut {plan.cut_gpus} of {plan.assigned_gpus} GPUs "
         f"({plan.phantom_gpus} never backed, {plan.to_flex_gpus} to flex), short by {plan.short_by_gpus}",
@@ -78,33 +106,53 @@ def drafted(r: Rollout, baseline: Snapshot, reading: QuotaReading, plan: Plan, n
         plan=plan.hash,
         snapshot=plan.snapshot_hash,
         generation=plan.generation,
-        approved=r.approved,
+        approved=r.but(plan=plan).approved,
     )
     if first and not plan.backed and not r.effects_stand:
         why = "the plan is not backed by healthy GPUs, so it cannot be launched"
         if plan.suffices is not None:
             why += f"; max_tier {plan.suffices} would suffice"
         return r.but(ended_because=why).reaching(Stage.ABORTED, now, why)
+    r = lifting(r, REPLAN, now, BACKSTOP, f"plan {plan.hash} was made")
+    if r.realigning:
+        return _proposed(r, now)
     if not first and not r.approved:
-        r = telling(r, NoticeKind.HELD, [], now, detail=f"plan {plan.hash} is outside what was approved")
-        if r.realigning:
-            hold = Hold(
-                id="realign",
-                kind=HoldKind.BREACH,
-                actor="guard",
-                at=now,
-                reason=f"the realigned plan {plan.hash} is outside what was approved: approve it or roll back",
-            )
-            return holding(r, hold, now)
+        r = r.but(waived=False)  # what was promised of an earlier plan does not hold for this one
+        if was_approved:
+            r = r.telling(NoticeKind.HELD, [], detail=f"plan {plan.hash} is outside what was approved")
     return r
+
+
+def _wants_plan(r: Rollout) -> bool:
+    return bool(r.replan) and (r.stage is Stage.PLANNED or (r.stage.guarded and r.realigning))
+
+
+def _proposed(r: Rollout, now: datetime) -> Rollout:
+    """A realignment goes on by itself inside the envelope and where it is backed; else it holds."""
+    assert r.plan is not None
+    if r.approved and r.plan.backed:
+        return lifting(r, REALIGN, now, BACKSTOP, f"plan {r.plan.hash} is inside what was approved")
+    why = "outside what was approved: approve it or roll back"
+    if not r.plan.backed:
+        why = f"not backed by today's health within max_tier {r.plan.max_tier}: roll back, or wait for the hardware"
+    return _breach_held(r, REALIGN, f"the realigned plan {r.plan.hash} is {why}", now)
+
+
+def _breach_held(r: Rollout, hold_id: str, reason: str, now: datetime, kind: HoldKind = HoldKind.BREACH) -> Rollout:
+    hold = Hold(id=hold_id, kind=kind, reason=reason, actor="guard", at=now)
+    return holding(r, hold, now).telling(NoticeKind.HELD, [], detail=reason)
 
 
 def draft_failed(r: Rollout, reason: str, now: datetime) -> Rollout:
     """No plan could be made: the first ends the rollout, a later one holds it."""
-    if r.plan is None:
-        return r.but(ended_because=reason, replan="").reaching(Stage.ABORTED, now, reason)
-    hold = Hold(id="replan", kind=HoldKind.DRIFT, reason=f"no new plan: {reason}", actor="planner", at=now)
-    return holding(r.but(replan="", realigning=False), hold, now)
+    if not _wants_plan(r):
+        return r
+    if r.plan is None and not r.effects_stand:
+        return r.but(ended_because=reason).reaching(Stage.ABORTED, now, reason)
+    if r.realigning:
+        return _breach_held(r.but(replan=""), REALIGN, f"no new plan: {reason}", now)
+    hold = Hold(id=REPLAN, kind=HoldKind.DRIFT, reason=f"no new plan: {reason}", actor="planner", at=now)
+    return holding(r.but(replan=""), hold, now).telling(NoticeKind.HELD, [], detail=hold.reason)
 
 
 # --- looks -----------------------------------------------------------------------------------
@@ -121,7 +169,8 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
         if seen.health is None
         else r.sight.seeing(seen.health, r.policy.plausible_drop, r.policy.confirm_samples)
     )
-    believed = sight.suspect is None and sight.known is not None
+    # A missing sample, an older or an implausible one says nothing: the last known value stands.
+    told = seen.health is not None and sight.known == seen.health
     r = r.but(
         sight=sight,
         seen=seen,
@@ -130,8 +179,9 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
         look_failed="",
         looked_after=r.fence if fence is None else fence,
     )
-    if believed:
-        r = r.but(clocks=r.clocks.seeing(seen.counted, now, r.policy.clear_after))
+    if told and _tested_what_counts(r):
+        backed = seen.backed
+        r = r.but(clocks=r.clocks.seeing(seen.counted, now, r.policy.clear_after, backed=backed))
     if sight.unknown and not before_unknown:
         r = r.noting(AuditKind.GUARD, "health is UNKNOWN: the drop is implausible and awaits confirmation", now)
     risk = r.clocks.at_risk
@@ -145,7 +195,16 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
             at_risk=risk,
             healthy_gpus=None if seen.health is None else seen.health.healthy_gpus,
         )
-    return _drifted(r, now)
+    r = _drifted(r, now)
+    return _overtaken(r, now) if told else r
+
+
+def _tested_what_counts(r: Rollout) -> bool:
+    """False for a look at a plan that is only proposed: the timers are those of what stands."""
+    assert r.seen is not None
+    if not r.stage.guarded:
+        return r.plan is None or tests(r.seen, r.plan.values)
+    return tests(r.seen, r.written if r.shadow else r.seen.reading.values)
 
 
 def look_failed(r: Rollout, reason: str, now: datetime) -> Rollout:
@@ -153,79 +212,124 @@ def look_failed(r: Rollout, reason: str, now: datetime) -> Rollout:
     return r.but(look_asked=False, look_failed=reason, looked_at=now)
 
 
+def _overtaken(r: Rollout, now: datetime) -> Rollout:
+    """Another plan is wanted where health has moved on from the one that waits."""
+    assert r.seen is not None
+    assert r.sight.known is not None
+    if r.plan is None or r.replan:
+        return r
+    moved = not planned_on(r, r.sight.known)
+    if r.stage is Stage.PLANNED and moved:
+        better = r.envelope is not None and not r.approved and r.sight.known.healthy_gpus > r.plan.healthy_gpus
+        if better or not r.plan.backed:
+            return r.but(replan="health has changed since the plan was made")
+    if r.stage.guarded and r.realigning and tests(r.seen, r.plan.values) and not r.seen.backed:
+        if moved:
+            return r.but(replan="health has changed since the realignment was planned")
+        if r.approved and r.plan.backed:
+            return _breach_held(r, REALIGN, f"plan {r.plan.hash} is not backed beside what others changed", now)
+    return r
+
+
 def _drifted(r: Rollout, now: datetime) -> Rollout:
     assert r.seen is not None
-    if r.looked_after != r.fence:
+    if r.looked_after != r.fence or not (r.stage.guarded or r.stage in (Stage.PLANNED, Stage.ROLLED_BACK)):
         return r
     moved = r.seen.reading.generation != r.generation
     values = drift_of(r)
-    if not moved and not values:
-        return lifting(r, "drift", now, "backstop", "the values are ours again")
-    if r.stage is Stage.PLANNED and not r.effects_stand:
-        return r if r.replan else r.but(replan="others changed the cluster")
-    if any(h.id == "drift" for h in r.holds):
-        return r
-    if not values:  # tree, islands, T or floors changed; no value of ours was touched
-        return taken_as_given(r, now)
-    what = ", ".join(values)
-    r = r.noting(AuditKind.GUARD, f"drift: {what}", now, drift=list(values))
+    if r.stage is not Stage.ROLLED_BACK and not r.stage.guarded and r.plan is not None and not r.replan:
+        moved = moved or r.plan.generation != r.generation
+    if not r.values_stand and not r.stage.guarded:
+        # Nothing of ours stands: a plan is made from what is there, and without one there is nothing to say.
+        if r.stage is Stage.PLANNED and not r.replan and (moved or values):
+            r = r.but(replan="others changed the cluster")
+        return lifting(r, "drift", now, BACKSTOP, "nothing of ours stands")
+    if not values:
+        r = lifting(r, "drift", now, BACKSTOP, "the values are ours again")
+        return taken_as_given(r, now) if moved else r  # tree, islands, T or floors; no value of ours
+    what = f"changed by others: {', '.join(values)}"
+    held = next((h for h in r.holds if h.id == "drift"), None)
+    if held is None or held.reason != what:
+        r = r.noting(AuditKind.GUARD, f"drift: {', '.join(values)}", now, drift=list(values))
     match r.policy.on_drift:
         case OnDrift.ACCEPT:
-            return taken_as_given(r, now)
-        case OnDrift.RESTORE if r.stage.guarded and r.plan is not None and not r.shadow:
-            return believing(r).but(realigning=True, done=())
+            return taken_as_given(lifting(r, "drift", now, BACKSTOP, "accepted by policy"), now)
+        case OnDrift.RESTORE if r.stage.guarded and not r.shadow and not r.realigning and not _held_otherwise(r, now):
+            return restoring(lifting(r, "drift", now, BACKSTOP, "restored by policy"), now)
         case _:
-            hold = Hold(id="drift", kind=HoldKind.DRIFT, actor="guard", at=now, reason=f"changed by others: {what}")
+            if held is not None and held.reason == what:
+                return r
+            hold = Hold(id="drift", kind=HoldKind.DRIFT, actor="guard", at=now, reason=what)
             return holding(r, hold, now)
+
+
+def _held_otherwise(r: Rollout, now: datetime) -> bool:
+    return any(h.id != "drift" for h in holds_now(r, now))
 
 
 # --- time ------------------------------------------------------------------------------------
 
 
 def advance(r: Rollout, now: datetime) -> Rollout:
-    """What follows from the passing of time alone. Called before each decision; idempotent."""
+    """What follows from the passing of time alone. Called before each decision; idempotent.
+
+    The guard acts on a fresh look only, so that what ended unseen has no consequence; where looking
+    fails, a breach goes by what is known, and nothing gets better by itself.
+    """
     if r.stage is Stage.ROLLING_BACK and not r.owed:
         return _rolled_back(r, now)
     if r.stage is Stage.PLANNED:
         r = _noticing(r, now)
+    if not looked_recently(r, now):
+        return r
     due = breach_due(r)
     if due is not None and now >= due:
         return _breached(r, now)
+    if r.look_failed or not health_fresh(r):
+        return r
     retry = retry_due(r, now)
     if retry is not None and now >= retry:
-        return next_attempt(r, now, "backstop", "health has been good long enough")
-    return _good_again(r, now)
+        return next_attempt(r, now, BACKSTOP, "health has been good long enough")
+    clear = clear_due(r)
+    return _good_again(r, now) if clear is not None and now >= clear else r
 
 
 def _good_again(r: Rollout, now: datetime) -> Rollout:
     """A held breach that has cleared for long enough is over; soaks start anew."""
-    if r.breach_of and r.stage.guarded and not r.aiming and r.clocks.good_for(now) >= r.policy.clear_after:
-        for hold_id in ("breach", "realign"):
-            r = lifting(r, hold_id, now, "guard", "backed again")
-        if r.realigning:
-            r = r.but(realigning=False, replan="backed again")
-        return r.but(breach_of=(), soak_since=now).noting(AuditKind.GUARD, "backed again: the promise holds", now)
-    return r
+    for hold_id in (BREACH, REALIGN, ROLLBACK):
+        r = lifting(r, hold_id, now, "guard", "backed again")
+    return r.but(
+        breach_of=(),
+        soak_since=now,
+        realigning=False,
+        replan="",
+        done=(),
+        plan=r.plan_before or r.plan,
+        plan_before=None,
+    ).noting(AuditKind.GUARD, "backed again: the promise holds", now)
 
 
 def _breached(r: Rollout, now: datetime) -> Rollout:
     teams = r.clocks.breached(now, r.policy.breach_after)
-    if not teams:
-        return r
     if r.stage is Stage.PLANNED:
-        return r.but(replan="today's health no longer backs the plan", clocks=type(r.clocks)())
+        return r.but(replan="today's health no longer backs the plan", clocks=Clocks())
+    news = tuple(t for t in teams if t not in r.breach_of)
     lacking = {t: r.clocks.at_risk.get(t, 0) for t in teams}
     text = ", ".join(f"{t} lacks {gpus} GPUs" for t, gpus in lacking.items())
-    r = r.noting(AuditKind.GUARD, f"breach: {text}", now, breach=lacking)
-    r = telling(r.but(breach_of=teams), NoticeKind.BREACH, teams, now, detail=text)
+    waits = answered(r)
+    if news:
+        r = r.but(breach_of=tuple(sorted({*r.breach_of, *news})))
+        r = r.noting(AuditKind.GUARD, f"breach: {text}", now, breach=lacking)
+        r = r.telling(NoticeKind.BREACH, news, detail=text)
     match r.policy.on_breach:
-        case OnBreach.ROLLBACK:
-            return r.but(aiming=teams)
         case OnBreach.HOLD:
-            hold = Hold(id="breach", kind=HoldKind.BREACH, reason=text, actor="guard", at=now)
-            return telling(holding(r, hold, now), NoticeKind.HELD, [], now, detail=text)
-        case OnBreach.REALIGN:
-            return r.but(realigning=True, done=(), replan=f"realign: {text}")
+            return _breach_held(r, BREACH, text, now)
+        case OnBreach.ROLLBACK if not waits:
+            return r.but(aiming=r.breach_of)
+        case OnBreach.REALIGN if not waits:
+            return r.but(realigning=True, restoring=False, done=(), replan=f"realign: {text}")
+        case _:
+            return r
 
 
 def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
@@ -244,47 +348,47 @@ def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
         target=values,
         broken_floors=target.broken_floors,
     )
-    begun = r.but(
-        order=order,
-        owed=tuple(reversed(r.standing)),
-        stuck_on=(),
-        aiming=(),
-        failures=r.failures + 1,
-        realigning=False,
-        replan="",
+    begun = without_own_holds(r).but(
+        order=order, owed=tuple(reversed(r.standing)), stuck_on=(), failures=r.failures + 1
     )
     return begun.reaching(Stage.ROLLING_BACK, now, order.reason, "guard")
 
 
 def aim_failed(r: Rollout, error: str, reason: str, now: datetime) -> Rollout:
     """The breach cannot be answered automatically: too many at once, or no target."""
+    if not r.aiming:
+        return r
     kind = HoldKind.BLAST_RADIUS if error == "BlastRadius" else HoldKind.BREACH
-    hold = Hold(id=kind.value, kind=kind, reason=reason, actor="guard", at=now)
-    return telling(holding(r.but(aiming=()), hold, now), NoticeKind.HELD, [], now, detail=reason)
+    return _breach_held(r.but(aiming=()), ROLLBACK, reason, now, kind)
 
 
 def _rolled_back(r: Rollout, now: datetime) -> Rollout:
     assert r.order is not None
     if r.stuck_on:
         why = "; ".join(f"{u.kind} is not undone: {u.reason}" for u in r.stuck_on)
-        stuck = telling(r, NoticeKind.STUCK, [], now, detail=why)
-        return stuck.reaching(Stage.STUCK, now, why)
+        return r.telling(NoticeKind.STUCK, [], detail=why).reaching(Stage.STUCK, now, why)
     order, breach = r.order, r.order.why is Why.BREACH
+    notes = [f"broken floors: {'; '.join(order.broken_floors)}"] if order.broken_floors else []
+    if r.foreign:
+        notes.append(f"left as others changed it: {', '.join(r.foreign)}")
+    more = "".join(f"; {note}" for note in notes)
     r = r.but(
         standing=_KEEPS_STANDING if breach else (),
-        foreign=() if not breach else r.foreign,
-        clocks=type(r.clocks)(),
+        foreign=r.foreign if breach else (),
+        attempted={},
+        clocks=Clocks(),
         breach_of=(),
     )
-    floors = f"; broken floors: {'; '.join(order.broken_floors)}" if order.broken_floors else ""
-    r = r.reaching(Stage.ROLLED_BACK, now, f"{order.why}{floors}", order.actor)
-    told = r.affected if not breach else list(r.baseline.tree.leaves)
-    r = telling(r, NoticeKind.ROLLED_BACK, told, now, detail=order.reason + floors)
+    data = {"breach_seconds": (now - order.at).total_seconds()} if breach else {}
+    r = r.reaching(Stage.ROLLED_BACK, now, f"{order.why}{more}", order.actor, **data)
+    told = list(r.baseline.tree.leaves) if breach else r.affected
+    r = r.telling(NoticeKind.ROLLED_BACK, told, detail=order.reason + more)
     if order.then is Stage.ABORTED:
         return r.but(ended_because=order.reason).reaching(Stage.ABORTED, now, order.reason, order.actor)
     if breach and not retries_by_itself(r):
-        detail = f"{r.failures} attempts have failed; `retry` or `close` it"
-        r = telling(r, NoticeKind.HELD, [], now, detail=detail)
+        r = r.telling(NoticeKind.HELD, [], detail=f"{r.failures} attempts have failed; `retry` or `close` it")
+    if not breach and order.actor == BACKSTOP:
+        r = r.telling(NoticeKind.HELD, [], detail=f"undone: {order.reason}; `retry` or `close` it")
     return r
 
 
@@ -316,21 +420,46 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
         after=receipt.after,
         receipt=receipt.model_dump(mode="json"),
     )
-    for conflict in receipt.conflicts:
-        r = r.but(foreign=tuple(sorted({*r.foreign, conflict.team}))).noting(
+    ours = [c for c in receipt.conflicts if c.found_gpus is not None and r.attempted.get(c.team) == c.found_gpus]
+    r = _conflicted(r, change, [c for c in receipt.conflicts if c not in ours], now)
+    if kind is EffectKind.RESTORE and ours:
+        # The write that was never answered had landed. Its fence is dead now: once more, expecting its values.
+        found = {c.team: c.found_gpus for c in ours if c.found_gpus is not None}
+        return r.but(written={**r.written, **found}, attempted={})
+    if kind in FORWARD:
+        return _undone(r, FORWARD[kind])
+    if kind is EffectKind.CLOSE:
+        return _closed(r)
+    if r.stage is Stage.ROLLING_BACK or r.stage.ended:
+        return r  # an undo was ordered while this was under way; it is owed already
+    if r.restoring:
+        return r.but(restoring=False, exempt=False, look_asked=True)
+    r = r.but(done=(*r.done, kind))
+    return _realigned(r, now) if r.realigning else _stepped(r, now)
+
+
+def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], now: datetime) -> Rollout:
+    """Quotas that others changed are left alone, and known as theirs; those we wrote are ours again."""
+    gone = {c.team for c in conflicts}
+    foreign = ({*r.foreign} - {w.team for w in change.writes}) | gone
+    written = dict(r.written)
+    for conflict in conflicts:
+        if conflict.found_gpus is None:
+            written.pop(conflict.team, None)
+        else:
+            written[conflict.team] = conflict.found_gpus
+        r = r.noting(
             AuditKind.EFFECT,
             f"conflict: {conflict.team} holds {conflict.found_gpus}, not {conflict.expected_gpus}; left alone",
             now,
             conflict=conflict.model_dump(mode="json"),
         )
-    if kind in FORWARD:
-        return _undone(r, FORWARD[kind])
-    if kind is EffectKind.CLOSE:
-        return r.but(done=(EffectKind.CLOSE,), standing=())
-    if r.stage is Stage.ROLLING_BACK or r.stage.ended:
-        return r  # an undo was ordered while this was under way; it is owed already
-    r = r.but(done=(*r.done, kind), exempt=False)
-    return _realigned(r, now) if r.realigning else _stepped(r, now)
+    return r.but(foreign=tuple(sorted(foreign)), written=written)
+
+
+def _closed(r: Rollout) -> Rollout:
+    told = list(r.baseline.tree.leaves) if r.values_stand else r.affected
+    return r.telling(NoticeKind.CLOSED, told, detail=r.ended_because).but(done=(EffectKind.CLOSE,), standing=())
 
 
 def _undone(r: Rollout, forward: EffectKind) -> Rollout:
@@ -343,9 +472,18 @@ def _undone(r: Rollout, forward: EffectKind) -> Rollout:
 def _realigned(r: Rollout, now: datetime) -> Rollout:
     if EffectKind.SET_SOFT not in r.done:
         return r
-    r = lifting(lifting(r, "realign", now, "backstop", "written"), "drift", now, "backstop", "written")
-    r = r.but(realigning=False, done=(), breach_of=(), clocks=type(r.clocks)(), soak_since=now, look_asked=True)
-    return telling(r, NoticeKind.CHANGED, r.affected, now, detail="the quotas were realigned in place")
+    r = lifting(r, REALIGN, now, BACKSTOP, "written")
+    r = r.but(
+        realigning=False,
+        plan_before=None,
+        done=(),
+        exempt=False,
+        breach_of=(),
+        clocks=Clocks(),
+        soak_since=now,
+        look_asked=True,
+    )
+    return r.telling(NoticeKind.CHANGED, r.affected, detail="the quotas were realigned in place")
 
 
 _NOTICE_AT = {
@@ -360,11 +498,11 @@ def _stepped(r: Rollout, now: datetime) -> Rollout:
     if any(forward not in r.done for forward, _ in step.effects):
         return r
     if step.target is Stage.BUFFERED:
-        r = r.but(clocks=type(r.clocks)())
+        r = r.but(clocks=Clocks())
     if step.target is Stage.MONITORED:
         r = r.but(completed=True, failures=0)
     r = r.reaching(step.target, now, f"{step.gate} was open")
-    return telling(r, _NOTICE_AT[step.target], r.affected, now)
+    return r.telling(_NOTICE_AT[step.target], r.affected)
 
 
 def failed(r: Rollout, change: Change, error: str, reason: str, now: datetime) -> Rollout:
@@ -372,27 +510,36 @@ def failed(r: Rollout, change: Change, error: str, reason: str, now: datetime) -
     kind = change.kind
     r = r.noting(AuditKind.EFFECT, f"{kind} failed: {reason}", now, effect=kind.value, error=error, failed=True)
     if error == "Conflict":
-        stuck = telling(r.but(superseded=reason, owed=(), aiming=()), NoticeKind.STUCK, [], now, detail=reason)
+        stuck = r.telling(NoticeKind.STUCK, [], detail=reason).but(superseded=reason, owed=())
         return stuck if r.stage.ended else stuck.reaching(Stage.STUCK, now, f"superseded: {reason}")
     if kind is EffectKind.CLOSE:
-        return r.but(done=(EffectKind.CLOSE,))
+        return _closed(r).telling(NoticeKind.HELD, [], detail=f"closed, but what is reserved may stay so: {reason}")
     if kind in FORWARD:
         forward = FORWARD[kind]
         return r.but(
             owed=tuple(k for k in r.owed if k is not forward),
             stuck_on=(*r.stuck_on, Undone(kind=forward, reason=reason)),
         )
-    if error in ("Drift", "BlastRadius") and kind not in r.stood:
-        r = _undone(r, kind)  # both say that nothing was written, so nothing is owed for this call
-    if r.stage is Stage.ROLLING_BACK:
+    unwritten = error in ("Drift", "BlastRadius")  # both say that nothing was written
+    if unwritten and kind not in r.stood:
+        r = _undone(r, kind)
+    if not unwritten and kind is EffectKind.SET_SOFT:
+        r = r.but(attempted={w.team: w.gpus for w in change.writes})
+    if r.stage is Stage.ROLLING_BACK or r.stage.ended:
         return r
     if error == "Drift":
-        return r.but(look_asked=True, done=(), realigning=False)
+        plan_again = "others changed the cluster" if r.stage is Stage.PLANNED else ""
+        return r.but(look_asked=True, done=(), replan=plan_again, **_not_in_place(r))
     if error == "BlastRadius":
-        hold = Hold(id="blast_radius", kind=HoldKind.BLAST_RADIUS, reason=reason, actor="backstop", at=now)
-        held = holding(r.but(done=(), realigning=False), hold, now)
-        return telling(held, NoticeKind.HELD, [], now, detail=reason)
-    return undoing(r, now, actor="backstop", reason=f"{kind} failed: {reason}")
+        hold = Hold(id=RADIUS, kind=HoldKind.BLAST_RADIUS, reason=reason, actor=BACKSTOP, at=now)
+        held = holding(r.but(done=(), **_not_in_place(r)), hold, now)
+        return held.telling(NoticeKind.HELD, [], detail=reason)
+    return undoing(r, now, actor=BACKSTOP, reason=f"{kind} failed: {reason}")
+
+
+def _not_in_place(r: Rollout) -> dict[str, Any]:
+    """What changes when a write in place came to nothing: the guard and the drift check begin anew."""
+    return {"realigning": False, "restoring": False, "plan": r.plan_before or r.plan, "plan_before": None}
 
 
 # --- notices and the archive -----------------------------------------------------------------
@@ -406,8 +553,13 @@ def _noticing(r: Rollout, now: datetime) -> Rollout:
     grown = [t for t, cut in cuts.items() if cut > r.told_cuts.get(t, 0)]
     if grown:
         kind = NoticeKind.CHANGED if r.told_cuts else NoticeKind.PLANNED
-        r = r.but(told_cuts={**r.told_cuts, **{t: cuts[t] for t in grown}}, notified_at=None, undelivered=())
-        return telling(r, kind, grown, now, effective_at=now + r.policy.notice)
+        r = r.but(
+            told_cuts={**r.told_cuts, **{t: cuts[t] for t in grown}},
+            acks=tuple(t for t in r.acks if t not in grown or t not in r.told_cuts),
+            notified_at=None,
+            undelivered=(),
+        )
+        return r.telling(kind, grown, effective_at=now + r.policy.notice)
     if r.notified_at is None and not r.undelivered and not _in_the_mail(r):
         return r.but(notified_at=now)
     return r
@@ -415,37 +567,6 @@ def _noticing(r: Rollout, now: datetime) -> Rollout:
 
 def _in_the_mail(r: Rollout) -> bool:
     return any(n.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED) for n in r.mail)
-
-
-def telling(r: Rollout, kind: NoticeKind, teams: Iterable[str], now: datetime, **fields: Any) -> Rollout:
-    """With a notice to each team in the mail; to the owner where no team is named."""
-    audiences = list(teams) or ([r.owner] if kind in (NoticeKind.HELD, NoticeKind.STUCK) else [])
-    rows = {} if r.plan is None else {q.team: q for q in r.plan.quotas}
-    before = {q.team: q.gpus for q in r.baseline.quotas}
-    backing = {} if r.seen is None else r.seen.backing
-    for audience in audiences:
-        row = rows.get(audience)
-        after = r.written.get(audience) if kind is NoticeKind.ROLLED_BACK else None
-        if after is None and row is not None:
-            after = row.after_gpus
-        notice = Notice(
-            key=f"{r.id}/{r.serial + 1:06d}/{kind}",
-            kind=kind,
-            cluster=r.cluster,
-            audience=audience,
-            owner=r.owner,
-            before_gpus=before.get(audience),
-            after_gpus=after,
-            phantom_gpus=row.phantom_gpus if row is not None else 0,
-            to_flex_gpus=row.to_flex_gpus if row is not None else 0,
-            reasons=tuple(c.reason for c in row.cuts) if row is not None else (),
-            backing_gpus=backing.get(audience),
-            stage=r.stage.value,
-            shadow=r.shadow,
-            **fields,
-        )
-        r = r.but(serial=r.serial + 1, mail=(*r.mail, notice))
-    return r
 
 
 def posted(r: Rollout, notice: Notice, deliveries: tuple[Delivery, ...], now: datetime) -> Rollout:
@@ -475,23 +596,3 @@ def recorded(r: Rollout, keys: Iterable[str], stage: Stage) -> Rollout:
     """Entries are archived and the registry shows the stage."""
     done = set(keys)
     return r.but(outbox=tuple(e for e in r.outbox if e.key not in done), noted=stage)
-
-
-__all__ = [
-    "INVERSE",
-    "advance",
-    "aim_failed",
-    "aimed",
-    "began",
-    "draft_failed",
-    "drafted",
-    "failed",
-    "landed",
-    "look_failed",
-    "looked",
-    "opened",
-    "posted",
-    "recorded",
-    "telling",
-    "undeliverable",
-]

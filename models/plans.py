@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import cached_property
 
@@ -242,7 +242,7 @@ class _Sketch:
             return divide(removed, caps, caps)
 
         def may(part: Mapping[str, int]) -> bool:
-            return self.ground.reaches(self.tree.lowered(part), self.placed, self.total)
+            return self.ground.still_holds(self.tree.lowered(part), self.placed, self.total)
 
         return divide_within(removed, caps, caps, may)
 
@@ -328,8 +328,8 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
     """Backed values for today's hardware after a breach.
 
     Quotas that the shortage does not touch keep their current value; the touched ones get the ladder
-    from their baseline with ceiling H, all tiers. H wins over floors: a minimum is broken before a
-    placed block. Source: DESIGN.md, "Guard and rollback", ADR 0003.
+    from their baseline with ceiling H, all tiers. H wins over floors: minimums give way first, then blocks
+    without a place; placed blocks stay. Source: DESIGN.md, "Guard and rollback", ADR 0003.
     """
     now = Ground(baseline.with_values(dict(current)).with_islands(islands))
     tree = now.tree
@@ -339,12 +339,12 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
     ground = Ground(mixed)
     total, placed = ground.best({q.team: q.gpus for q in mixed.quotas})
     demand = ground.tree.assigned({q.team: q.gpus for q in mixed.quotas}) - total
-    in_blocks = {leaf: sum(size * n for (team, size), n in placed.items() if team == leaf) for leaf in tree.leaves}
-    floors = {leaf: max(ground.tree.by_team[leaf].minimum_gpus, in_blocks[leaf]) for leaf in tree.leaves}
-    cuts, left = _cut_touched(ground, hit, floors, demand, total, placed)
-    if left:
-        cuts, left = _cut_touched(ground, hit, in_blocks, demand, total, placed)
-    values = ground.tree.lowered(cuts)
+    ladder = Ladder(ground, ShareBy.TIER, Tier.BUSY, {}, may_cut=hit)
+    for floors in _giving_way(ground, placed):
+        if demand > 0:
+            ladder.loosen(floors)
+            demand = ladder.cut_backing(demand, total, placed)
+    values = ladder.values()
     broken = [
         f"{leaf}: {values[leaf]} GPUs are left of a floor of {_floor_of(baseline, leaf)}"
         for leaf in sorted(hit)
@@ -359,17 +359,12 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
     return BreachTarget(values=values, touched=tuple(sorted(hit)), broken_floors=tuple(broken))
 
 
-def _cut_touched(
-    ground: Ground,
-    hit: frozenset[str],
-    floors: Mapping[str, int],
-    demand: int,
-    total: int,
-    placed: BlockCounts,
-) -> tuple[dict[str, int], int]:
-    ladder = Ladder(ground, ShareBy.TIER, Tier.BUSY, floors, may_cut=hit)
-    left = ladder.cut_backing(demand, total, placed) if demand > 0 else 0
-    return ladder.cuts(), left
+def _giving_way(ground: Ground, placed: BlockCounts) -> Iterator[dict[str, int]]:
+    """Floors, the strictest first: whole ones, then blocks alone, then only blocks that have a place."""
+    quotas = {leaf: ground.tree.by_team[leaf] for leaf in ground.leaves}
+    yield {leaf: quota.floor for leaf, quota in quotas.items()}
+    yield {leaf: sum(quota.protected_blocks) for leaf, quota in quotas.items()}
+    yield {leaf: sum(size * n for (team, size), n in placed.items() if team == leaf) for leaf in quotas}
 
 
 def _baseline_of(baseline: Snapshot, leaf: str) -> int:

@@ -6,6 +6,7 @@ carries it over.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
@@ -16,7 +17,7 @@ from models.audit import AuditEntry, AuditKind
 from models.base import Count, Model, Name, Time
 from models.effects import EffectKind, Mode, Observation, Receipt
 from models.guard import Clocks, Sight
-from models.notices import Notice
+from models.notices import Notice, NoticeKind
 from models.plans import Envelope, Plan
 from models.policy import Policy
 from models.snapshot import Snapshot
@@ -24,6 +25,11 @@ from models.stages import TRANSITIONS, Stage
 
 BACKSTOP = "backstop"
 """The actor of what happens by itself."""
+
+
+BREACH, REALIGN, ROLLBACK, RADIUS, REPLAN = "breach", "realign", "rollback", "blast_radius", "replan"
+"""Ids of the holds that a rollout sets on itself: on_breach hold; a realignment, a breach rollback or
+another write that needs a person; a plan that could not be made."""
 
 
 class HoldKind(StrEnum):
@@ -112,7 +118,11 @@ class Rollout(Model):
     envelope: Envelope | None = None
     approved_by: str = ""
     realigning: bool = False
-    """A new plan is being written in place (drift or breach policy), without leaving the stage."""
+    """A new plan is to be written in place (on_breach: realign), without leaving the stage."""
+    plan_before: Plan | None = None
+    """While realigning: the plan that stands, to which the rollout returns when nothing comes of it."""
+    restoring: bool = False
+    """Our values are to be written again over what others changed (drift), knowingly."""
 
     fence: Count = 0
     standing: tuple[EffectKind, ...] = ()
@@ -124,7 +134,9 @@ class Rollout(Model):
     written: dict[str, int] = Field(default_factory=dict)
     """What we believe the quota system holds: baseline, then what we wrote."""
     foreign: tuple[str, ...] = ()
-    """Teams whose value others changed since: left alone by an undo."""
+    """Teams whose value others changed after ours was written, and that we have not written since."""
+    attempted: dict[str, int] = Field(default_factory=dict)
+    """Values of a write that was never answered: where they are found, they are ours."""
     receipts: tuple[Receipt, ...] = ()
     """Of the present attempt."""
 
@@ -180,6 +192,28 @@ class Rollout(Model):
         return bool(self.standing)
 
     @property
+    def values_stand(self) -> bool:
+        """Quotas were written, or may have been: from then on the baseline no longer follows the cluster."""
+        return EffectKind.SET_SOFT in self.standing
+
+    @property
+    def closing(self) -> bool:
+        """Closed, and the quota system has yet to be told: the rollout is not over for the registry."""
+        return self.stage is Stage.CLOSED and EffectKind.CLOSE not in self.done and not self.superseded
+
+    @property
+    def at_risk(self) -> dict[str, int]:
+        """GPUs that standing quotas lack now, by team, declared absences included.
+
+        While health is unknown the last known shortage stands.
+        """
+        if not self.stage.guarded:
+            return {}
+        if self.seen is None or self.sight.unknown:
+            return self.clocks.at_risk
+        return dict(self.seen.shortage)
+
+    @property
     def affected(self) -> tuple[str, ...]:
         """Leaf teams that the plan cuts."""
         return () if self.plan is None else tuple(q.team for q in self.plan.quotas if q.leaf and q.cut_gpus)
@@ -213,11 +247,25 @@ class Rollout(Model):
         )
         return self.but(serial=self.serial + 1, outbox=(*self.outbox, entry))
 
-    def reaching(self, stage: Stage, at: datetime, why: str, actor: str = BACKSTOP) -> Self:
+    def reaching(self, stage: Stage, at: datetime, why: str, actor: str = BACKSTOP, **data: Any) -> Self:
         """In another stage: what belonged to the earlier one is over."""
         if (self.stage, stage) not in TRANSITIONS:
             raise AssertionError(f"no way leads from {self.stage} to {stage}")
-        moved = self.but(stage=stage, entered_at=at, soak_since=at, waived=False, done=(), look_asked=True)
+        moved = self.but(
+            stage=stage,
+            entered_at=at,
+            soak_since=at,
+            waived=False,
+            done=(),
+            exempt=False,
+            look_asked=True,
+            replan="",
+            aiming=(),
+            restoring=False,
+            realigning=False,
+            plan=self.plan if self.plan_before is None else self.plan_before,
+            plan_before=None,
+        )
         return moved.noting(
             AuditKind.TRANSITION,
             f"{self.stage} -> {stage}: {why}",
@@ -226,4 +274,37 @@ class Rollout(Model):
             before=self.stage.value,
             after=stage.value,
             attempt=self.attempt,
+            **data,
         )
+
+    def telling(self, kind: NoticeKind, teams: Iterable[str], **fields: Any) -> Self:
+        """With a notice to each team in the mail; to the owner where no team is named."""
+        audiences = list(teams) or ([self.owner] if kind in (NoticeKind.HELD, NoticeKind.STUCK) else [])
+        rows = {} if self.plan is None else {q.team: q for q in self.plan.quotas}
+        before = {q.team: q.gpus for q in self.baseline.quotas}
+        backing = {} if self.seen is None else self.seen.backing
+        notices = []
+        for serial, audience in enumerate(audiences, start=self.serial + 1):
+            row = rows.get(audience)
+            after = self.written.get(audience) if kind in (NoticeKind.ROLLED_BACK, NoticeKind.CLOSED) else None
+            if after is None and row is not None:
+                after = row.after_gpus
+            notices.append(
+                Notice(
+                    key=f"{self.id}/{serial:06d}/{kind}",
+                    kind=kind,
+                    cluster=self.cluster,
+                    audience=audience,
+                    owner=self.owner,
+                    before_gpus=before.get(audience),
+                    after_gpus=after,
+                    phantom_gpus=row.phantom_gpus if row is not None else 0,
+                    to_flex_gpus=row.to_flex_gpus if row is not None else 0,
+                    reasons=tuple(c.reason for c in row.cuts) if row is not None else (),
+                    backing_gpus=backing.get(audience),
+                    stage=self.stage.value,
+                    shadow=self.shadow,
+                    **fields,
+                )
+            )
+        return self.but(serial=self.serial + len(notices), mail=(*self.mail, *notices))

@@ -194,7 +194,8 @@ TRANSITIONS: frozenset[tuple[Stage, Stage]] = frozenset(
         (Stage.ROLLING_BACK, Stage.ROLLED_BACK),
         (Stage.ROLLING_BACK, Stage.STUCK),
         # superseded: somebody newer owns the cluster, so nothing may be undone
-        *((stage, Stage.STUCK) for stage in Stage if not stage.ended and stage is not Stage.STUCK),
+        *((step.source, Stage.STUCK) for step in STEPS),
+        (Stage.MONITORED, Stage.STUCK),
         (Stage.ROLLED_BACK, Stage.PLANNED),
         (Stage.ROLLED_BACK, Stage.ABORTED),
         (Stage.ROLLED_BACK, Stage.CLOSED),

@@ -54,9 +54,7 @@ def islands(size: Size) -> st.SearchStrategy[tuple[Island, ...]]:
 
 
 @st.composite
-def _leaf(
-    draw: st.DrawFn, size: Size, team: str, parent: str | None, names: Sequence[str], blocks: int
-) -> Quota:
+def _leaf(draw: st.DrawFn, size: Size, team: str, parent: str | None, names: Sequence[str], blocks: int) -> Quota:
     gpus = draw(st.integers(0, size.quota_gpus))
     sizes: list[int] = []
     for _ in range(draw(st.just(0) | st.integers(0, blocks))):
@@ -78,9 +76,7 @@ def _leaf(
 
 
 @st.composite
-def snapshots(
-    draw: st.DrawFn, size: Size, *, tree: bool = True, limits: bool = True, blocks: bool = True
-) -> Snapshot:
+def snapshots(draw: st.DrawFn, size: Size, *, tree: bool = True, limits: bool = True, blocks: bool = True) -> Snapshot:
     """A cluster within the bounds, flat or with a tree whose parents may be overcommitted."""
     where = draw(islands(size))
     count = draw(st.integers(2, size.leaves) | st.integers(0, size.leaves))

@@ -37,7 +37,9 @@ def compressed(path: Path, to: Path) -> None:
 async def tell(story: Story) -> None:
     fleet = story.home / "fleet.yaml"
     compressed(FLEET, fleet)
-    island = next(c for c in yaml.safe_load(fleet.read_text())["clusters"] if c["name"] == CLUSTER)["islands"][0]["name"]
+    island = next(c for c in yaml.safe_load(fleet.read_text())["clusters"] if c["name"] == CLUSTER)["islands"][0][
+        "name"
+    ]
 
     say("\n--- 1. A fleet: quotas, healthy GPUs, usage. Days are compressed to seconds by the policy.")
     story.run("fleet", "import", str(fleet))
@@ -74,7 +76,7 @@ async def _main() -> None:
     say("Backstop demo: a quota should be a promise that hardware keeps.")
     async with on_stage("gpu-tpm") as story:
         await tell(story)
-    say(f"\nDone in {time.monotonic() - began:.0f} s. Next: `make up`, then README.md, \"Your own fleet\".")
+    say(f'\nDone in {time.monotonic() - began:.0f} s. Next: `make up`, then README.md, "Your own fleet".')
 
 
 if __name__ == "__main__":

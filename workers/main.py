@@ -28,10 +28,11 @@ from activities.notices import NoticeActivities
 from activities.ports import NotifyPort, QuotaPort
 from activities.quotas import QuotaActivities
 from activities.watch import WatchActivities
+from client import telemetry
 from client.connection import connect, find_target
 from models.errors import BackstopError
 from models.messages import WATCH_ID, WATCH_WORKFLOW, WatchInput
-from workers import telemetry
+from workers.heartbeats import Heartbeats
 from workers.settings import Settings, load_settings
 from workflows.cluster_rollout import ClusterRollout
 from workflows.health_watch import HealthWatch
@@ -74,6 +75,7 @@ def make_worker(
         ),
         # A start input that does not parse fails its workflow; anything else waits for a fixed worker.
         workflow_failure_exception_types=[pydantic.ValidationError],
+        interceptors=[Heartbeats()],
         max_concurrent_activities=_THREADS,
         graceful_shutdown_timeout=timedelta(seconds=5),
     )
@@ -95,7 +97,7 @@ async def ensure_watch(client: Client, task_queue: str, interval_seconds: float)
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[Client]:
     """A worker serves until the context ends; then it has shut down cleanly."""
-    plugins, runtime, flush = telemetry.set_up("backstop-worker", settings.otlp_endpoint, settings.trace_to_console)
+    plugins, runtime, flush = telemetry.from_environment("backstop-worker")
     client = await connect(find_target(), plugins, runtime)
     settings.home.mkdir(parents=True, exist_ok=True)
     notify = Notifier(settings.home / "notices.jsonl", lambda: datetime.now(UTC), settings.mail_server)

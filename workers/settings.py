@@ -18,8 +18,6 @@ class Settings:
     home: Path
     mail_server: str | None
     watch_interval_seconds: float
-    otlp_endpoint: str | None
-    trace_to_console: bool
     task_queue: str
 
 
@@ -38,7 +36,5 @@ def load_settings() -> Settings:
         home=where,
         mail_server=os.environ.get("BACKSTOP_MAIL_SERVER") or None,
         watch_interval_seconds=seconds,
-        otlp_endpoint=os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None,
-        trace_to_console=os.environ.get("BACKSTOP_TRACE", "") == "console",
         task_queue=os.environ.get("BACKSTOP_TASK_QUEUE") or "backstop",
     )

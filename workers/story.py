@@ -20,6 +20,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 from client.backstop import Backstop
 from models.capacity import Island
@@ -109,9 +110,7 @@ async def on_stage(actor: str) -> AsyncIterator[Story]:
         environment = {**os.environ, "BACKSTOP_PORT": "0", "BACKSTOP_UI_PORT": "0", "BACKSTOP_WATCH_INTERVAL": "0.1"}
         environment.pop("BACKSTOP_LEDGER_URL", None)
         log = (home / "up.log").open("wb")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "workers.up"], env=environment, stdout=log, stderr=log, start_new_session=True
-        )
+        process = _started(environment, log)
         try:
             await _announced(home, process)
             yield Story(home, await Backstop.connect(actor), actor)
@@ -122,6 +121,12 @@ async def on_stage(actor: str) -> AsyncIterator[Story]:
             except subprocess.TimeoutExpired:
                 process.kill()
             log.close()
+
+
+def _started(environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """`backstop up` in a session of its own: a Ctrl-C in the terminal reaches us, and we stop it."""
+    command = [sys.executable, "-m", "workers.up"]
+    return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
 async def _announced(home: Path, process: subprocess.Popen[bytes]) -> None:

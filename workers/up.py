@@ -48,7 +48,8 @@ async def _main() -> None:
     upgrade(settings.ledger_url)
     async with temporal(settings) as server, serving(settings) as client:
         where = client.service_client.config.target_host
-        print(f"Temporal   {where} ({'embedded' if server else 'configured'}, namespace {client.namespace})")
+        kind = "configured" if server is None else "embedded, taken over" if server.taken_over else "embedded"
+        print(f"Temporal   {where} ({kind}, namespace {client.namespace})")
         if server is not None:
             print(f"UI         {server.ui_url}")
         print(f"state      {settings.home}")
@@ -62,17 +63,18 @@ async def _until_stopped(server: EmbeddedTemporal | None) -> None:
     """Returns when told to stop. Errors: Unavailable when the embedded server dies."""
     told = asyncio.create_task(until_told())
     waits: set[asyncio.Task[object]] = {told}
-    died = None if server is None else asyncio.create_task(server.wait())
-    if died is not None:
-        waits.add(died)
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for task in waits:
-        if not task.done():
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-    if died is not None and died.done() and not died.cancelled() and not told.done():
-        raise Unavailable("the embedded Temporal server has ended; its log is in temporal/temporal.log")
+    if server is not None:
+        waits.add(asyncio.create_task(server.wait()))
+    done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    if told not in done:
+        raise Unavailable(
+            "the embedded Temporal server has ended; its log is in temporal/temporal.log. "
+            "Nothing is lost: start again to go on"
+        )
 
 
 if __name__ == "__main__":

@@ -62,6 +62,8 @@ _UNBACKED = SearchAttributeKey.for_int(SearchName.UNBACKED)
 
 _CALL = timedelta(seconds=60)
 """One attempt of one call; a late one is fenced off."""
+_SILENCE = timedelta(seconds=15)
+"""A call whose worker has not been heard of for this long is made again elsewhere."""
 _STEADY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=60))
 """Without limit: inverses, the archive, aiming."""
 _FORWARD = RetryPolicy(
@@ -86,6 +88,8 @@ class ClusterRollout:
         self._look_wanted = False
         self._busy_recording = False
         self._busy_mailing = False
+        self._leaving = False
+        """The side loops start nothing new, so that a busy rollout, too, comes to its next run."""
         self._shown: tuple[Any, ...] = ()
 
     @workflow.run
@@ -147,20 +151,23 @@ class ClusterRollout:
                 await self._perform(action.kind)
 
     async def _wait(self, wait: Wait, now: datetime) -> None:
-        if workflow.info().is_continue_as_new_suggested() and self._may_continue():
-            await workflow.wait_condition(workflow.all_handlers_finished)
-            workflow.continue_as_new(
-                RolloutInput(launch=self._start.launch, state=self._state, runs=self._start.runs + 1)
-            )
+        if workflow.info().is_continue_as_new_suggested():
+            if self._may_continue():
+                workflow.continue_as_new(
+                    RolloutInput(launch=self._start.launch, state=self._state, runs=self._start.runs + 1)
+                )
+            self._leaving = True
         changes = self._changes
         timeout = None if wait.until is None else max(timedelta(0), wait.until - now)
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: self._changes != changes, timeout=timeout, timeout_summary="until the next gate, look or breach"
             )
+        self._leaving = False
 
     def _may_continue(self) -> bool:
-        return not (self._busy_recording or self._busy_mailing)
+        """Nothing is under way that the next run would have to do again."""
+        return not (self._busy_recording or self._busy_mailing) and workflow.all_handlers_finished()
 
     async def _settle(self) -> None:
         """Everything is archived; the teams are told, or have been tried for long enough."""
@@ -194,6 +201,7 @@ class ClusterRollout:
                 ClusterActivities.open_rollout,
                 OpenRequest(launch=launch, at=now),
                 start_to_close_timeout=_CALL,
+                heartbeat_timeout=_SILENCE,
                 retry_policy=_FORWARD,
                 summary=f"open {launch.cluster} for {launch.owner}",
             )
@@ -212,6 +220,7 @@ class ClusterRollout:
                 ClusterActivities.observe,
                 ObserveRequest(cluster=r.cluster, values=action.values, baseline=r.baseline, at=workflow.now()),
                 start_to_close_timeout=_CALL,
+                heartbeat_timeout=_SILENCE,
                 retry_policy=_READ,
                 summary=f"look: {action.why}",
             )
@@ -237,6 +246,7 @@ class ClusterRollout:
                     at=workflow.now(),
                 ),
                 start_to_close_timeout=timedelta(minutes=5),
+                heartbeat_timeout=_SILENCE,
                 retry_policy=_STEADY,
                 summary=f"plan: {action.why}",
             )
@@ -264,6 +274,7 @@ class ClusterRollout:
                     at=workflow.now(),
                 ),
                 start_to_close_timeout=timedelta(minutes=5),
+                heartbeat_timeout=_SILENCE,
                 retry_policy=_STEADY,
                 summary=f"aim the rollback: {', '.join(r.aiming)}",
             )
@@ -288,6 +299,7 @@ class ClusterRollout:
                     at=workflow.now(),
                 ),
                 start_to_close_timeout=_CALL,
+                heartbeat_timeout=_SILENCE,
                 retry_policy=_FORWARD if forward else _STEADY,
                 cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
                 summary=_summary(change),
@@ -302,7 +314,7 @@ class ClusterRollout:
     async def _record(self) -> None:
         while True:
             await workflow.wait_condition(
-                lambda: bool(self._state.outbox) or self._state.noted is not self._state.stage
+                lambda: not self._leaving and (bool(self._state.outbox) or self._state.noted is not self._state.stage)
             )
             r = self._state
             self._busy_recording = True
@@ -319,6 +331,7 @@ class ClusterRollout:
                     shadow=r.shadow,
                 ),
                 start_to_close_timeout=_CALL,
+                heartbeat_timeout=_SILENCE,
                 retry_policy=_STEADY,
                 summary="; ".join(e.text for e in batch)[:180] or f"stage {r.stage}",
             )
@@ -327,7 +340,7 @@ class ClusterRollout:
 
     async def _mail(self) -> None:
         while True:
-            await workflow.wait_condition(lambda: bool(self._state.mail))
+            await workflow.wait_condition(lambda: not self._leaving and bool(self._state.mail))
             r = self._state
             batch = r.mail[:_BATCH]
             self._busy_mailing = True
@@ -335,7 +348,7 @@ class ClusterRollout:
                 NoticeActivities.tell,
                 TellRequest(cluster=r.cluster, notices=batch),
                 start_to_close_timeout=timedelta(minutes=5),
-                heartbeat_timeout=timedelta(minutes=2),
+                heartbeat_timeout=_SILENCE,
                 retry_policy=_STEADY,
                 summary="tell " + ", ".join(f"{n.audience} ({n.kind})" for n in batch)[:170],
             )

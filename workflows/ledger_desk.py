@@ -23,6 +23,7 @@ class LedgerDesk:
                 DeskActivities.answer,
                 request,
                 start_to_close_timeout=timedelta(minutes=5),
+                heartbeat_timeout=timedelta(seconds=15),
                 retry_policy=RetryPolicy(maximum_attempts=5, maximum_interval=timedelta(seconds=5)),
                 summary=f"{request.kind} for {request.actor or 'nobody'}",
             )

@@ -185,7 +185,7 @@ def _stored_receipt(session: Session, cluster: ClusterRow, fence: Fence) -> Rece
 def _last_receipt_of_an_ended_rollout(session: Session, cluster: ClusterRow, fence: Fence) -> Receipt:
     """A rollout that ended in good order may still ask for the answer to its last effect."""
     rollout = session.get(RolloutRow, fence.rollout)
-    if rollout is not None and rollout.cluster == cluster.name and rollout.superseded_by is None:
+    if cluster.open_rollout is None and rollout is not None and rollout.superseded_by is None:
         last = session.exec(
             select(ReceiptRow)
             .where(ReceiptRow.rollout == fence.rollout)

@@ -9,14 +9,7 @@ import pytest
 from temporalio.client import Client
 
 from tests.e2e.world import World, connected, world_of
-from tests.integration.conftest import (  # noqa: F401 - fixtures
-    ledger_url,
-    postgres_ledger,
-    postgres_ledger_url,
-    postgres_url,
-    sqlite_ledger_url,
-    sqlite_template,
-)
+from tests.integration.conftest import *  # noqa: F403 - its databases are fixtures here too
 from workers.embedded import EmbeddedTemporal
 
 
@@ -27,22 +20,20 @@ async def temporal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cl
 
 
 @pytest.fixture
-async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:  # noqa: F811
+async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
     async with world_of(temporal, sqlite_ledger_url, tmp_path) as found:
         yield found
 
 
 @pytest.fixture
-async def world_on_each(temporal: Client, ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:  # noqa: F811
+async def world_on_each(temporal: Client, ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
     """On SQLite and on PostgreSQL in turn."""
     async with world_of(temporal, ledger_url, tmp_path) as found:
         yield found
 
 
 @pytest.fixture
-async def world_by_url(
-    temporal: Client, request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[World]:
+async def world_by_url(temporal: Client, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     """On the database that the test's parameter names."""
     url = request.getfixturevalue("sqlite_ledger_url" if request.param == "sqlite" else "postgres_ledger_url")
     async with world_of(temporal, url, tmp_path) as found:

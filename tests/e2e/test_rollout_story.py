@@ -12,9 +12,10 @@ from temporalio.client import WorkflowExecutionStatus
 from models.errors import Refusal
 from models.messages import LaunchAnswer, RolloutStatus
 from models.stages import Command, Stage
-from tests.e2e.world import World, cluster, eventually, fresh, team, worked_case
+from tests.e2e.world import World, cluster, fresh, team, worked_case
 
 LONG = "1h"
+NOTHING_TO_RETRY = "nothing to retry: the rollout is waiting at its first gate"
 
 
 def in_planned_order(quotas: dict[str, int]) -> list[int]:
@@ -106,8 +107,7 @@ async def test_the_worked_case_goes_from_planned_to_closed(world_on_each: World)
     assert world.notices(name)[:4] == [(k, "research") for k in ("planned", "buffered", "enforced", "monitored")]
     assert sql.refusals(name) == [
         f"tia: approve refused: the plan is {answer.plan.hash}, not 0123abcd: look at it and approve that",
-        f"tia: retry refused: retry is not possible while {name} is planned: nothing to retry: "
-        "the rollout is waiting at its first gate",
+        f"tia: retry refused: retry is not possible while {name} is planned: {NOTHING_TO_RETRY}",
     ]
     with pytest.raises(Refusal, match="has ended; launch a new one"):
         await world.say(name, Command.PAUSE)
@@ -137,8 +137,9 @@ async def seen_by_temporal(world: World, name: str) -> None:
         await asyncio.sleep(0.1)
     else:
         pytest.fail(f"visibility says {here}")
-    assert await found(f"BackstopWave = 'busy' AND BackstopUnbacked = 0 AND BackstopOwner = 'tpm' "
-                       f"AND BackstopCluster = '{name}'") == [attributes]
+    assert await found(
+        f"BackstopWave = 'busy' AND BackstopUnbacked = 0 AND BackstopOwner = 'tpm' AND BackstopCluster = '{name}'"
+    ) == [attributes]
     (summary,) = [s for s in await world.tpm.rollouts() if s.cluster == name]
     assert (summary.stage, summary.wave, summary.owner, summary.open) == ("monitored", "busy", "tpm", True)
 
@@ -224,7 +225,7 @@ async def test_a_breach_rolls_back_to_what_is_backed_and_the_retry_starts_from_t
         *("buffered", "enforced", "monitored", "rolling_back", "rolled_back", "planned"),
         *("buffered", "enforced", "monitored"),
     ]
-    assert {kind for kind, _ in world.notices(name)} >= {"breach", "rolled_back", "monitored"}
+    assert {kind for kind, _ in world.notices(name)} >= {"breach", "rolled_back"}
     assert sql.broken_links(name) == []
 
 
@@ -418,8 +419,9 @@ async def test_freed_gpus_cannot_be_taken_and_other_writes_show_as_drift(world_o
     for grab in (
         lambda: sql.set_refused("a", 61, name),
         lambda: sql.set_refused("b", 40, name),
-        lambda: sql.refused("INSERT INTO quotas (cluster, team, gpus, mode, blocks, minimum) "
-                            "VALUES (?, 'c', 1, 'hard', '', 0)", name),
+        lambda: sql.refused(
+            "INSERT INTO quotas (cluster, team, gpus, mode, blocks, minimum) VALUES (?, 'c', 1, 'hard', '', 0)", name
+        ),
     ):
         assert "85" in grab()
     with pytest.raises(Refusal, match="85"):
@@ -434,10 +436,8 @@ async def test_freed_gpus_cannot_be_taken_and_other_writes_show_as_drift(world_o
     await world.say(name, Command.PROMOTE)
     await stays(world, name, Stage.BUFFERED, 0.5)
     await world.say(name, Command.RESOLVE, hold="drift", how="restore")
-    await eventually(lambda: sql.gpus(name) == {"a": 60, "b": 25}, "our value is written again")
-    await world.until(name, Stage.BUFFERED)
-    await world.say(name, Command.PROMOTE)
     await world.until(name, Stage.MONITORED)
+    assert sql.gpus(name) == {"a": 60, "b": 25}
 
     sql.set("b", 21, name)
     await world.until(name, lambda s: bool(s.holds))
@@ -607,7 +607,7 @@ async def test_a_plan_that_is_not_backed_cannot_be_launched(world: World) -> Non
     await world.fleet(worked_case(name, max_tier="unallocated"))
     book = sql.row("clusters", name=name)
 
-    with pytest.raises(Refusal, match="not backed by healthy GPUs.*max_tier unscheduled would suffice"):
+    with pytest.raises(Refusal, match=r"not backed by healthy GPUs.*max_tier busy would suffice"):
         await world.launch(name)
 
     assert (await world.ended(name))["stage"] == "aborted"

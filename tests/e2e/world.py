@@ -30,6 +30,7 @@ from models.audit import AuditEntry, ChainedEntry, ChainHead, broken_links
 from models.capacity import Island
 from models.commands import CommandRequest
 from models.effects import HealthSample
+from models.errors import Unavailable
 from models.fleet import Fleet
 from models.messages import (
     TASK_QUEUE,
@@ -136,9 +137,7 @@ class Sql(ForeignTool):
 
     def broken_links(self, cluster: str) -> list[str]:
         """Where the cluster's hash chain does not hold; [] when it is whole."""
-        rows = self.rows(
-            "SELECT seq, previous_hash, hash, entry FROM audit WHERE cluster = ? ORDER BY seq", cluster
-        )
+        rows = self.rows("SELECT seq, previous_hash, hash, entry FROM audit WHERE cluster = ? ORDER BY seq", cluster)
         chain = [
             ChainedEntry(seq=seq, previous_hash=previous, hash=own, entry=AuditEntry.model_validate_json(entry))
             for seq, previous, own, entry in rows
@@ -157,10 +156,14 @@ async def eventually(true: Callable[[], bool], what: str, seconds: float = PATIE
 
 
 class World:
-    """Everything one story needs. `home` holds what is not in the ledger: notices.jsonl."""
+    """Everything one story needs. `home` holds what is not in the ledger: notices.jsonl.
 
-    def __init__(self, client: Client, sql: Sql, home: Path) -> None:
+    `shaky`: servers and workers die in this story, so that people ask again when nobody answers.
+    """
+
+    def __init__(self, client: Client, sql: Sql, home: Path, shaky: bool = False) -> None:
         self.client = client
+        self.shaky = shaky
         self.sql = sql
         self.home = home
         self.launched: set[str] = set()
@@ -220,8 +223,15 @@ class World:
 
     # --- what people see ------------------------------------------------------------------------
 
-    async def status(self, cluster: str) -> RolloutStatus:
-        return await self.tpm.status(cluster)
+    async def status(self, cluster: str, seconds: float = PATIENCE) -> RolloutStatus:
+        ends = time.monotonic() + seconds
+        while True:
+            try:
+                return await self.tpm.status(cluster)
+            except Unavailable:
+                if not self.shaky or time.monotonic() > ends:
+                    raise
+            await asyncio.sleep(0.2)
 
     async def until(
         self, cluster: str, reached: Stage | Callable[[RolloutStatus], bool], seconds: float = PATIENCE
@@ -229,7 +239,7 @@ class World:
         """The status once it is so. Fails, with where the rollout is instead, when it takes too long."""
         ends = time.monotonic() + seconds
         while True:
-            status = await self.status(cluster)
+            status = await self.status(cluster, seconds)
             if status.stage is reached or (callable(reached) and reached(status)):
                 return status
             assert time.monotonic() < ends, f"{cluster} is {status.stage}: {status.model_dump_json(indent=1)}"
@@ -241,10 +251,13 @@ class World:
         return found
 
     async def archived(self, cluster: str) -> None:
-        """What has happened so far stands in the archive."""
+        """What led to the present stage stands in the archive, and the registry shows the stage."""
         status = await self.status(cluster)
         await eventually(
-            lambda: bool(self.sql.transitions(cluster)) and self.sql.transitions(cluster)[-1] == status.stage,
+            lambda: (
+                self.sql.transitions(cluster)[-1:] == [status.stage]
+                and self.sql.row("rollouts", id=status.rollout)["stage"] == status.stage
+            ),
             f"{status.stage} in the archive of {cluster}",
         )
 

@@ -8,10 +8,20 @@ from activities.adapters.ledger import Ledger
 from tests.integration.ledger.world import NOW, ForeignTool, fleet, import_fleet
 
 
+@pytest.fixture(scope="session")
+def ledgers() -> Iterator[dict[str, Ledger]]:
+    """By URL, kept for the whole run: each knows its compiled statements."""
+    made: dict[str, Ledger] = {}
+    yield made
+    for ledger in made.values():
+        ledger.close()
+
+
 @pytest.fixture
-def empty_ledger(ledger_url: str) -> Iterator[Ledger]:
-    with Ledger(ledger_url, now=lambda: NOW) as ledger:
-        yield ledger
+def empty_ledger(ledger_url: str, ledgers: dict[str, Ledger]) -> Ledger:
+    if ledger_url not in ledgers:
+        ledgers[ledger_url] = Ledger(ledger_url, now=lambda: NOW)
+    return ledgers[ledger_url]
 
 
 @pytest.fixture

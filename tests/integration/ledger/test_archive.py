@@ -30,18 +30,21 @@ def broken(ledger: Ledger, cluster: str = "alpha") -> list[str]:
     return broken_links(ledger.registry.archived(cluster, 0, 10_000), ledger.registry.chain_head(cluster))
 
 
-def test_entries_come_back_in_their_order_with_their_hashes(empty_ledger: Ledger, tool: ForeignTool) -> None:
-    entries = [entry(f"k{n}", before={"a": n}, shares=(1, 2.5), none=None) for n in range(5)]
+@pytest.mark.parametrize("count", [1, 5, 50])
+def test_entries_come_back_in_their_order_with_their_hashes(
+    count: int, empty_ledger: Ledger, tool: ForeignTool
+) -> None:
+    entries = [entry(f"k{n}", before={"a": n}, shares=(1, 2.5), none=None) for n in range(count)]
     head = twice(lambda: empty_ledger.registry.archive(entries))
     rows = empty_ledger.registry.archived("alpha", 0, 100)
-    assert [row.seq for row in rows] == [1, 2, 3, 4, 5]
+    assert [row.seq for row in rows] == list(range(1, count + 1))
     assert [row.entry.model_dump(mode="json") for row in rows] == [e.model_dump(mode="json") for e in entries]
     assert rows[0].previous_hash == GENESIS
     assert head == empty_ledger.registry.chain_head("alpha")
     assert head is not None
-    assert (head.length, head.hash) == (5, rows[-1].hash)
+    assert (head.length, head.hash) == (count, rows[-1].hash)
     assert broken(empty_ledger) == []
-    assert tool.one("SELECT count(*) FROM audit") == 5
+    assert tool.one("SELECT count(*) FROM audit") == count
 
 
 def test_each_key_is_stored_once_also_within_one_call(empty_ledger: Ledger, tool: ForeignTool) -> None:

@@ -115,6 +115,9 @@ def test_an_ended_rollout_still_gets_its_last_answer_and_nothing_else(ledger: Le
         with pytest.raises(Conflict):
             ledger.quotas.apply(effect(EffectKind.SET_SOFT, counter, writes=values(("b", 120, 90))))
     assert tool.gpus()["b"] == 120
+    open_rollout(ledger, "r-2")
+    with pytest.raises(Conflict, match="rollout r-2 is open there"):
+        ledger.quotas.apply(effect(EffectKind.CLOSE, 2))
 
 
 def test_values_that_others_changed_are_left_alone_and_reported(ledger: Ledger, tool: ForeignTool) -> None:

@@ -27,6 +27,7 @@ from tests.integration.ledger.world import (
     open_rollout,
     reserve,
     set_soft,
+    stage,
     twice,
 )
 
@@ -40,7 +41,7 @@ def everything(tool: ForeignTool) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def shown(ledger: Ledger) -> dict[str, Any]:
-    return {spec.name: spec for spec, _ in ledger.fleet.clusters("", 100)}
+    return {spec.name: spec for spec, _ in ledger.fleet.clusters("", 1000)}
 
 
 def test_the_parts_implement_the_ports(ledger: Ledger) -> None:
@@ -55,7 +56,8 @@ def test_the_parts_implement_the_ports(ledger: Ledger) -> None:
 
 
 def test_an_imported_fleet_stands_in_the_ledger(empty_ledger: Ledger, tool: ForeignTool) -> None:
-    counts = import_fleet(empty_ledger, fleet())
+    twice(lambda: stage(empty_ledger, fleet(), "first"))
+    counts = twice(lambda: empty_ledger.fleet.commit_import("first", 2, "tpm", NOW))
     assert counts == {"clusters": 2, "quotas": 7, "changed": 7, "removed": 0}
     assert tool.quotas() == [
         ("a", 100, "hard", "X", "", 0, None),
@@ -185,6 +187,45 @@ def test_windows_are_those_of_the_last_file(ledger: Ledger, tool: ForeignTool) -
     import_fleet(ledger, document, "second")
     assert [w.reason for w in ledger.calendar.windows(CLUSTER)] == ["power", "switches"]
     assert tool.generation() == before
+
+
+def large_fleet(changed: bool) -> dict[str, Any]:
+    """So many rows of everything that they travel in bulk; `changed`: other values, and other names from 40 on."""
+    names = [f"t{n:02}" if n < 40 or not changed else f"u{n}" for n in range(80)]
+    more = 1 if changed else 0
+    window = {"kind": "sev", "starts": "2026-03-02T00:00:00.000007+02:00", "ends": "2026-03-03T00:00:00Z"}
+    cluster = {
+        "name": "large",
+        "islands": [{"name": n, "total_gpus": 64 + more, "healthy_gpus": 60, "block_gpus": 8} for n in names],
+        "windows": [window | {"reason": f"it's {n}", "islands": [n], "gpus": more} for n in names],
+        "quotas": [
+            {"team": n, "gpus": 8 + more, "islands": [n], "protected_blocks": [4, 4], "minimum_gpus": 1}
+            | {"scheduled_gpus": 3 + more, "idle_gpus": more}
+            for n in names
+        ],
+    }
+    teams = [{"name": n, "contacts": [f"log:{n}", f"mailto:{n}"]} for n in names]
+    return {"clusters": [cluster, *({"name": n, "islands": cluster["islands"][:1]} for n in names)], "teams": teams}
+
+
+def test_large_files_land_as_small_ones_do(empty_ledger: Ledger, tool: ForeignTool) -> None:
+    counts = import_fleet(empty_ledger, large_fleet(changed=False))
+    assert counts == {"clusters": 81, "quotas": 80, "changed": 80, "removed": 0}
+    assert shown(empty_ledger) == {c.name: c for c in Fleet.model_validate(large_fleet(changed=False)).clusters}
+    assert tool.generation("large") == 160
+
+    later = NOW + minutes(5)
+    counts = import_fleet(empty_ledger, large_fleet(changed=True), "second", later)
+    assert counts == {"clusters": 81, "quotas": 80, "changed": 80, "removed": 40}
+    wanted = Fleet.model_validate(large_fleet(changed=True))
+    found = shown(empty_ledger)
+    assert {c.name: c for c in wanted.clusters} == {c.name: found[c.name] for c in wanted.clusters}
+    assert tool.generation("large") == 160 + 2 * (40 + 40 + 40)  # of quotas and islands: changed, gone, come
+    assert [t for t in empty_ledger.fleet.teams() if t.name.startswith("u")] == list(wanted.teams[40:])
+
+    generation = tool.generation("large")
+    assert import_fleet(empty_ledger, large_fleet(changed=True), "third", later)["changed"] == 0
+    assert tool.generation("large") == generation
 
 
 def bad(change: Callable[[dict[str, Any]], object]) -> bytes:

@@ -207,6 +207,6 @@ def test_declared_windows_are_read_past_ones_included(ledger: Ledger, tool: Fore
     assert ledger.calendar.windows("beta") == ()
 
 
-def past(tool: ForeignTool) -> tuple[Any, Any]:
-    texts = ("2020-01-01T00:00:00.000000Z", "2020-01-01T04:00:00.000000Z")
-    return texts if not tool.postgresql else tuple(datetime.fromisoformat(t) for t in texts)  # type: ignore[return-value]
+def past(tool: ForeignTool) -> list[Any]:
+    texts = ["2020-01-01T00:00:00.000000Z", "2020-01-01T04:00:00.000000Z"]
+    return [datetime.fromisoformat(text) if tool.postgresql else text for text in texts]

@@ -7,7 +7,6 @@ import sqlite3
 import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -72,11 +71,15 @@ LEAF_SUM = 100 + 120 + 80 + 30 + 30
 def import_fleet(
     ledger: Ledger, document: dict[str, Any], import_id: str = "first", now: datetime = NOW
 ) -> dict[str, Any]:
+    stage(ledger, document, import_id)
+    return ledger.fleet.commit_import(import_id, 2, "tpm", now)
+
+
+def stage(ledger: Ledger, document: dict[str, Any], import_id: str) -> None:
     packed = zlib.compress(json.dumps(document).encode())
     middle = len(packed) // 2
     for part, payload in enumerate((packed[:middle], packed[middle:])):
-        twice(partial(ledger.fleet.stage_import, import_id, part, payload))
-    return twice(lambda: ledger.fleet.commit_import(import_id, 2, "tpm", now))
+        ledger.fleet.stage_import(import_id, part, payload)
 
 
 def twice(call: Callable[[], T]) -> T:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from opentelemetry import metrics, trace
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
@@ -14,6 +17,29 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 from temporalio.client import Plugin
 from temporalio.contrib.opentelemetry import OpenTelemetryPlugin, create_tracer_provider
 from temporalio.runtime import OpenTelemetryConfig, Runtime, TelemetryConfig
+
+TRACE = "BACKSTOP_TRACE"
+"""`console`: spans go to the error stream (the CLI's --trace)."""
+
+
+@contextmanager
+def spoken(command: str) -> Iterator[tuple[tuple[Plugin, ...], Runtime | None]]:
+    """A root span around one command of a person, where tracing is asked for; it is flushed at the end."""
+    plugins, runtime, flush = from_environment("backstop-cli")
+    try:
+        if not plugins:
+            yield plugins, runtime
+            return
+        with trace.get_tracer("backstop").start_as_current_span(f"backstop {command}"):
+            yield plugins, runtime
+    finally:
+        flush()
+
+
+def from_environment(service: str) -> tuple[tuple[Plugin, ...], Runtime | None, Callable[[], None]]:
+    """`set_up` by OTEL_EXPORTER_OTLP_ENDPOINT and BACKSTOP_TRACE."""
+    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
+    return set_up(service, endpoint, os.environ.get(TRACE, "") == "console")
 
 
 def set_up(
@@ -30,7 +56,7 @@ def set_up(
     flushes: list[Callable[[], object]] = [tracers.force_flush]
     runtime = None
     if to_console:
-        tracers.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
+        tracers.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(out=sys.stderr)))
     if otlp_endpoint is not None:
         insecure = not otlp_endpoint.startswith("https://")
         tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=otlp_endpoint, insecure=insecure)))

@@ -1,0 +1,75 @@
+"""A rollout that is monitored for years starts its history anew, and nobody notices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from models.stages import Command, Stage
+from tests.e2e.world import World, connected, fresh, worked_case, world_of
+from workers.embedded import EmbeddedTemporal
+
+EVENTS = 150
+"""The server suggests to continue as new from here on; its own default is 4096."""
+
+
+@pytest.fixture
+async def forgetful_world(sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    limit = f"limit.historyCount.suggestContinueAsNew={EVENTS}"
+    async with (
+        EmbeddedTemporal(tmp_path / "temporal", None, None, dynamic_config=[limit]) as server,
+        world_of(await connected(server.address), sqlite_ledger_url, tmp_path) as world,
+    ):
+        yield world
+
+
+async def test_commands_and_signals_around_a_new_run_are_not_lost(forgetful_world: World) -> None:
+    world, sql = forgetful_world, forgetful_world.sql
+    name = fresh("years")
+    await world.fleet(worked_case(name, breach_after="0.5s", attempts=50))
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+
+    async def chatter(person: int) -> list[str]:
+        """Acknowledges again and again, each time with another reason."""
+        said = []
+        for number in range(25):
+            said.append(f"{person}-{number}")
+            await world.say(name, Command.ACK, actor=f"p{person}", team="research", reason=said[-1])
+        return said
+
+    said = await asyncio.gather(*(chatter(person) for person in range(4)))
+
+    status = await world.status(name)
+    assert status.runs > 2
+    assert status.history_events < EVENTS + 50
+    await world.say(name, Command.PAUSE)
+    archive = sql.archive(name)
+    by_person = [[e["reason"] for e in archive if e["actor"] == f"p{person}"] for person in range(4)]
+    assert by_person == said
+    commands = [(r.actor, r.reason) for r in await world.tpm.audit(name) if r.kind == "command"]
+    assert commands[2:-1] == [(e["actor"], e["reason"]) for e in archive if e["actor"][0] == "p"]
+
+    # Hardware comes and goes; each time the signal finds the rollout, whatever its run.
+    await world.say(name, Command.RESUME)
+    attempts = 1
+    while (await world.status(name)).runs < status.runs + 2:
+        await world.healthy(name, main=(361, 300))
+        await world.until(name, Stage.ROLLED_BACK)
+        assert sql.gpus(name) == {"research": 300}
+        await world.healthy(name, main=(361, 319))
+        await world.until(name, Stage.MONITORED)
+        assert sql.gpus(name) == {"research": 306}
+        attempts += 1
+    assert (await world.status(name)).attempt == attempts
+    once = ["reserve", "set_soft", "harden", "follow", "unfollow", "soften", "restore", "release"]
+    assert sql.effects(f"{name}/1") == (once * attempts)[:-4]
+    effects = [r.data["fence"] for r in await world.tpm.audit(name) if r.kind == "effect"]
+    assert effects == list(range(1, len(effects) + 1))
+
+    await world.say(name, Command.CLOSE)
+    assert (await world.ended(name))["stage"] == "closed"
+    assert sql.broken_links(name) == []

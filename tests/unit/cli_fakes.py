@@ -1,0 +1,203 @@
+"""A Backstop without a server: it answers what it is given, and keeps what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from unittest.mock import patch
+
+from client.backstop import RolloutSummary
+from client.checks import Check
+from client.history import AuditRecord
+from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
+from models.commands import CommandRequest
+from models.effects import HealthSample
+from models.errors import BackstopError, Refusal
+from models.fleet import ClusterSpec, Fleet
+from models.messages import CommandAnswer, LaunchAnswer, LaunchRequest, Risk, RolloutStatus, TeamStatus
+from models.plans import make_plan
+from models.policy import Policy
+from models.rollout import Hold, HoldKind
+from models.snapshot import Snapshot, snapshot_of
+from models.stages import Command, Stage
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+WORKED = ClusterSpec.model_validate(
+    {
+        "name": "h100-worked",
+        "gpu_model": "H100",
+        "islands": [{"name": "main", "total_gpus": 361, "healthy_gpus": 319}],
+        "quotas": [{"team": "research", "gpus": 345, "scheduled_gpus": 310, "idle_gpus": 0}],
+    }
+)
+PLAN = make_plan(snapshot_of(WORKED), Policy())
+
+
+def status(stage: Stage = Stage.BUFFERED, **changes: Any) -> RolloutStatus:
+    made = RolloutStatus(
+        cluster="h100-worked",
+        rollout="h100-worked/1",
+        owner="tpm",
+        shadow=False,
+        stage=stage,
+        entered_at=NOON,
+        at=NOON,
+        attempt=1,
+        failures=0,
+        attempts=3,
+        plan_hash=PLAN.hash,
+        approved_by="tpm",
+        envelope_holds=True,
+        wave="busy",
+        total_gpus=361,
+        healthy_gpus=300,
+        health_at=NOON,
+        health_known=True,
+        assigned_gpus=306,
+        backed_gpus=300,
+        phantom_gpus=6,
+        flex_gpus=0,
+        cut_gpus=39,
+        gate="may_enforce",
+        waiting_for=(),
+        next_at=None,
+        holds=(Hold(id="paused", kind=HoldKind.PAUSED, reason="a SEV", actor="oncall", at=NOON),),
+        at_risk=(Risk(team="research", quota_gpus=306, backing_gpus=300, breach_at=NOON),),
+        breach_of=(),
+        undoing=None,
+        teams=(
+            TeamStatus(
+                team="research",
+                baseline_gpus=345,
+                quota_gpus=306,
+                planned_gpus=306,
+                backing_gpus=300,
+                promise=False,
+                acknowledged=True,
+            ),
+        ),
+        needs="paused by oncall: backstop resume h100-worked",
+    )
+    return made.model_copy(update=changes)
+
+
+def chain(*texts: str) -> tuple[list[ChainedEntry], ChainHead]:
+    rows: list[ChainedEntry] = []
+    previous = GENESIS
+    for number, text in enumerate(texts, 1):
+        entry = AuditEntry(
+            key=f"k{number}", cluster="h100-worked", at=NOON, kind=AuditKind.COMMAND, actor="tpm", text=text
+        )
+        rows.append(ChainedEntry(seq=number, previous_hash=previous, hash=chain_hash(previous, entry), entry=entry))
+        previous = rows[-1].hash
+    return rows, ChainHead(cluster="h100-worked", length=len(rows), hash=previous)
+
+
+@dataclass
+class FakeBackstop:
+    """`statuses` are given one by one, the last for ever; an error among them is raised."""
+
+    statuses: list[RolloutStatus | BackstopError] = field(default_factory=lambda: [status()])
+    archive: tuple[list[ChainedEntry], ChainHead | None] = field(default_factory=lambda: chain("launched", "approved"))
+    checks: list[Check] = field(default_factory=lambda: [Check(name="temporal", ok=True, text="here")])
+    refuses: BackstopError | None = None
+    asked: list[Any] = field(default_factory=list)
+    actor: str = ""
+    closed: bool = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def _ask(self, *what: Any) -> None:
+        self.asked.append(what)
+        if self.refuses is not None:
+            raise self.refuses
+
+    async def launch(self, request: LaunchRequest) -> LaunchAnswer:
+        self._ask("launch", request)
+        return LaunchAnswer(
+            launched=True, rollout="h100-worked/1", cluster=request.cluster, stage=Stage.PLANNED, plan=PLAN
+        )
+
+    async def command(self, cluster: str, command: Command, request: CommandRequest) -> CommandAnswer:
+        self._ask("command", cluster, command, request)
+        return CommandAnswer(cluster=cluster, command=command, stage=Stage.BUFFERED, said="so be it")
+
+    async def status(self, cluster: str) -> RolloutStatus:
+        self._ask("status", cluster)
+        found = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+        if isinstance(found, BackstopError):
+            raise found
+        return found
+
+    async def rollouts(self) -> list[RolloutSummary]:
+        self._ask("rollouts")
+        return [
+            RolloutSummary(
+                cluster=f"cluster-with-a-rather-long-name-{number:06d}",
+                stage="monitored",
+                wave="busy",
+                owner="tpm",
+                unbacked_gpus=1234567,
+                started=NOON,
+                closed=None,
+                open=True,
+            )
+            for number in range(3)
+        ]
+
+    async def audit(self, cluster: str) -> list[AuditRecord]:
+        self._ask("audit", cluster)
+        return [
+            AuditRecord(
+                at=NOON,
+                kind=AuditKind.COMMAND,
+                actor="tpm",
+                text="launched by tpm, in one \x1b[31mlong\n sentence " + "on and " * 40 + "on",
+                reason="pilot",
+            )
+        ]
+
+    async def archived(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:
+        self._ask("archived", cluster)
+        return self.archive
+
+    async def import_fleet(self, fleet: Fleet) -> dict[str, int]:
+        self._ask("import_fleet", fleet)
+        return {"clusters": len(fleet.clusters), "quotas": 1, "changed": 1, "removed": 0}
+
+    async def add_health(self, samples: Sequence[HealthSample]) -> int:
+        self._ask("add_health", samples)
+        return len(samples)
+
+    async def clusters(self) -> list[ClusterSpec]:
+        return [WORKED]
+
+    async def clusters_with_stage(self) -> list[tuple[ClusterSpec, str | None]]:
+        self._ask("clusters")
+        return [(WORKED, "planned")]
+
+    async def snapshot(self, cluster: str) -> tuple[Snapshot, Policy]:
+        self._ask("snapshot", cluster)
+        if cluster != WORKED.name:
+            raise Refusal(f"cluster {cluster!r} is not in the ledger")
+        return snapshot_of(WORKED), Policy()
+
+    async def doctor(self) -> list[Check]:
+        self._ask("doctor")
+        return self.checks
+
+
+@contextmanager
+def answering(fake: FakeBackstop) -> Iterator[FakeBackstop]:
+    """The command line talks to the fake."""
+
+    async def connect(actor: str, **options: Any) -> FakeBackstop:
+        fake.actor = actor
+        return fake
+
+    with patch("client.backstop.Backstop.connect", connect):
+        yield fake

@@ -1,0 +1,313 @@
+"""The command line with a Backstop that has no server: what is sent, what is shown, how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import decide
+from cli.main import run
+from client.checks import Check
+from models import commands
+from models.commands import CommandRequest
+from models.errors import BadInput, BlastRadius, Conflict, Refusal, Stuck, Unavailable
+from models.messages import LaunchRequest
+from models.stages import Command, Stage
+from tests.unit.cli_fakes import PLAN, FakeBackstop, answering, chain, status
+
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "fleet.yaml")
+GIVEN: dict[Command, list[str]] = {
+    Command.APPROVE: ["--plan", "0123456789abcdef"],
+    Command.ACK: ["--team", "research"],
+    Command.OBJECT: ["--team", "research"],
+    Command.RESOLVE: ["--hold", "drift", "--how", "accept"],
+}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBackstop]:
+    monkeypatch.delenv("BACKSTOP_ACTOR", raising=False)
+    with answering(FakeBackstop()) as door:
+        yield door
+
+
+# --- commands to a rollout -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", list(Command))
+def test_every_command_reaches_the_rollout(
+    fake: FakeBackstop, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command, "h100-worked", *GIVEN.get(command, []), "--reason", "why", "--actor", "tpm"]) == 0
+    ((what, cluster, sent, request),) = fake.asked
+    assert (what, cluster, sent) == ("command", "h100-worked", command)
+    assert isinstance(request, CommandRequest)
+    assert (request.actor, request.reason) == ("tpm", "why")
+    given = dict(zip(GIVEN.get(command, [])[::2], GIVEN.get(command, [])[1::2], strict=True))
+    assert {"--plan": request.plan_hash, "--team": request.team, "--hold": request.hold, "--how": request.how} == {
+        option: given.get(option, "") for option in ("--plan", "--team", "--hold", "--how")
+    }
+    assert capsys.readouterr().out == "h100-worked (buffered): so be it\n"
+    assert fake.closed
+
+
+@pytest.mark.parametrize("command", list(Command))
+def test_a_reason_is_asked_for_where_the_rollout_needs_one(
+    fake: FakeBackstop, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run([command, "h100-worked", *GIVEN.get(command, [])])
+    if command in commands._NEEDS_REASON:
+        assert code == 2
+        assert "--reason" in capsys.readouterr().err
+        assert not fake.asked
+    else:
+        assert code == 0
+
+
+def test_there_is_one_command_line_function_for_each_command() -> None:
+    assert {c.value for c in Command} <= {name.rstrip("_") for name in vars(decide)}
+
+
+def test_the_actor_is_the_option_then_the_environment_then_the_login_name(
+    fake: FakeBackstop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "login")
+    run(["resume", "h100-worked"])
+    assert fake.actor == "login"
+    monkeypatch.setenv("BACKSTOP_ACTOR", "environment")
+    run(["resume", "h100-worked"])
+    assert fake.actor == "environment"
+    run(["resume", "h100-worked", "--actor", "option"])
+    assert fake.actor == "option"
+    assert [request.actor for *_, request in fake.asked] == ["login", "environment", "option"]
+
+
+def test_nobody_is_no_actor(
+    fake: FakeBackstop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nobody() -> str:
+        raise KeyError("uid not found: 1000")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    assert run(["resume", "h100-worked"]) == 2
+    assert "--actor is missing" in capsys.readouterr().err
+
+
+def test_what_cannot_be_sent_is_bad_input(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pause", "h100-worked", "--reason", "x" * 2001]) == 2
+    assert "--reason must be at most 2000 characters long" in capsys.readouterr().err
+    assert run(["launch", "a\nb", "--yes"]) == 2
+    assert "--cluster must be one line" in capsys.readouterr().err
+    assert not fake.asked
+
+
+# --- how commands end --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BadInput("so"), 2),
+        (Refusal("so"), 3),
+        (BlastRadius("so"), 3),
+        (Unavailable("so"), 1),
+        (Conflict("so"), 1),
+        (Stuck("so"), 1),
+        (RuntimeError("so"), 1),
+        (KeyboardInterrupt(), 130),
+        (BrokenPipeError(), 141),
+    ],
+)
+def test_each_failure_has_its_exit_code_and_one_sentence(
+    fake: FakeBackstop, error: Any, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.refuses = error
+    assert run(["status", "h100-worked"]) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    if code < 100:
+        assert said.err.count("\n") == 1
+        assert said.err.startswith("backstop: ")
+        assert said.err.endswith("so\n")
+    else:
+        assert said.err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["plan", "--bogus"], "No such option"),
+        (["nothing"], "No such command"),
+        (["approve", "c"], "Missing option '--plan'"),
+        (["status", "a", "b"], "unexpected extra argument"),
+        (["watch", "c", "--every", "often"], "--every must be a number, not 'often'"),
+        (["watch", "c", "--every", "0"], "--every must be from 0.1 to 3600, not 0"),
+        (["watch", "c", "--every", "nan"], "--every must be from 0.1 to 3600, not nan"),
+        (["up", "--port", "70000"], "--port must be from 0 to 65535, not 70000"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_exit_2(
+    fake: FakeBackstop, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_text_of_others_cannot_speak_to_the_terminal(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "h100-worked"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 2
+    assert "\x1b" not in out
+    assert "in one \\x1b[31mlong  sentence" in out
+    assert "on and on" in out
+    assert "…" not in out
+
+
+# --- launch ------------------------------------------------------------------------------------------------
+
+
+def test_launch_sends_what_lies_over_the_policy_and_shows_how_to_approve(
+    fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = "--buffer 0.10 --max-tier idle --policy notice=1m --policy attempts=2 --shadow --adopt --reason pilot"
+    assert run(["launch", "h100-worked", *options.split(), "--actor", "tpm"]) == 0
+    ((_, request),) = fake.asked
+    assert isinstance(request, LaunchRequest)
+    assert request.policy == {"buffer": "0.10", "max_tier": "idle", "notice": "1m", "attempts": 2}
+    assert (request.owner, request.shadow, request.adopt, request.reason) == ("tpm", True, True, "pilot")
+    assert request.rollout.startswith("h100-worked/2")
+    out = capsys.readouterr().out
+    assert "Cut 39: 26 were phantom (no healthy GPU behind them), 13 move to flex" in out
+    assert f"\n  backstop approve h100-worked --plan {PLAN.hash}\n" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--buffer", "2"], "--buffer must be at least 0 and below 1, not 2"),
+        (["--max-tier", "deep"], "--max-tier must be 'unallocated', 'unscheduled', 'idle' or 'busy', not 'deep'"),
+        (["--policy", "notice=soon"], "--policy notice must be a duration"),
+        (["--policy", "sok=1"], "--policy sok is not a field that is known here"),
+        (["--policy", "notice"], "--policy takes KEY=VALUE, not 'notice'"),
+        (["--policy", "attempts=NaN"], "--policy attempts must be a whole number, not nan"),
+        (["--policy", "buffer=0.1", "--buffer", "0.2"], "--buffer '0.2' is given beside buffer=0.1: give one of them"),
+    ],
+)
+@pytest.mark.parametrize("command", [["launch", "h100-worked"], ["plan", "h100-worked"]])
+def test_a_bad_setting_is_refused_before_anything_is_sent(
+    fake: FakeBackstop, command: list[str], options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, *options]) == 2
+    assert f"backstop: {said}" in capsys.readouterr().err
+    assert not [what for what, *_ in fake.asked if what == "launch"]
+
+
+def test_two_rollouts_never_have_one_id(fake: FakeBackstop) -> None:
+    for _ in range(2):
+        run(["launch", "h100-worked", "--yes"])
+    first, second = (request.rollout for _, request in fake.asked)
+    assert first != second
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+def test_plan_without_a_file_asks_the_ledger(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "h100-worked", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hash"] == PLAN.hash
+    assert run(["plan", "--json"]) == 0
+    assert [p["hash"] for p in json.loads(capsys.readouterr().out)["plans"]] == [PLAN.hash]
+    assert run(["plan", "nope"]) == 3
+
+
+def test_plan_takes_one_cluster(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "a", "--cluster", "b"]) == 2
+    assert "--cluster is 'b' beside CLUSTER 'a'" in capsys.readouterr().err
+
+
+def test_fleet_import_checks_both_files_before_anything_is_sent(
+    fake: FakeBackstop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    health = tmp_path / "health.csv"
+    health.write_text("cluster,time,total_gpus,healthy_gpus\nh100-worked,2026-01-01T00:00:00Z,361,319\n")
+    assert run(["fleet", "import", EXAMPLE, "--health", str(health)]) == 0
+    assert [what for what, *_ in fake.asked] == ["import_fleet", "add_health"]
+    assert "6 clusters, 1 quotas, 1 changed, 0 removed, 1 health rows." in capsys.readouterr().out
+    fake.asked.clear()
+    health.write_text("cluster,time,total_gpus,healthy_gpus\nh100-worked,2026-01-01T00:00:00Z,361,400\n")
+    assert run(["fleet", "import", EXAMPLE, "--health", str(health)]) == 2
+    assert "line 2: healthy_gpus is 400, above total_gpus 361" in capsys.readouterr().err
+    assert not fake.asked
+
+
+def test_fleet_show_in_short_and_in_full(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fleet", "show"]) == 0
+    assert "h100-worked  H100         1    361      319       1       345  planned\n" in capsys.readouterr().out
+    assert run(["fleet", "show", "h100-worked"]) == 0
+    assert "research  -         345        310     0        0  -       -\n" in capsys.readouterr().out
+    assert run(["fleet", "show", "nope"]) == 2
+
+
+def test_status_of_all_cuts_no_name_and_no_number(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status"]) == 0
+    out = capsys.readouterr().out
+    assert "cluster-with-a-rather-long-name-000002  monitored  busy  tpm     1234567  2026-01-31 12:00:00Z  -\n" in out
+
+
+def test_status_in_full_tells_what_a_person_asks(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status", "h100-worked"]) == 0
+    out = capsys.readouterr().out
+    for said in (
+        "h100-worked  buffered since 2026-01-31 12:00:00Z",
+        f"plan     {PLAN.hash}, approved by tpm, wave busy, cuts 39 GPUs\n",
+        "health   300 healthy of 361, as of 2026-01-31 12:00:00Z\n",
+        "now      306 promised, 300 backed, 6 phantom; flex pool 0\n",
+        "at risk  research has 300 healthy GPUs behind a quota of 306; a breach at 2026-01-31 12:00:00Z\n",
+        "hold     paused [paused] by oncall: a SEV\n",
+        "needs    paused by oncall: backstop resume h100-worked\n",
+        "research       345    306   306      300  advisory  yes\n",
+    ):
+        assert said in out
+
+
+def test_an_ended_rollout_asks_for_nothing(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.statuses = [status(Stage.ABORTED, at_risk=(), ended_because="aborted by tpm")]
+    assert run(["status", "h100-worked"]) == 0
+    out = capsys.readouterr().out
+    assert "aborted by tpm" in out
+    assert "needs" not in out
+    assert "hold" not in out
+
+
+def test_audit_from_the_archive(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "h100-worked", "--archive"]) == 0
+    assert "2026-01-31 12:00:00Z  command  tpm    approved  -\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_a_whole_chain_is_0_and_a_broken_one_1(
+    fake: FakeBackstop, as_json: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["audit", "h100-worked", "--verify", *as_json]) == 0
+    rows, head = chain("launched", "approved", "promoted")
+    fake.archive = (rows[:-1], head)
+    assert run(["audit", "h100-worked", "--verify", *as_json]) == 1
+    assert "the chain should end at row 3 and ends at row 2" in capsys.readouterr().out
+    fake.archive = ([], None)
+    assert run(["audit", "h100-worked", "--verify", *as_json]) == 3
+
+
+def test_doctor_ends_with_1_when_something_is_not_well(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor"]) == 0
+    fake.checks.append(Check(name="workers", ok=False, text="none is polling", remedy="backstop worker"))
+    assert run(["doctor"]) == 1
+    assert "workers   NOT OK  none is polling  backstop worker\n" in capsys.readouterr().out
+    fake.refuses = Unavailable("Temporal does not answer at x:7233: start it with `backstop up`")
+    assert run(["doctor"]) == 1
+    assert "temporal  NOT OK  Temporal does not answer at x:7233  start it with" in capsys.readouterr().out

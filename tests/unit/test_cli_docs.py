@@ -1,0 +1,227 @@
+"""What is said about the command line is so: help, docs/commands.md, docs/fleet-file.md, docs/schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from jsonschema import Draft202012Validator, FormatChecker
+
+from cli.fields import NOTES, default_of, field_of, with_tables
+from cli.main import app, run
+from cli.schemas import file_text, makers
+from client.files import read_fleet
+from models.errors import BadInput
+from models.stages import Command
+from tests.unit.cli_fakes import FakeBackstop, answering, status
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+COMMANDS_MD = (DOCS / "commands.md").read_text()
+SCHEMAS = makers()
+WANTED = set(Command) | {"up", "worker", "migrate", "demo", "doctor", "plan", "launch", "status", "watch", "audit"}
+
+
+def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+COMMANDS = dict(_commands(typer.main.get_command(app)))
+
+
+def validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(SCHEMAS[name](), format_checker=FormatChecker())
+
+
+# --- every command --------------------------------------------------------------------------------------
+
+
+def test_the_commands_are_those_that_were_asked_for() -> None:
+    assert set(COMMANDS) == {*WANTED, "fleet import", "fleet show", "schema"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_an_example_and_a_place_in_the_docs(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    assert f"backstop {name}" in command.epilog
+    section = re.search(rf"^### `backstop {name}`\n(.*?)(?=^##|\Z)", COMMANDS_MD, re.DOTALL | re.MULTILINE)
+    assert section is not None
+    assert f"backstop {name}" in re.findall(r"```console\n(.*?)```", section[1], re.DOTALL)[0]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_is_for(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [p.name for p in COMMANDS[name].params if not p.help] == []
+    assert run([*name.split(), "--help"]) == 0
+    assert "Usage: backstop " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["plan", "status", "watch", "audit", "doctor", "fleet show"])
+def test_every_read_command_answers_in_json(name: str) -> None:
+    assert "--json" in {option for p in COMMANDS[name].params for option in p.opts}
+
+
+def test_examples_parse_as_commands() -> None:
+    """Each example names a command and options that there are."""
+    for name, command in COMMANDS.items():
+        for example in re.findall(r"^.*\bbackstop (.*)$", command.epilog, re.MULTILINE):
+            words = shlex.split(example.split(" > ")[0])[len(name.split()) :]
+            options = {option for p in command.params for option in (*p.opts, *p.secondary_opts)}
+            assert {word for word in words if word.startswith("--")} <= options, example
+
+
+def test_the_terminal_transcripts_in_the_docs_are_real(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    shown = re.findall(r"```console\n\$ (backstop (?:plan --file|schema)[^\n]*)\n(.*?)```", COMMANDS_MD, re.DOTALL)
+    assert len(shown) == 4
+    for command, output in shown:
+        assert run(shlex.split(command)[1:]) == 0
+        assert capsys.readouterr().out == output
+
+
+# --- the fleet file ----------------------------------------------------------------------------------------
+
+
+def test_every_field_of_the_fleet_file_is_described() -> None:
+    for model, notes in NOTES.items():
+        assert set(notes) == {field.alias or name for name, field in model.model_fields.items()}
+        for name, note in notes.items():
+            known = field_of(model, name).is_required() or default_of(model, name) is not None
+            assert known or note.otherwise, f"{model.__name__}.{name}: what holds when it is left out?"
+
+
+def test_the_tables_in_the_docs_are_current() -> None:
+    text = (DOCS / "fleet-file.md").read_text()
+    assert with_tables(text) == text, "run: python -m cli.fields docs/fleet-file.md"
+    assert all(f"<!-- fields {model.__name__} -->" in text for model in NOTES)
+
+
+def test_the_examples_in_the_docs_are_fleet_files(tmp_path: Path) -> None:
+    text = (DOCS / "fleet-file.md").read_text()
+    (snippet,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    path = tmp_path / "fleet.yaml"
+    path.write_text(snippet)
+    assert read_fleet(path).clusters[0].name == "h100-worked"
+    path.write_text(snippet.replace("gpus: 345", "gpus: many"))
+    with pytest.raises(BadInput) as refused:
+        read_fleet(path)
+    (shown,) = re.findall(r"backstop: fleet.yaml, (.*)", text)
+    assert refused.value.message == f"{path}, {shown}"
+
+
+# --- schemas ---------------------------------------------------------------------------------------------------
+
+
+def test_the_schemas_in_the_docs_are_current() -> None:
+    kept = {path.stem: path.read_text() for path in (DOCS / "schemas").glob("*.json")}
+    made = {name: file_text(make()) for name, make in SCHEMAS.items()}
+    assert kept == made, "run: backstop schema --write docs/schemas"
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_schema_is_one_and_is_named_in_the_docs(name: str) -> None:
+    made = SCHEMAS[name]()
+    Draft202012Validator.check_schema(made)
+    if name != "fleet":
+        assert made["title"] == f"backstop.{name}/1" == made["properties"]["schema"]["const"]
+        assert f"`backstop.{name}/1`" in COMMANDS_MD
+
+
+def test_the_example_fleet_fits_its_schema() -> None:
+    fleet = json.loads(json.dumps(yaml.safe_load((ROOT / "examples" / "fleet.yaml").read_text()), default=_iso))
+    validator("fleet").validate(fleet)
+
+
+def _iso(value: Any) -> str:
+    return str(value.isoformat()).replace("+00:00", "Z")
+
+
+ISLANDS = [{"name": "x", "total_gpus": 4, "healthy_gpus": 4}]
+
+
+@pytest.mark.parametrize(
+    ("change", "fits"),
+    [
+        ({"policy": {"buffer": 0.1, "notice": "10m"}}, True),
+        ({"policy": {"buffer": {"ramp": [0.1, 0.2]}, "notice": 60}}, True),
+        ({"policy": {"buffer": 1.0}}, False),
+        ({"policy": {"buffer": {"ramp": []}}}, False),
+        ({"policy": {"buffer": {"ramp": [1.5]}}}, False),
+        ({"policy": {"notice": "3 days"}}, False),
+        ({"policy": {"notice": "P3D"}}, False),
+        ({"policy": {"max_tier": "deep"}}, False),
+        ({"policy": {"sok": 1}}, False),
+        ({"quotas": [{"team": "a", "gpus": 0}]}, True),
+        ({"quotas": [{"team": "a", "gpus": -1}]}, False),
+        ({"quotas": [{"team": "a", "gpus": "1"}]}, False),
+        ({"quotas": [{"team": "a", "gpus": 10**8}]}, False),
+        ({"quotas": [{"team": "a", "gpus": 1, "gpu": 1}]}, False),
+        ({"quotas": [{"team": "a", "gpus": 1, "protected_blocks": [0]}]}, False),
+        ({"islands": []}, False),
+        ({"name": ""}, False),
+    ],
+)
+def test_the_fleet_schema_says_what_the_reader_says(change: dict[str, Any], fits: bool, tmp_path: Path) -> None:
+    fleet = {"clusters": [{"name": "c", "islands": ISLANDS, **change}]}
+    assert validator("fleet").is_valid(fleet) is fits
+    path = tmp_path / "fleet.json"
+    path.write_text(json.dumps(fleet))
+    if fits:
+        assert read_fleet(path).clusters
+    else:
+        with pytest.raises(BadInput):
+            read_fleet(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ("plan h100-worked", "plan"),
+        ("plan --file examples/fleet.yaml --cluster h100-pods --max-tier idle", "plan"),
+        ("plan --file examples/fleet.yaml", "plans"),
+        ("status h100-worked", "status"),
+        ("status", "rollouts"),
+        ("watch h100-worked --once", "status"),
+        ("audit h100-worked", "audit"),
+        ("audit h100-worked --archive", "archive"),
+        ("audit h100-worked --verify", "chain"),
+        ("doctor", "doctor"),
+        ("fleet show", "clusters"),
+        ("fleet import examples/fleet.yaml", "import"),
+        ("launch h100-worked", "launch"),
+        ("promote h100-worked --reason x", "command"),
+    ],
+)
+def test_real_answers_fit_their_schema(
+    arguments: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with answering(FakeBackstop(statuses=[status()])):
+        assert run([*arguments.split(), "--json"]) == 0
+    out = capsys.readouterr().out
+    documents = [json.loads(text) for text in out.splitlines()] if name in ("audit", "archive") else [json.loads(out)]
+    assert documents
+    for document in documents:
+        assert document["schema"] == f"backstop.{name}/1"
+        validator(name).validate(document)
+
+
+def test_schema_prints_one_or_names_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schema", "plan"]) == 0
+    assert capsys.readouterr().out == file_text(SCHEMAS["plan"]())
+    assert run(["schema", "nope"]) == 2
+    assert "NAME must be one of fleet, " in capsys.readouterr().err
