@@ -144,6 +144,6 @@ def touched(ground: Ground) -> frozenset[str]:
     found = set(short_blocks)
     for leaf in ground.leaves:
         # One GPU of it, ancestors alike, was promised in vain: giving it up loses nothing.
-        if ground.still_holds(ground.tree.lowered({leaf: 1}), placed, total):
+        if ground.reaches(ground.tree.lowered({leaf: 1}), placed, total):
             found.add(leaf)
     return frozenset(found)

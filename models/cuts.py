@@ -101,7 +101,7 @@ class Ladder:
         simple = self.ground.tree.flat and not placed
 
         def may(more: Mapping[str, int]) -> bool:
-            return self.ground.still_holds(self._below(start, more), placed, total)
+            return self.ground.reaches(self._below(start, more), placed, total)
 
         def closed(more: Mapping[str, int]) -> frozenset[str]:
             return frozenset(self.ground.leaves) - self.ground.could_go_short(self._below(start, more))

@@ -241,10 +241,19 @@ class _Sketch:
         if self.tree.flat and not self.ground.limited and not self.placed:
             return divide(removed, caps, caps)
 
-        def may(part: Mapping[str, int]) -> bool:
+        def in_vain(part: Mapping[str, int]) -> bool:
+            return self.ground.reaches(self.tree.lowered(part), self.placed, self.total)
+
+        def as_large(more: Mapping[str, int]) -> bool:
+            part = {leaf: parts[leaf] + more[leaf] for leaf in more}
             return self.ground.still_holds(self.tree.lowered(part), self.placed, self.total)
 
-        return divide_within(removed, caps, caps, may)
+        parts = divide_within(removed, caps, caps, in_vain)
+        rest = removed - sum(parts.values())
+        if rest:  # the ceiling's cut lowered a parent past its children's blocks: phantom shrank by that too
+            more = divide_within(rest, caps, caps, as_large, given=parts)
+            parts = {leaf: parts[leaf] + more[leaf] for leaf in parts}
+        return parts
 
     def plan(self, *, wave: Tier, suffices: Tier | None) -> Plan:
         removed = (self.assigned - self.total) - self.unbacked

@@ -504,13 +504,17 @@ def breach_target(snapshot: Snapshot, current: Values, islands_now: tuple[Island
     """Where a breach rolls back to: the touched quotas get the ladder from the baseline, the others stay.
 
     `snapshot` holds the baseline. A quota is touched when one GPU of it was phantom, that is, some largest
-    assignment of the current values leaves it short of what the tree promises it. Floors give way last:
+    assignment of the current values leaves it short of what the tree promises it, or when a block of it has
+    no place (that makes a quota unbacked, even where it lacks no GPU). Floors give way last:
     minimums, then blocks without a place; each time the ladder starts from what is left.
     """
     cluster = Cluster(snapshot.quotas, islands_now)
     baseline = cluster.values
     present = cluster.lowered(baseline, {leaf: baseline[leaf] - current[leaf] for leaf in cluster.leaves})
-    touched = frozenset(leaf for leaf in cluster.leaves if cluster.useful(present, {leaf: 1}))
+    homeless = {
+        leaf for (leaf, _), has_place in zip(cluster.blocks, cluster.served(present), strict=True) if not has_place
+    }
+    touched = frozenset(leaf for leaf in cluster.leaves if leaf in homeless or cluster.useful(present, {leaf: 1}))
     values = cluster.lowered(
         baseline, {leaf: baseline[leaf] - current[leaf] for leaf in cluster.leaves if leaf not in touched}
     )
