@@ -115,6 +115,13 @@ class ClusterActivities:
                 )
             return breach_target(request.baseline, request.current, request.islands)
 
+    def present(self, cluster: str, now: datetime) -> tuple[Snapshot, Policy]:
+        """The cluster as a launch would plan from it now. Errors: Refusal for an unknown cluster."""
+        facts = self._registry.facts(cluster)
+        reading = self._quotas.read(cluster)
+        sample = self._sample(cluster)
+        return self._snapshot(reading, sample, facts.policy, facts.completed_rollouts, now), facts.policy
+
     # --- reading ----------------------------------------------------------------------------
 
     def _sample(self, cluster: str) -> HealthSample | None:

@@ -10,8 +10,9 @@ from typing import Any
 from pydantic import TypeAdapter
 from temporalio import activity
 
+from activities.clusters import ClusterActivities
 from activities.failures import translated
-from activities.ports import FleetPort, HealthPort, QuotaPort, RegistryPort, UsagePort
+from activities.ports import FleetPort, RegistryPort
 from models.audit import AuditEntry
 from models.effects import HealthSample
 from models.messages import DeskAnswer, DeskRequest
@@ -21,14 +22,10 @@ _ENTRIES = TypeAdapter(tuple[AuditEntry, ...])
 
 
 class DeskActivities:
-    def __init__(
-        self, fleet: FleetPort, registry: RegistryPort, quotas: QuotaPort, health: HealthPort, usage: UsagePort
-    ) -> None:
+    def __init__(self, fleet: FleetPort, registry: RegistryPort, clusters: ClusterActivities) -> None:
         self._fleet = fleet
         self._registry = registry
-        self._quotas = quotas
-        self._health = health
-        self._usage = usage
+        self._rollouts = clusters
         self._answers: dict[str, Callable[[DeskRequest], Any]] = {
             "stage_import": self._stage_import,
             "commit_import": self._commit_import,
@@ -36,6 +33,8 @@ class DeskActivities:
             "clusters": self._clusters,
             "teams": lambda _: [t.model_dump(mode="json") for t in self._fleet.teams()],
             "facts": lambda q: self._registry.facts(q.arguments["cluster"]).model_dump(mode="json"),
+            "snapshot": lambda q: self._snapshot(q.arguments["cluster"]),
+            "snapshots": self._snapshots,
             "archive": self._archive,
             "archived": self._archived,
             "doctor": self._doctor,
@@ -66,6 +65,18 @@ class DeskActivities:
             }
             for spec, rollout in found
         ]
+
+    def _snapshot(self, cluster: str) -> dict[str, Any]:
+        """What a launch would plan from now: the same values, health and usage."""
+        snapshot, policy = self._rollouts.present(cluster, datetime.now(UTC))
+        return {
+            "snapshot": snapshot.model_dump(mode="json"),
+            "policy": policy.model_dump(mode="json", exclude_unset=True),
+        }
+
+    def _snapshots(self, q: DeskRequest) -> list[dict[str, Any]]:
+        page = self._fleet.clusters(q.arguments.get("after", ""), q.arguments.get("limit", 20))
+        return [self._snapshot(spec.name) for spec, _ in page]
 
     def _archive(self, q: DeskRequest) -> int:
         entries = _ENTRIES.validate_python(q.arguments["entries"])

@@ -1,10 +1,11 @@
-"""The command line: which commands there are, and how each of them ends.
+"""How a command ends.
 
 Exit codes: 0 done, 1 the operation failed, 2 bad input, 3 not allowed now. An error is one sentence on
 standard error. Ctrl-C ends with 130, a closed pipe with 141, and neither says a word.
 
 A command that is done flushes and leaves at once: Python's own way out may trip over Temporal's threads
-(TEMPORAL.md, "Bites"), and there is nothing left to tidy up.
+(TEMPORAL.md, "Bites"), and there is nothing left to tidy up. What takes long to import is imported inside
+`run`, so that Ctrl-C is quiet from the start.
 """
 
 from __future__ import annotations
@@ -13,45 +14,30 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-import typer
-
-from cli import audit, decide, doctor, fleet, planning, processes, rollouts, schemas
-from cli.output import PipeClosed, complain
 from models.errors import BackstopError, BadInput, Refusal
 
+if TYPE_CHECKING:
+    import typer
+
 FAILED, BAD_INPUT, NOT_ALLOWED, INTERRUPTED, PIPE_CLOSED = 1, 2, 3, 130, 141
-
-app = typer.Typer(
-    name="backstop",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 the operation failed, 2 bad input, 3 not allowed now. docs/commands.md has it all.",
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"backstop {metadata.version('backstop')}")
-        raise typer.Exit
-
-
-@app.callback()
-def backstop(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version, help="Show it.")] = False,
-) -> None:
-    """Make GPU quota a promise that hardware keeps: durable, reversible rollouts of backed quotas."""
-
-
-for module in (processes, doctor, fleet, planning, rollouts, audit, schemas, decide):
-    module.add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:
     """The exit code of one command, everything said."""
+    try:
+        return _ran(arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _ran(arguments: Sequence[str]) -> int:
+    import typer
+
+    from cli.app import app
+    from cli.output import PipeClosed, complain
+
     try:
         ended = typer.main.get_command(app).main(args=list(arguments), prog_name="backstop", standalone_mode=False)
         sys.stdout.flush()
@@ -60,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
         return _code(error)
     except typer.TyperException as error:
         return _misused(error)
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:
         return INTERRUPTED
     except (PipeClosed, BrokenPipeError):
         return PIPE_CLOSED
@@ -78,11 +64,13 @@ def _code(error: BackstopError) -> int:
 
 def _misused(error: typer.TyperException) -> int:
     """Wrong options: one sentence, and where to read more. Without any argument: the help itself."""
+    from cli.output import complain
+
     said = error.format_message()
-    context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(f"{said}\n" if said else "")
         return BAD_INPUT
+    context = getattr(error, "ctx", None)
     path = "backstop" if context is None else context.command_path
     complain(f"{said.rstrip('.')} (see: {path} --help)")
     return BAD_INPUT

@@ -73,9 +73,7 @@ def _from_ledger(wanted: str, actor: str) -> list[tuple[Snapshot, Policy]]:
     from cli.session import ask
 
     async def question(door: Backstop) -> list[tuple[Snapshot, Policy]]:
-        if wanted:
-            return [await door.snapshot(wanted)]
-        return [await door.snapshot(c.name) for c in await door.clusters()]
+        return [await door.snapshot(wanted)] if wanted else await door.snapshots()
 
     return ask(actor, question)
 

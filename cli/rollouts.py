@@ -102,7 +102,7 @@ def rollout_id(cluster: str) -> str:
 
 
 def _confirm(cluster: str, actor: str, settings: dict[str, Any], buffer: str, max_tier: str) -> None:
-    from cli.output import show
+    from cli.output import line, show
     from cli.plan_view import plan_parts
     from models.plans import make_plan
 
@@ -111,7 +111,9 @@ def _confirm(cluster: str, actor: str, settings: dict[str, Any], buffer: str, ma
         return make_plan(snapshot, policy_with(default, settings, buffer, max_tier))
 
     show(*plan_parts(ask(actor, question)))
-    typer.confirm(f"Open a rollout of {cluster}?", abort=True)
+    if not typer.confirm(f"Open a rollout of {cluster}?"):
+        show(line("Nothing was opened."))
+        raise typer.Exit(1)
 
 
 def _launched(answer: LaunchAnswer, *, shadow: bool, as_json: bool) -> None:

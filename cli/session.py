@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,10 +20,13 @@ def ask(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
 
 async def _asked(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
     # Imported late: Temporal's client takes longer to import than most commands take to run.
+    from client import telemetry
     from client.backstop import Backstop
 
-    door = await Backstop.connect(actor)
-    try:
-        return await question(door)
-    finally:
-        await door.close()
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    with telemetry.spoken(command) as (plugins, runtime):
+        door = await Backstop.connect(actor, plugins=plugins, runtime=runtime)
+        try:
+            return await question(door)
+        finally:
+            await door.close()

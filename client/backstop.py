@@ -34,7 +34,7 @@ from models.base import Model, Time
 from models.commands import CommandRequest
 from models.effects import HealthSample
 from models.errors import BY_NAME, BackstopError, Refusal, Unavailable
-from models.fleet import ClusterSpec, Fleet, merged_policy
+from models.fleet import ClusterSpec, Fleet
 from models.messages import (
     DESK_WORKFLOW,
     LAUNCHED_UPDATE,
@@ -52,7 +52,7 @@ from models.messages import (
     rollout_workflow_id,
 )
 from models.policy import Policy
-from models.snapshot import Snapshot, snapshot_of
+from models.snapshot import Snapshot
 from models.stages import Command
 
 _PATIENCE = timedelta(seconds=30)
@@ -240,12 +240,16 @@ class Backstop:
 
     async def snapshot(self, cluster: str) -> tuple[Snapshot, Policy]:
         """One cluster as a plan would see it, and its policy. Errors: Refusal for an unknown cluster."""
-        facts = await self._desk("facts", cluster=cluster)
-        spec = next((c for c in await self.clusters() if c.name == cluster), None)
-        if spec is None:
-            raise Refusal(f"cluster {cluster!r} is not in the ledger: import it with `backstop fleet import`")
-        snapshot = snapshot_of(spec).model_copy(update={"completed_rollouts": facts["completed_rollouts"]})
-        return snapshot, merged_policy(Policy.model_validate(facts["policy"]), spec.policy)
+        return _planning(await self._desk("snapshot", cluster=cluster))
+
+    async def snapshots(self) -> list[tuple[Snapshot, Policy]]:
+        """Every cluster of the ledger as a plan would see it, with its policy."""
+        found: list[tuple[Snapshot, Policy]] = []
+        while True:
+            page = await self._desk("snapshots", after=found[-1][0].cluster if found else "", limit=20)
+            found += [_planning(row) for row in page]
+            if len(page) < 20:
+                return found
 
     async def _desk(self, kind: str, payload: str = "", **arguments: Any) -> Any:
         request = DeskRequest.model_validate(
@@ -323,6 +327,10 @@ class Backstop:
         except RPCError:
             return False
         return True
+
+
+def _planning(row: dict[str, Any]) -> tuple[Snapshot, Policy]:
+    return Snapshot.model_validate(row["snapshot"]), Policy.model_validate(row["policy"])
 
 
 def _summary(run: WorkflowExecution) -> RolloutSummary:

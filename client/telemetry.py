@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -51,6 +52,9 @@ def set_up(
     """
     if otlp_endpoint is None and not to_console:
         return (), None, lambda: None
+    # A workflow that is evicted closes its spans from another task; OpenTelemetry calls that a failure.
+    logging.getLogger("opentelemetry.context").setLevel(logging.CRITICAL)
+    logging.getLogger("opentelemetry.sdk.trace.export").setLevel(logging.ERROR)
     resource = Resource.create({"service.name": service})
     tracers = create_tracer_provider(resource=resource)
     flushes: list[Callable[[], object]] = [tracers.force_flush]

@@ -50,12 +50,17 @@ def exact_fraction(value: Any) -> Fraction:
         raise ValueError(f"must be a number, not {value!r}") from None
     if not number.is_finite():
         raise ValueError(f"must be a finite number, not {value!r}")
+    if number and abs(number.adjusted()) > 30:  # its fraction would fill the memory
+        raise ValueError(f"must be a number of ordinary size, not {value!r}")
     return Fraction(number)
 
 
 def _share(value: Any) -> Fraction:
     if isinstance(value, str) and "/" in value:  # our own serialised form
-        value = Fraction(value)
+        try:
+            value = Fraction(value[:100])
+        except (ValueError, ZeroDivisionError):
+            raise ValueError(f"must be a number, not {value[:100]!r}") from None
     number = exact_fraction(value)
     if not 0 <= number < 1:
         raise ValueError(f"must be at least 0 and below 1, not {value}")

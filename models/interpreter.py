@@ -23,7 +23,7 @@ from models.effects import (
     Reserve,
     ValueWrite,
 )
-from models.gates import conditions, drift_of, health_fresh, holds_now, is_open
+from models.gates import conditions, health_fresh, holds_now, is_open
 from models.policy import OnBreach
 from models.quota import QuotaTree
 from models.rollout import RADIUS, REALIGN, ROLLBACK, Rollout, Why

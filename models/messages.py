@@ -292,6 +292,7 @@ class DeskRequest(Model):
         "teams",
         "facts",
         "snapshot",
+        "snapshots",
         "archive",
         "archived",
         "doctor",

@@ -38,7 +38,20 @@ from models.messages import LaunchRequest, Opening
 from models.notices import Delivery, Notice, NoticeKind
 from models.plans import BreachTarget, Plan
 from models.policy import OnBreach, OnDrift, RollbackTo
-from models.rollout import BACKSTOP, BREACH, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind, Order, Rollout, Undone, Why
+from models.rollout import (
+    BACKSTOP,
+    BREACH,
+    RADIUS,
+    REALIGN,
+    REPLAN,
+    ROLLBACK,
+    Hold,
+    HoldKind,
+    Order,
+    Rollout,
+    Undone,
+    Why,
+)
 from models.snapshot import Snapshot
 from models.stages import STEP_FROM, Stage
 
@@ -94,10 +107,7 @@ def drafted(r: Rollout, baseline: Snapshot, reading: QuotaReading, plan: Plan, n
             written=reading.values,
             foreign=(),
         )
-    if r.realigning:
-        r = r.but(plan_before=r.plan_before or r.plan)
-    else:
-        r = r.but(clocks=Clocks())  # those of another plan
+    r = r.but(plan_before=r.plan_before or r.plan) if r.realigning else r.but(clocks=Clocks())
     r = r.but(plan=plan, replan="", done=(), look_asked=True).noting(
         AuditKind.PLAN,
         f"plan {plan.hash}: cut {plan.cut_gpus} of {plan.assigned_gpus} GPUs "
@@ -152,7 +162,10 @@ def draft_failed(r: Rollout, reason: str, now: datetime) -> Rollout:
     if r.realigning:
         return _breach_held(r.but(replan=""), REALIGN, f"no new plan: {reason}", now)
     hold = Hold(id=REPLAN, kind=HoldKind.DRIFT, reason=f"no new plan: {reason}", actor="planner", at=now)
-    return holding(r.but(replan=""), hold, now).telling(NoticeKind.HELD, [], detail=hold.reason)
+    r = r.but(replan="")
+    if any(h.id == REPLAN and h.reason == hold.reason for h in r.holds):
+        return r
+    return holding(r, hold, now).telling(NoticeKind.HELD, [], detail=hold.reason)
 
 
 # --- looks -----------------------------------------------------------------------------------
@@ -237,7 +250,7 @@ def _drifted(r: Rollout, now: datetime) -> Rollout:
         return r
     moved = r.seen.reading.generation != r.generation
     values = drift_of(r)
-    if r.stage is not Stage.ROLLED_BACK and not r.stage.guarded and r.plan is not None and not r.replan:
+    if r.stage is Stage.PLANNED and r.plan is not None:
         moved = moved or r.plan.generation != r.generation
     if not r.values_stand and not r.stage.guarded:
         # Nothing of ours stands: a plan is made from what is there, and without one there is nothing to say.
@@ -441,7 +454,8 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
 def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], now: datetime) -> Rollout:
     """Quotas that others changed are left alone, and known as theirs; those we wrote are ours again."""
     gone = {c.team for c in conflicts}
-    foreign = ({*r.foreign} - {w.team for w in change.writes}) | gone
+    moved = {w.team for w in change.writes if w.gpus != w.expected_gpus}
+    foreign = ({*r.foreign} - moved) | gone
     written = dict(r.written)
     for conflict in conflicts:
         if conflict.found_gpus is None:
@@ -596,3 +610,22 @@ def recorded(r: Rollout, keys: Iterable[str], stage: Stage) -> Rollout:
     """Entries are archived and the registry shows the stage."""
     done = set(keys)
     return r.but(outbox=tuple(e for e in r.outbox if e.key not in done), noted=stage)
+
+
+__all__ = [
+    "INVERSE",
+    "advance",
+    "aim_failed",
+    "aimed",
+    "began",
+    "draft_failed",
+    "drafted",
+    "failed",
+    "landed",
+    "look_failed",
+    "looked",
+    "opened",
+    "posted",
+    "recorded",
+    "undeliverable",
+]

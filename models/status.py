@@ -16,7 +16,6 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
     """The status of a rollout at a time."""
     seen, plan = r.seen, r.plan
     action = decide(r, now)
-    due = r.clocks.next_breach(r.policy.breach_after)
     return RolloutStatus(
         schema="backstop.status/1",
         cluster=r.cluster,
@@ -47,15 +46,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         next_at=action.until if isinstance(action, Wait) else None,
         holds=holds_now(r, now),
         recorded_objections=tuple(h for h in r.holds if h.after_enforced),
-        at_risk=tuple(
-            Risk(
-                team=team,
-                quota_gpus=0 if seen is None else seen.tested.get(team, 0),
-                backing_gpus=0 if seen is None else seen.backing.get(team, 0),
-                breach_at=due if r.stage.guarded else None,
-            )
-            for team in (seen.shortage if seen is not None and r.stage.guarded else {})
-        ),
+        at_risk=_risks(r),
         breach_of=r.breach_of,
         undoing=_undoing(r),
         teams=_teams(r),
@@ -65,6 +56,26 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         history_events=history_events,
         runs=runs,
     )
+
+
+def _risks(r: Rollout) -> tuple[Risk, ...]:
+    """Both numbers of each quota that lacks hardware; while health is unknown, as last known."""
+    quotas = _present(r)
+    due = {t: r.clocks.model_copy(update={"by_team": {t: c}}) for t, c in r.clocks.by_team.items()}
+    return tuple(
+        Risk(
+            team=team,
+            quota_gpus=quotas.get(team, 0),
+            backing_gpus=max(0, quotas.get(team, 0) - missing),
+            breach_at=due[team].next_breach(r.policy.breach_after) if team in due else None,
+        )
+        for team, missing in r.at_risk.items()
+    )
+
+
+def _present(r: Rollout) -> dict[str, int]:
+    """What the quota system holds; in shadow: what it would hold."""
+    return r.written if r.shadow or r.seen is None else r.seen.reading.values
 
 
 def _undoing(r: Rollout) -> Undoing | None:
@@ -83,7 +94,7 @@ def _undoing(r: Rollout) -> Undoing | None:
 
 def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
     tree = r.baseline.tree
-    present = r.written if r.shadow or r.seen is None else r.seen.reading.values
+    present = _present(r)
     tested = r.seen is not None and r.stage.guarded
     return tuple(
         TeamStatus(
@@ -108,16 +119,32 @@ def needs_of(r: Rollout, now: datetime) -> str:
             return f"superseded: {r.superseded}. Give: backstop close {r.cluster} --reason ..."
         return f"Give: backstop retry {r.cluster}, or backstop close {r.cluster} --reason ..."
     if r.plan is not None and not r.replan and not r.approved and (r.stage is Stage.PLANNED or r.realigning):
-        return f"approve the plan: backstop approve {r.cluster} --plan {r.plan.hash}"
+        if r.plan.backed:
+            return f"approve the plan: backstop approve {r.cluster} --plan {r.plan.hash}"
+        return (
+            f"the plan is not backed by today's health: wait for hardware, or backstop abort {r.cluster} --reason ..."
+        )
     for hold in holds_now(r, now):
         if hold.kind is HoldKind.PAUSED:
             return f"paused by {hold.actor}: backstop resume {r.cluster}"
+        if hold.kind is HoldKind.UNKNOWN_HEALTH and r.sight.suspect is None:
+            return f"{hold.reason}: mend the health source"
         if hold.until is None:
             return f"a hold stands ({hold.reason}): backstop resolve {r.cluster} --hold {hold.id} --reason ..."
-    if r.undelivered:
-        return f"a notice could not be delivered ({'; '.join(r.undelivered)}): mend the contact or promote"
+    if r.undelivered and not r.waived and r.stage is Stage.PLANNED:
+        return (
+            f"a notice could not be delivered ({'; '.join(r.undelivered)}): tell the team, then "
+            f"backstop promote {r.cluster} --reason ..."
+        )
     if r.stage is Stage.ROLLED_BACK and not retries_by_itself(r):
         return f"rolled back: backstop retry {r.cluster}, or backstop close {r.cluster}"
+    if r.stage is Stage.ROLLED_BACK and r.clocks.all_good_since is None:
+        return f"today's health does not back the plan: wait, or plan on today's with backstop retry {r.cluster}"
+    late = [h for h in r.holds if h.after_enforced]
+    if late:
+        return (
+            f"answer {late[0].actor}: {late[0].reason} (backstop resolve {r.cluster} --hold {late[0].id} --reason ...)"
+        )
     return ""
 
 

@@ -43,6 +43,15 @@ _THREADS = 16
 _PASSED = ("models", "pydantic", "pydantic_core", "annotated_types", "numpy", "scipy", "opentelemetry", "activities")
 
 
+FAILURES = (pydantic.ValidationError,)
+"""A start input that does not parse fails its workflow; anything else waits for a fixed worker."""
+
+
+def sandbox() -> SandboxedWorkflowRunner:
+    """What workflows run in, here and when a golden history is replayed."""
+    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED))
+
+
 def make_worker(
     client: Client,
     ledger: Ledger,
@@ -66,15 +75,12 @@ def make_worker(
             QuotaActivities(quota_port, ledger.registry).apply_effect,
             ArchiveActivities(ledger.registry).record,
             NoticeActivities(notify, ledger.registry).tell,
-            DeskActivities(ledger.fleet, ledger.registry, quota_port, ledger.health, ledger.usage).answer,
+            DeskActivities(ledger.fleet, ledger.registry, rollouts).answer,
             WatchActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry).watch,
         ],
         activity_executor=executor,
-        workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED)
-        ),
-        # A start input that does not parse fails its workflow; anything else waits for a fixed worker.
-        workflow_failure_exception_types=[pydantic.ValidationError],
+        workflow_runner=sandbox(),
+        workflow_failure_exception_types=FAILURES,
         interceptors=[Heartbeats()],
         max_concurrent_activities=_THREADS,
         graceful_shutdown_timeout=timedelta(seconds=5),

@@ -239,7 +239,7 @@ class ClusterRollout:
                     cluster=r.cluster,
                     rollout=r.id,
                     policy=r.policy,
-                    baseline=r.baseline if r.effects_stand else None,
+                    baseline=r.baseline if r.values_stand else None,
                     frozen=r.baseline,
                     keep_usage=r.envelope is not None,
                     islands=None if believed is None else believed.islands,
@@ -314,7 +314,11 @@ class ClusterRollout:
     async def _record(self) -> None:
         while True:
             await workflow.wait_condition(
-                lambda: not self._leaving and (bool(self._state.outbox) or self._state.noted is not self._state.stage)
+                lambda: (
+                    not self._leaving
+                    and not self._state.closing  # the registry would end the rollout before its last effect
+                    and (bool(self._state.outbox) or self._state.noted is not self._state.stage)
+                )
             )
             r = self._state
             self._busy_recording = True

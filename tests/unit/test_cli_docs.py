@@ -14,8 +14,9 @@ import typer
 import yaml
 from jsonschema import Draft202012Validator, FormatChecker
 
+from cli.app import app
 from cli.fields import NOTES, default_of, field_of, with_tables
-from cli.main import app, run
+from cli.main import run
 from cli.schemas import file_text, makers
 from client.files import read_fleet
 from models.errors import BadInput

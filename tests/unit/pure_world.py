@@ -1,0 +1,498 @@
+"""A rollout without Temporal: the pure state machine against an in-memory cluster and a clock.
+
+Nothing of the machine is faked: `decide`, the reducers, the planner and the backing are the product's own,
+and so is the text by which the watch notices a change. What is made up is the outside: a quota system with
+generation, fences, modes and a reservation, a health source, a calendar, and people. The driver does what
+workflows/cluster_rollout.py does, one action at a time, and no action takes time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from activities.clusters import islands_for, observed
+from activities.watch import fingerprint
+from models import outcomes
+from models.backing import Backing, back
+from models.base import parse_duration
+from models.capacity import Island
+from models.commands import CommandRequest, obey, refusal
+from models.effects import (
+    INVERSE,
+    Change,
+    EffectKind,
+    HealthSample,
+    Mode,
+    Present,
+    QuotaReading,
+    Receipt,
+    ValueConflict,
+)
+from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
+from models.fleet import Window, WindowKind
+from models.guard import explained
+from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide
+from models.messages import LaunchRequest, ObserveRequest, Opening, RolloutStatus
+from models.notices import NoticeKind
+from models.plans import Plan, breach_target, make_plan
+from models.policy import Policy
+from models.quota import Quota, QuotaTree
+from models.rollout import Rollout
+from models.snapshot import Snapshot
+from models.stages import TRANSITIONS, Command, Stage
+from models.status import needs_of, status_of, waiting_sentence
+
+T0 = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
+CLUSTER = "c1"
+PATIENCE = 60
+"""Actions without time passing, after which the machine is said to spin."""
+
+
+class Refused(Exception):
+    """A command was refused; the text is the reason."""
+
+
+def quota(team: str, gpus: int, busy: int | None = None, **more: Any) -> Quota:
+    """A quota, all of it busy unless said otherwise."""
+    return Quota(team=team, gpus=gpus, scheduled_gpus=gpus if busy is None else busy, idle_gpus=0, **more)
+
+
+def parent(team: str, gpus: int, **more: Any) -> Quota:
+    return Quota(team=team, gpus=gpus, **more)
+
+
+TWO = (quota("a", 200), quota("b", 161, busy=100))
+"""The issue's own case: T = H = 361."""
+
+
+class World:
+    def __init__(
+        self,
+        quotas: Sequence[Quota] = TWO,
+        islands: Mapping[str, tuple[int, int]] | None = None,
+        *,
+        shadow: bool = False,
+        **policy: Any,
+    ) -> None:
+        self.now = T0
+        self.policy = Policy.model_validate({"max_moved_gpus": 100_000, **policy})
+        self.quotas: dict[str, Present] = {
+            q.team: Present(
+                team=q.team,
+                gpus=q.gpus,
+                islands=q.islands,
+                protected_blocks=q.protected_blocks,
+                minimum_gpus=q.minimum_gpus,
+                parent=q.parent,
+            )
+            for q in quotas
+        }
+        self.usage = {q.team: (q.scheduled_gpus, q.idle_gpus) for q in quotas}
+        self.generation = 7
+        self.limit: int | None = None
+        self.follows = False
+        self.last_counter = 0
+        self.effects: list[EffectKind] = []
+        """What landed in the quota system, in order."""
+        self.moves: list[tuple[datetime, int]] = []
+        self.superseded = False
+        self.breaching_elsewhere = 0
+        where = {"main": (361, 361)} if islands is None else islands
+        self.islands = {name: Island(name=name, total_gpus=t, healthy_gpus=h) for name, (t, h) in where.items()}
+        self.sampled_at: datetime | None = None
+        """The time of the last sample of a source that has fallen silent; None: it reports all the while."""
+        self.has_sample = True
+        self.windows: tuple[Window, ...] = ()
+        self.watch_runs = True
+        self.mail_works = True
+        self.looks_fail = False
+        self.failures: dict[EffectKind, list[tuple[str, bool]]] = {}
+        self.hooks: dict[str, list[Callable[[], object]]] = {}
+        self.mark = ""
+        self.actions: list[Action] = []
+        self.plans: list[Plan] = []
+        self.told: list[tuple[NoticeKind, str]] = []
+        self.story: list[str] = []
+        self.shadow = shadow
+        self._state: Rollout | None = None
+        self.launch()
+
+    # --- what people and the world do -----------------------------------------------------------
+
+    def launch(self) -> None:
+        launch = LaunchRequest(cluster=CLUSTER, rollout="c1/1", owner="tpm", reason="test", shadow=self.shadow)
+        opening = Opening(
+            baseline=self.snapshot(),
+            policy=self.policy,
+            reading=self.reading(),
+            health=self.sample(),
+            modes={q.team: q.mode for q in self.quotas.values()},
+        )
+        self.r = outcomes.opened(launch, opening, self.now)
+        self.run()
+
+    def start(self) -> World:
+        """Launched and approved."""
+        self.approve()
+        return self
+
+    def approve(self) -> None:
+        assert self.r.plan is not None
+        self.say(Command.APPROVE, plan_hash=self.r.plan.hash)
+
+    def say(self, command: Command, actor: str = "tpm", run: bool = True, **fields: str) -> str:
+        """A person commands; the rollout has done what follows at once."""
+        request = CommandRequest(actor=actor, **{"reason": "because", **fields})
+        why = refusal(self.r, command, request)
+        if why is not None:
+            raise Refused(why)
+        self.r, said = obey(self.r, command, request, self.now)
+        if run:
+            self.run()
+        return said
+
+    def healthy(self, main: int | None = None, **islands: int) -> None:
+        """The source reports these healthy GPUs by island; the watch sees it at once."""
+        named = islands if main is None else {"main": main, **islands}
+        for name, gpus in named.items():
+            before = self.islands[name]
+            self.islands[name] = before.model_copy(update={"healthy_gpus": gpus})
+        self.noticed()
+
+    def silent(self) -> None:
+        """The source reports no more."""
+        self.sampled_at = self.now
+
+    def speaks(self) -> None:
+        self.sampled_at = None
+        self.noticed()
+
+    def foreign(self, team: str, gpus: int | None, **more: Any) -> None:
+        """Somebody else sets, adds or (None) deletes a quota, if the reservation allows it."""
+        quotas = dict(self.quotas)
+        if gpus is None:
+            del quotas[team]
+        else:
+            was = quotas.get(team, Present(team=team, gpus=0))
+            quotas[team] = was.model_copy(update={"gpus": gpus, **more})
+            raised = gpus > was.gpus
+            leaves = QuotaTree(q.as_quota() for q in quotas.values()).leaves
+            if self.limit is not None and raised and sum(quotas[t].gpus for t in leaves) > self.limit:
+                raise Refused(f"reserved: the quotas may sum to {self.limit}")
+            if self.limit is not None and raised and team not in leaves:
+                raise Refused("reserved: a quota with children may not be raised")
+        if quotas != self.quotas:
+            self.quotas = quotas
+            self.generation += 1
+            self.noticed()
+
+    def window(self, kind: WindowKind, length: str, gpus: int | None = None, **more: Any) -> None:
+        """A window is declared that begins now."""
+        ends = self.now + parse_duration(length)
+        self.windows += (Window(kind=kind, starts=self.now, ends=ends, reason=f"a {kind}", gpus=gpus, **more),)
+        self.noticed()
+
+    def fail(self, kind: EffectKind, error: str = "Unavailable", *, landed: bool = False) -> None:
+        """The next call of this kind fails for good; `landed`: only its answer is lost."""
+        self.failures.setdefault(kind, []).append((error, landed))
+
+    def meanwhile(self, what: str, do: Callable[[], object]) -> None:
+        """While the next action of this name is under way (an effect's kind, look, draft or aim), this happens."""
+        self.hooks.setdefault(what, []).append(do)
+
+    def noticed(self) -> None:
+        """The watch compares, signals an edge, and the rollout does what follows."""
+        self.watch()
+        self.run()
+
+    def watch(self) -> None:
+        if not self.watch_runs or self._state is None:
+            return
+        guarded = self.r.stage.guarded and not self.shadow
+        mark = fingerprint(self.reading(), self.sample(), self.windows, guarded, self.now)
+        if mark != self.mark:
+            self.mark = mark
+            self.r = self.r.but(look_asked=True)
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def wait(self, length: str | timedelta) -> None:
+        """Time passes; the rollout wakes when its own timers say so, and at no other time."""
+        ends = self.now + parse_duration(length)
+        while True:
+            until = self.run()
+            edges = [t for w in self.windows for t in (w.starts, w.ends)]
+            due = min((t for t in (until, *edges) if t is not None and t > self.now), default=ends)
+            self.now = min(due, ends)
+            self.watch()
+            if self.now == ends:
+                self.run()
+                return
+
+    def until(self, stage: Stage, within: str = "30d") -> timedelta:
+        """Time passes until the rollout is in this stage; answers how much. Fails when it takes too long."""
+        began = self.now
+        while self.run() is not None and self.r.stage is not stage:
+            until = self.run()
+            assert until is not None, f"waits for ever in {self.r.stage}"
+            assert until <= began + parse_duration(within), f"still {self.r.stage}: {self.waits_for}"
+            self.now = max(self.now, until)
+            self.watch()
+        assert self.r.stage is stage, f"{self.r.stage}, not {stage}: {waiting_sentence(self.r, self.now)}"
+        return self.now - began
+
+    def run(self) -> datetime | None:
+        """The rollout has done all that it does now; answers until when it waits."""
+        for _ in range(PATIENCE):
+            self.post()
+            self.r = outcomes.advance(self.r, self.now)
+            self.post()
+            action = decide(self.r, self.now)
+            assert decide(self.r, self.now) == action
+            if isinstance(action, Finish):
+                return None
+            if isinstance(action, Wait):
+                if action.until is not None and action.until <= self.now:
+                    continue
+                return action.until
+            self.actions.append(action)
+            self.act(action)
+        raise AssertionError(f"it spins: {self.actions[-6:]} in {self.r.stage}")
+
+    def act(self, action: Action) -> None:
+        match action:
+            case Look():
+                self._look(action)
+            case Draft():
+                self._draft()
+            case Aim():
+                self._aim()
+            case Perform():
+                self._perform(action.kind)
+
+    def post(self) -> None:
+        """The side loops: notices are delivered and entries archived, in no time."""
+        for notice in self.r.mail if self.mail_works else ():
+            self.told.append((notice.kind, notice.audience))
+            self.r = outcomes.posted(self.r, notice, (), self.now)
+        self.story += [entry.text for entry in self.r.outbox]
+        if self.r.outbox:
+            self.r = outcomes.recorded(self.r, [e.key for e in self.r.outbox], self.r.stage)
+
+    # --- actions, as the workflow does them -------------------------------------------------------
+
+    def _happens(self, what: str) -> None:
+        for do in self.hooks.pop(what, []):
+            do()
+
+    def _look(self, look: Look) -> None:
+        r = self.r
+        request = ObserveRequest(cluster=CLUSTER, values=look.values, baseline=r.baseline, at=self.now)
+        reading, sample = self.reading(), self.sample()
+        self._happens("look")
+        if self.looks_fail:
+            self.r = outcomes.look_failed(self.r, "no answer", self.now)
+        else:
+            seen = observed(reading, sample, self.windows, request)
+            self.r = outcomes.looked(self.r, seen, self.now, r.fence)
+
+    def _draft(self) -> None:
+        r, reading, sample = self.r, self.reading(), self.sample()
+        believed = r.sight.known if r.sight.unknown and r.sight.known is not None else None
+        islands = None if believed is None else believed.islands
+        if r.values_stand:
+            where = islands or islands_for(r.baseline.quotas, sample)
+            moved = {"islands": where, "generation": reading.generation, "health_at": sample.at if sample else None}
+            baseline = r.baseline.model_copy(update=moved)
+        else:
+            baseline = self.snapshot()
+            baseline = baseline if islands is None else baseline.with_islands(islands)
+        plan = make_plan(baseline, self.policy)
+        self.plans.append(plan)
+        self._happens("draft")
+        self.r = outcomes.drafted(self.r, baseline, reading, plan, self.now)
+
+    def _aim(self) -> None:
+        r = self.r
+        current = r.written if r.shadow or r.seen is None else r.seen.reading.values
+        islands = r.baseline.islands if r.sight.known is None else r.sight.known.islands
+        target = breach_target(r.baseline, current, islands)
+        self._happens("aim")
+        if self.breaching_elsewhere + 1 > r.policy.max_breaching_clusters and not r.exempt:
+            self.r = outcomes.aim_failed(self.r, "BlastRadius", "too many clusters breach at once", self.now)
+        else:
+            self.r = outcomes.aimed(self.r, target, self.now)
+
+    def _perform(self, kind: EffectKind) -> None:
+        self.r, change = outcomes.began(self.r, kind)
+        forward = kind in INVERSE
+        exempt = self.r.exempt or kind is EffectKind.CLOSE
+        self._happens(kind.value)
+        queue = self.failures.get(kind, [])
+        error, landed = queue.pop(0) if queue else ("", True)
+        limit = None if exempt or not forward else self.policy.max_moved_gpus
+        try:
+            receipt = self._call(change, limit) if landed else None
+        except BackstopError as refused:
+            self.r = outcomes.failed(self.r, change, type(refused).__name__, refused.message, self.now)
+            return
+        if error or receipt is None:
+            self.r = outcomes.failed(self.r, change, error, f"{kind} did not answer", self.now)
+        else:
+            self.r = outcomes.landed(self.r, change, receipt, self.now)
+
+    def _call(self, change: Change, limit: int | None) -> Receipt:
+        return self.rehearsed(change) if self.shadow else self.apply(change, limit)
+
+    # --- the quota system -------------------------------------------------------------------------
+
+    def apply(self, change: Change, limit: int | None) -> Receipt:
+        if self.superseded or change.fence.counter <= self.last_counter:
+            raise Conflict("somebody newer owns the cluster")
+        if change.expected_generation not in (None, self.generation):
+            raise Drift(f"generation {self.generation}, not {change.expected_generation}")
+        recent = sum(gpus for at, gpus in self.moves if self.now - at < timedelta(hours=1))
+        if limit is not None and change.moved_gpus and recent + change.moved_gpus > limit:
+            raise BlastRadius(f"{recent + change.moved_gpus} GPUs within an hour, at most {limit}")
+        if limit is not None:
+            self.moves.append((self.now, change.moved_gpus))
+        self.last_counter = change.fence.counter
+        self.effects.append(change.kind)
+        before = {w.team: self.quotas[w.team].gpus for w in change.writes if w.team in self.quotas}
+        conflicts = []
+        for write in change.writes:
+            present = self.quotas.get(write.team)
+            if present is None or present.gpus not in (write.expected_gpus, write.gpus):
+                found = None if present is None else present.gpus
+                conflicts.append(ValueConflict(team=write.team, expected_gpus=write.expected_gpus, found_gpus=found))
+                continue
+            changed = {"gpus": write.gpus, "mode": write.mode or present.mode}
+            self.quotas[write.team] = present.model_copy(update=changed)
+        mode = {EffectKind.HARDEN: Mode.HARD, EffectKind.SOFTEN: Mode.SOFT}.get(change.kind)
+        if mode is not None:
+            self.quotas = {t: q.model_copy(update={"mode": mode}) for t, q in self.quotas.items()}
+        if change.kind in (EffectKind.RESERVE, EffectKind.RELEASE, EffectKind.CLOSE):
+            self.limit = None if change.reserve is None else change.reserve.limit_gpus
+        if change.kind in (EffectKind.FOLLOW, EffectKind.UNFOLLOW, EffectKind.CLOSE):
+            self.follows = change.kind is EffectKind.FOLLOW
+        return Receipt(
+            cluster=CLUSTER,
+            kind=change.kind,
+            fence=change.fence,
+            at=self.now,
+            generation=self.generation,
+            before=before,
+            after={team: self.quotas[team].gpus for team in before},
+            conflicts=tuple(conflicts),
+        )
+
+    def rehearsed(self, change: Change) -> Receipt:
+        return Receipt(
+            cluster=CLUSTER,
+            kind=change.kind,
+            fence=change.fence,
+            at=self.now,
+            generation=self.generation,
+            before={w.team: w.expected_gpus for w in change.writes},
+            after={w.team: w.gpus for w in change.writes},
+            shadow=True,
+        )
+
+    def reading(self) -> QuotaReading:
+        quotas = tuple(self.quotas[team] for team in sorted(self.quotas))
+        return QuotaReading(cluster=CLUSTER, generation=self.generation, quotas=quotas, follows_health=self.follows)
+
+    def sample(self) -> HealthSample | None:
+        if not self.has_sample:
+            return None
+        return HealthSample(cluster=CLUSTER, at=self.sampled_at or self.now, islands=tuple(self.islands.values()))
+
+    def snapshot(self) -> Snapshot:
+        parents = {q.parent for q in self.quotas.values()}
+        quotas = tuple(
+            self.quotas[t].as_quota(*((None, None) if t in parents else self.usage.get(t, (None, None))))
+            for t in sorted(self.quotas)
+        )
+        sample = self.sample()
+        if sample is None:
+            raise Refusal("no health sample")
+        return Snapshot(
+            cluster=CLUSTER,
+            islands=islands_for(quotas, sample),
+            quotas=quotas,
+            generation=self.generation,
+            health_at=sample.at,
+        )
+
+    # --- what can be seen -------------------------------------------------------------------------
+
+    @property
+    def r(self) -> Rollout:
+        assert self._state is not None
+        return self._state
+
+    @r.setter
+    def r(self, state: Rollout) -> None:
+        """Every state that the rollout is ever in passes here, and must be a sound one."""
+        before = self._state
+        if before is not None and before.stage is not state.stage:
+            path = [before.stage, *self._passed(before, state)]
+            assert all(step in TRANSITIONS for step in pairwise(path)), path
+            assert path[-1] is state.stage
+        if state is not before:
+            text = state.model_dump_json()
+            assert Rollout.model_validate_json(text).model_dump_json() == text
+        self._state = state
+
+    @staticmethod
+    def _passed(before: Rollout, after: Rollout) -> list[Stage]:
+        new = [e for e in after.outbox if e.key not in {old.key for old in before.outbox}]
+        return [Stage(e.data["after"]) for e in new if e.kind == "transition"]
+
+    @property
+    def stage(self) -> Stage:
+        return self.r.stage
+
+    @property
+    def values(self) -> dict[str, int]:
+        return {t: q.gpus for t, q in sorted(self.quotas.items())}
+
+    @property
+    def modes(self) -> set[Mode]:
+        return {q.mode for q in self.quotas.values()}
+
+    @property
+    def status(self) -> RolloutStatus:
+        return status_of(self.r, self.now)
+
+    @property
+    def needs(self) -> str:
+        return needs_of(self.r, self.now)
+
+    @property
+    def waits_for(self) -> set[str]:
+        return {c.name for c in self.status.waiting_for}
+
+    @property
+    def holds(self) -> set[str]:
+        return {h.id for h in self.status.holds}
+
+    @property
+    def promises(self) -> dict[str, int]:
+        return {t.team: t.quota_gpus for t in self.status.teams if t.promise and t.leaf}
+
+    def told_of(self, kind: NoticeKind) -> list[str]:
+        return [audience for told, audience in self.told if told is kind]
+
+    def looks(self) -> int:
+        return sum(isinstance(a, Look) for a in self.actions)
+
+    def backing(self, *, declared: bool = False) -> Backing:
+        """What stands behind the present values; `declared`: declared absences counted as healthy."""
+        snapshot = self.snapshot()
+        if declared:
+            snapshot = snapshot.with_islands(explained(snapshot.islands, self.windows, self.now))
+        return back(snapshot)
