@@ -78,13 +78,14 @@ class WatchActivities:
         """What each open rollout would want to know, as one comparable text."""
         rollouts = self._registry.open_clusters()
         samples = self._health.read(sorted(rollouts))
-        marks: dict[str, str] = {}
-        for cluster, (stage, shadow) in sorted(rollouts.items()):
-            guarded = Stage(stage).guarded and not shadow
-            reading = self._quotas.read(cluster)
-            windows = self._calendar.windows(cluster)
-            marks[cluster] = fingerprint(reading, samples.get(cluster), windows, guarded, datetime.now(UTC))
-        return marks
+        return {
+            cluster: self._mark(cluster, Stage(stage).guarded and not shadow, samples.get(cluster))
+            for cluster, (stage, shadow) in sorted(rollouts.items())
+        }
+
+    def _mark(self, cluster: str, guarded: bool, sample: HealthSample | None) -> str:
+        reading, windows = self._quotas.read(cluster), self._calendar.windows(cluster)
+        return fingerprint(reading, sample, windows, guarded, datetime.now(UTC))
 
     async def _signal(self, cluster: str, mark: str, now: datetime) -> bool:
         handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))

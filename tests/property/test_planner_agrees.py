@@ -113,7 +113,7 @@ BLOCKS_UNDER_A_TIGHT_PARENT = Snapshot(
 )
 
 
-@settings(AGREE, max_examples=600)
+@settings(AGREE, max_examples=300)
 @given(small_snapshots(), policies())
 @example(BLOCK_FILLS_THE_ISLAND, Policy.model_validate({"buffer": 0.34, "scope": "quota", "spare_gpus": 0}))
 @example(BLOCKS_UNDER_A_TIGHT_PARENT, Policy.model_validate({"buffer": 0}))
