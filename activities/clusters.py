@@ -10,9 +10,9 @@ from temporalio import activity
 from activities import meters
 from activities.failures import translated
 from activities.ports import CalendarPort, HealthPort, OpenRollout, QuotaPort, RegistryPort, UsagePort
-from models.backing import back
+from models.backing import Backing, back
 from models.capacity import Island
-from models.effects import HealthSample, Observation, QuotaReading
+from models.effects import HealthSample, Observation, QuotaReading, Standing
 from models.errors import BlastRadius, Refusal
 from models.fleet import Window, merged_policy
 from models.flex import flex_pool, in_quota_use
@@ -184,7 +184,6 @@ def observed(
     reading: QuotaReading, sample: HealthSample | None, windows: tuple[Window, ...], request: ObserveRequest
 ) -> Observation:
     """The observation that these readings make."""
-    usage = {q.team: q for q in request.baseline.quotas}
     values: Mapping[str, int] = reading.values if request.values is None else request.values
     quotas = tuple(p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in reading.quotas)
     if sample is None or not sample.islands:
@@ -201,8 +200,8 @@ def observed(
     now = back(snapshot)
     without_declared = explained(snapshot.islands, windows, request.at)
     counted = now if without_declared == snapshot.islands else back(snapshot.with_islands(without_declared))
-    leaves = {leaf: snapshot.tree.by_team[leaf].gpus for leaf in snapshot.tree.leaves}
-    use = in_quota_use(leaves, {t: usage[t].scheduled for t in leaves if t in usage})
+    tested = _standing(snapshot, now, request)
+    there = snapshot.with_values({p.team: p.as_quota().gpus for p in reading.quotas})
     return Observation(
         cluster=request.cluster,
         at=request.at,
@@ -213,7 +212,20 @@ def observed(
         backing=now.of,
         shortage=now.shortage,
         counted=counted.shortage,
-        assigned_gpus=now.assigned_gpus,
-        backed_gpus=now.backed_gpus,
-        flex_gpus=flex_pool(now.healthy_gpus, now.backed_gpus, use).gpus,
+        assigned_gpus=tested.assigned_gpus,
+        backed_gpus=tested.backed_gpus,
+        flex_gpus=tested.flex_gpus,
+        present=None if there.quotas == snapshot.quotas else _standing(there, back(there), request),
+    )
+
+
+def _standing(snapshot: Snapshot, backing: Backing, request: ObserveRequest) -> Standing:
+    usage = {q.team: q for q in request.baseline.quotas}
+    leaves = {leaf: snapshot.tree.by_team[leaf].gpus for leaf in snapshot.tree.leaves}
+    use = in_quota_use(leaves, {t: usage[t].scheduled for t in leaves if t in usage})
+    return Standing(
+        assigned_gpus=backing.assigned_gpus,
+        backed_gpus=backing.backed_gpus,
+        flex_gpus=flex_pool(backing.healthy_gpus, backing.backed_gpus, use).gpus,
+        backing=backing.of,
     )

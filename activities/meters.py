@@ -23,11 +23,11 @@ _reaction = _meter.create_histogram(
 
 def cluster_gauges(seen: Observation) -> None:
     """The capacity numbers of one look."""
-    at = {"cluster": seen.cluster}
-    _promised.set(seen.assigned_gpus, at)
-    _backing.set(seen.backed_gpus, at)
-    _flex.set(seen.flex_gpus, at)
-    _phantom.set(max(0, seen.assigned_gpus - seen.backed_gpus), at)
+    at, now = {"cluster": seen.cluster}, seen.now
+    _promised.set(now.assigned_gpus, at)
+    _backing.set(now.backed_gpus, at)
+    _flex.set(now.flex_gpus, at)
+    _phantom.set(max(0, now.assigned_gpus - now.backed_gpus), at)
     if seen.health is not None:
         _healthy.set(seen.health.healthy_gpus, at)
 

@@ -68,11 +68,11 @@ class WatchActivities:
     async def _round(self, cursor: Mapping[str, str]) -> dict[str, str]:
         seen = await asyncio.to_thread(self._fingerprints)
         now = datetime.now(UTC)
-        kept: dict[str, str] = {}
-        for cluster, mark in seen.items():
-            if cursor.get(cluster) == mark or await self._signal(cluster, mark, now):
-                kept[cluster] = mark
-        return kept
+        return {
+            cluster: mark
+            for cluster, mark in seen.items()
+            if cursor.get(cluster) == mark or await self._signal(cluster, mark, now)
+        }
 
     def _fingerprints(self) -> dict[str, str]:
         """What each open rollout would want to know, as one comparable text."""

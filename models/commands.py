@@ -293,10 +293,10 @@ def _undo(r: Rollout, command: Command, request: CommandRequest, now: datetime) 
             ended_because=request.reason
         )
         return ended.reaching(Stage.ABORTED, now, request.reason, request.actor), "aborted; nothing had been applied"
-    return (
-        undoing(r, now, actor=request.actor, reason=request.reason, then=then),
-        "rolling back to the baseline" + ("; then the rollout ends" if then is Stage.ABORTED else ""),
-    )
+    undone = undoing(r, now, actor=request.actor, reason=request.reason, then=then)
+    said = "rolling back to the baseline" + ("; then the rollout ends" if then is Stage.ABORTED else "")
+    missing = undone.order.unbacked_gpus if undone.order is not None else 0
+    return undone, said + (f"; {missing} GPUs of it have no healthy hardware today" if missing else "")
 
 
 def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage = Stage.ROLLED_BACK) -> Rollout:

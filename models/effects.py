@@ -202,6 +202,15 @@ class UsageReading(Model):
     teams: tuple[TeamUsage, ...] = ()
 
 
+class Standing(Model):
+    """What a cluster's present values stand on. Units: whole GPUs; `backing` by leaf."""
+
+    assigned_gpus: GpuCount = 0
+    backed_gpus: GpuCount = 0
+    flex_gpus: GpuCount = 0
+    backing: dict[str, int] = Field(default_factory=dict)
+
+
 class Observation(Model):
     """One fresh look at a cluster: what a gate, a drift check and a safety poll decide by."""
 
@@ -222,6 +231,18 @@ class Observation(Model):
     assigned_gpus: GpuCount = 0
     backed_gpus: GpuCount = 0
     flex_gpus: GpuCount = 0
+    present: Standing | None = None
+    """The same of what the quota system holds, where other values were tested; None: these are those."""
+
+    @property
+    def now(self) -> Standing:
+        """What people are shown: the present values, whatever was tested."""
+        return self.present or Standing(
+            assigned_gpus=self.assigned_gpus,
+            backed_gpus=self.backed_gpus,
+            flex_gpus=self.flex_gpus,
+            backing=self.backing,
+        )
 
     @property
     def backed(self) -> bool:

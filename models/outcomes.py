@@ -66,6 +66,7 @@ _KEEPS_STANDING = (EffectKind.RESERVE, EffectKind.SET_SOFT)
 def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
     """A rollout at its start, wanting a plan. One that adopts a lost rollout's effects owes their undo."""
     adopted = bool(opening.adopted_from)
+    follows = (EffectKind.FOLLOW,) if opening.reading.follows_health else ()
     r = Rollout(
         cluster=launch.cluster,
         id=launch.rollout,
@@ -80,7 +81,7 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
         soak_since=now,
         written=opening.reading.values,
         replan="the first plan",
-        standing=_KEEPS_STANDING if adopted else (),
+        standing=(*_KEEPS_STANDING, *follows) if adopted else (),
         sight=Sight(known=opening.health),
     )
     text = f"launched by {launch.owner}" + (f", adopting {opening.adopted_from}" if adopted else "")
@@ -236,11 +237,13 @@ def _overtaken(r: Rollout, now: datetime) -> Rollout:
         better = r.envelope is not None and not r.approved and r.sight.known.healthy_gpus > r.plan.healthy_gpus
         if better or not r.plan.backed:
             return r.but(replan="health has changed since the plan was made")
-    if r.stage.guarded and r.realigning and tests(r.seen, r.plan.values) and not r.seen.backed:
+    held = any(h.id == REALIGN for h in r.holds)
+    if r.stage.guarded and r.realigning and not held and tests(r.seen, r.plan.values) and not r.seen.backed:
         if moved:
             return r.but(replan="health has changed since the realignment was planned")
         if r.approved and r.plan.backed:
-            return _breach_held(r, REALIGN, f"plan {r.plan.hash} is not backed beside what others changed", now)
+            why = f"plan {r.plan.hash} is not backed beside what others changed"
+            return _breach_held(r.but(look_asked=True), REALIGN, why, now)
     return r
 
 

@@ -27,13 +27,20 @@ def reason_for(
     return f"{_what(snapshot, tier, gpus)}; {_why(snapshot, team, ceiling, for_backing, scope)}"
 
 
+def _seen(snapshot: Snapshot) -> str:
+    """Where usage comes from, as an aside."""
+    if snapshot.usage_from == "unknown":
+        return "usage is unknown"
+    return "at this moment" if snapshot.usage_from == "instant" else snapshot.usage_from
+
+
 def _what(snapshot: Snapshot, tier: Tier, gpus: int) -> str:
     are, jobs = ("is", "a job") if gpus == 1 else ("are", "jobs")
     match tier:
         case Tier.UNSCHEDULED:
-            return f"{gpus_text(gpus)} of the quota {are} held by no running job ({snapshot.usage_from})"
+            return f"{gpus_text(gpus)} of the quota {are} held by no running job ({_seen(snapshot)})"
         case Tier.IDLE:
-            return f"{gpus_text(gpus)} {are} held by {jobs} doing no work ({snapshot.usage_from})"
+            return f"{gpus_text(gpus)} {are} held by {jobs} doing no work ({_seen(snapshot)})"
         case Tier.BUSY:
             return f"{gpus_text(gpus)} {are} in use: what runs on them runs on, as flex"
         case Tier.UNALLOCATED:

@@ -205,11 +205,11 @@ class Rollout(Model):
     def at_risk(self) -> dict[str, int]:
         """GPUs that standing quotas lack now, by team, declared absences included.
 
-        While health is unknown the last known shortage stands.
+        Where the last look saw no sample that is believed, the last known shortage stands.
         """
         if not self.stage.guarded:
             return {}
-        if self.seen is None or self.sight.unknown:
+        if self.seen is None or self.seen.health is None or self.seen.health != self.sight.known:
             return self.clocks.at_risk
         return dict(self.seen.shortage)
 

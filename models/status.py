@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.base import duration_text
+from models.effects import Standing
 from models.gates import conditions, gate_of, health_fresh, holds_now
 from models.interpreter import Wait, decide, recovery_pause, retries_by_itself
 from models.messages import Risk, RolloutStatus, TeamStatus, Undoing
@@ -16,6 +17,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
     """The status of a rollout at a time."""
     seen, plan = r.seen, r.plan
     action = decide(r, now)
+    stands = standing_now(r)
     return RolloutStatus(
         schema="backstop.status/1",
         cluster=r.cluster,
@@ -36,10 +38,10 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         healthy_gpus=None if r.sight.known is None else r.sight.known.healthy_gpus,
         health_at=None if r.sight.known is None else r.sight.known.at,
         health_known=health_fresh(r),
-        assigned_gpus=0 if seen is None else seen.assigned_gpus,
-        backed_gpus=0 if seen is None else seen.backed_gpus,
-        phantom_gpus=0 if seen is None else max(0, seen.assigned_gpus - seen.backed_gpus),
-        flex_gpus=0 if seen is None else seen.flex_gpus,
+        assigned_gpus=stands.assigned_gpus,
+        backed_gpus=stands.backed_gpus,
+        phantom_gpus=max(0, stands.assigned_gpus - stands.backed_gpus),
+        flex_gpus=stands.flex_gpus,
         cut_gpus=0 if plan is None else plan.cut_gpus,
         gate=gate_of(r.stage),
         waiting_for=tuple(c for c in conditions(r, now) if not c.met),
@@ -81,10 +83,10 @@ def _present(r: Rollout) -> dict[str, int]:
 def _undoing(r: Rollout) -> Undoing | None:
     if r.order is None or r.stage not in (Stage.ROLLING_BACK, Stage.STUCK, Stage.ROLLED_BACK):
         return None
-    stuck = r.stage is Stage.STUCK
+    stuck, missing = r.stage is Stage.STUCK, r.order.unbacked_gpus
     return Undoing(
         why=r.order.why.value,
-        reason=r.order.reason,
+        reason=r.order.reason + (f"; {missing} GPUs of the target have no healthy hardware" if missing else ""),
         actor=r.order.actor,
         left=tuple(k.value for k in r.owed),
         stuck_on=tuple(f"{u.kind}: {u.reason}" for u in r.stuck_on),
@@ -92,10 +94,18 @@ def _undoing(r: Rollout) -> Undoing | None:
     )
 
 
+def standing_now(r: Rollout) -> Standing:
+    """What present values stand on; in shadow, what the values would that the rollout has not written."""
+    if r.seen is None:
+        return Standing()
+    return r.seen.model_copy(update={"present": None}).now if r.shadow else r.seen.now
+
+
 def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
     tree = r.baseline.tree
     present = _present(r)
-    tested = r.seen is not None and r.stage.guarded
+    # A look that a write of ours overtook says nothing about what stands now.
+    backing = standing_now(r).backing if r.looked_after == r.fence else {}
     return tuple(
         TeamStatus(
             team=q.team,
@@ -104,7 +114,7 @@ def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
             baseline_gpus=q.gpus,
             quota_gpus=present.get(q.team, 0),
             planned_gpus=None if r.plan is None else r.plan.values.get(q.team),
-            backing_gpus=r.seen.backing.get(q.team) if r.seen is not None and tested else None,
+            backing_gpus=backing.get(q.team),
             promise=r.stage.promises and q.team not in r.breach_of and not r.shadow,
             acknowledged=q.team in r.acks,
         )
@@ -136,6 +146,8 @@ def needs_of(r: Rollout, now: datetime) -> str:
             f"a notice could not be delivered ({'; '.join(r.undelivered)}): tell the team, then "
             f"backstop promote {r.cluster} --reason ..."
         )
+    if r.breach_of and r.stage.guarded and not (r.aiming or r.replan):
+        return f"{', '.join(r.breach_of)} lack hardware: wait for it, or backstop rollback {r.cluster} --reason ..."
     if r.stage is Stage.ROLLED_BACK and not retries_by_itself(r):
         return f"rolled back: backstop retry {r.cluster}, or backstop close {r.cluster}"
     if r.stage is Stage.ROLLED_BACK and r.clocks.all_good_since is None:

@@ -63,6 +63,7 @@ _DYNAMIC_CONFIG = ("history.transferProcessorMaxPollRPS=1000", 'history.timerPro
 _READY_SECONDS = 60
 _ANSWER_SECONDS = 10
 """How long a server that was left behind may take to answer before it is ended."""
+_TRIES = 3
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 10
 _TAIL_LINES = 20
@@ -186,8 +187,14 @@ class EmbeddedTemporal:
             left = self._left_behind()
             if left is not None and await self._take_over(left):
                 return
-            await self._start_new()
-            await self._become_ready()
+            for tries_left in reversed(range(_TRIES)):
+                await self._start_new()
+                try:
+                    await self._become_ready()
+                    return
+                except Unavailable:
+                    if self._runs() or not self._lost_a_free_port() or not tries_left:
+                        raise
         except BaseException:
             await self.stop()
             raise
@@ -261,6 +268,10 @@ class EmbeddedTemporal:
             self._process = None
         await _end(left)
         return False
+
+    def _lost_a_free_port(self) -> bool:
+        """True where a port that was free when we looked was not when the server came to bind it."""
+        return None in self._wanted_ports and "address already in use" in self._log_tail()
 
     async def _start_new(self) -> None:
         with self._lock_path.open("a+") as lock:

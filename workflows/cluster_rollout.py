@@ -52,7 +52,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from models.rollout import Rollout, Why
     from models.stages import Command, Stage
-    from models.status import status_of, waiting_sentence
+    from models.status import standing_now, status_of, waiting_sentence
 
 _CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
@@ -84,6 +84,7 @@ class ClusterRollout:
         self._start = start
         self._r: Rollout | None = start.state
         self._refused_launch = ""
+        self._cancelled_early = False
         self._changes = 0
         self._look_wanted = False
         self._busy_recording = False
@@ -111,6 +112,8 @@ class ClusterRollout:
             return RolloutResult(
                 cluster=launch.cluster, rollout=launch.rollout, stage=Stage.ABORTED, reason=self._refused_launch
             )
+        if self._cancelled_early:
+            self._cancelled()
         recording = asyncio.create_task(self._record())
         mailing = asyncio.create_task(self._mail())
         await self._loop()
@@ -374,7 +377,8 @@ class ClusterRollout:
     def _show(self, now: datetime) -> None:
         """Search attributes and the Temporal UI's details follow the state; written only on change."""
         r = self._state
-        unbacked = 0 if r.seen is None else max(0, r.seen.assigned_gpus - r.seen.backed_gpus)
+        stands = standing_now(r)
+        unbacked = max(0, stands.assigned_gpus - stands.backed_gpus)
         wave = "" if r.plan is None else r.plan.wave.value
         shown = (r.cluster, r.stage.value, wave, r.owner, unbacked)
         if shown != self._shown:
@@ -449,6 +453,7 @@ class ClusterRollout:
     def _cancelled(self) -> None:
         """Temporal's own cancel: an abort by whoever sent it; a rollback under way goes on."""
         if self._r is None:
+            self._cancelled_early = True
             return
         request = CommandRequest(actor="temporal", reason="the workflow was cancelled")
         if refusal(self._r, Command.ABORT, request) is None:

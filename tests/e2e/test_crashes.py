@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -16,8 +17,10 @@ from pathlib import Path
 import pytest
 
 from activities.adapters.ledger import upgrade
+from models.errors import Refusal
 from models.stages import Command, Stage
 from tests.e2e.world import Sql, World, cluster, connected, eventually, team
+from workers import embedded
 from workers.embedded import NAMESPACE, EmbeddedTemporal, LeftBehind
 
 pytestmark = pytest.mark.chaos
@@ -26,6 +29,8 @@ FORWARD = ["reserve", "set_soft", "harden", "follow"]
 INVERSE = ["unfollow", "soften", "restore", "release"]
 PATIENT = 90.0
 """A killed worker is missed after 10 s by the server, once for the task it had and once for its queue."""
+MISSED = 40.0
+"""A call that a killed worker had is missed after 15 s, long before its own minute is over."""
 
 
 class Processes:
@@ -64,11 +69,13 @@ class Processes:
         where = {"TEMPORAL_ADDRESS": address, "TEMPORAL_NAMESPACE": NAMESPACE}
         return await self.start("workers.main", "serving", **where)
 
+    async def world(self) -> World:
+        """People at the `up` that runs now."""
+        return await world_at(json.loads((self.home / "temporal.json").read_text())["address"], self.home)
+
     def server(self) -> LeftBehind:
         """The embedded server, as the lock on its files names it."""
-        lock = self.home / "temporal" / "temporal.lock"
-        pid, port, ui_port = map(int, lock.read_text().split())
-        return LeftBehind(lock, pid, port, ui_port)
+        return server_in(self.home / "temporal")
 
     async def stop(self) -> None:
         """Nothing that was started runs any more, whatever state the test left it in."""
@@ -81,6 +88,12 @@ class Processes:
                 await killed(process)
         if (self.home / "temporal" / "temporal.lock").exists() and self.server().lives:
             self.server().kill()
+
+
+def server_in(directory: Path) -> LeftBehind:
+    lock = directory / "temporal.lock"
+    pid, port, ui_port = map(int, lock.read_text().split())
+    return LeftBehind(lock, pid, port, ui_port)
 
 
 async def killed(process: asyncio.subprocess.Process) -> None:
@@ -101,7 +114,7 @@ def ledger_of(home: Path) -> str:
     return f"sqlite:///{home / 'ledger.db'}"
 
 
-async def world_behind(address: str, home: Path) -> World:
+async def world_at(address: str, home: Path) -> World:
     return World(await connected(address), Sql(ledger_of(home)), home, shaky=True)
 
 
@@ -118,22 +131,21 @@ def landed_once(world: World, name: str, effects: list[str]) -> None:
 
 
 async def test_a_rollout_outlives_its_processes(tmp_path: Path) -> None:
-    """Two operators at once: their machines have nothing to do with each other."""
+    """Three operators at once: their machines have nothing to do with each other."""
     await asyncio.gather(
-        everything_is_killed(tmp_path / "up"),
+        up_is_killed_and_then_everything(tmp_path / "up"),
+        the_server_dies_and_up_ends(tmp_path / "server"),
         the_server_dies_while_the_worker_goes_on(tmp_path / "apart"),
     )
 
 
-async def everything_is_killed(home: Path) -> None:
+async def up_is_killed_and_then_everything(home: Path) -> None:
     name = "crash"
     async with processes(home) as running:
         up = await running.up()
-        address = json.loads((home / "temporal.json").read_text())["address"]
-        world = await world_behind(address, home)
+        world = await running.world()
         sql = world.sql
         await world.fleet(cluster(name, {"main": (361, 361)}, QUOTAS, notice="0s", soak_buffered="2s"))
-        baseline = sql.quotas(name)
         await world.start(name)
 
         # The worker dies while the first effects are on their way; the server lives on and is taken over.
@@ -144,7 +156,7 @@ async def everything_is_killed(home: Path) -> None:
         up = await running.up()
         assert "taken over" in running.log("workers.up")
         assert running.server() == server
-        await world.until(name, Stage.BUFFERED, PATIENT)
+        await world.until(name, lambda s: s.stage is not Stage.PLANNED, PATIENT)
         assert sql.gpus(name) == {"a": 200, "b": 106}
 
         # A power cut: both die, and only files are left.
@@ -153,30 +165,40 @@ async def everything_is_killed(home: Path) -> None:
         await server.wait()
         up = await running.up()
         assert "taken over" not in running.log("workers.up")
-        address = json.loads((home / "temporal.json").read_text())["address"]
-        world = await world_behind(address, home)
+        world = await running.world()
         await world.until(name, Stage.MONITORED, PATIENT)
         assert sql.gpus(name) == {"a": 200, "b": 106}
         assert sql.mode(name) == "hard"
         await world.archived(name)
         landed_once(world, name, FORWARD)
 
-        # The server alone dies: `up` says so and ends; started again it goes on.
+        up.send_signal(signal.SIGINT)
+        assert await asyncio.wait_for(up.wait(), 30) == 0
+        assert not running.server().lives
+
+
+async def the_server_dies_and_up_ends(home: Path) -> None:
+    name = "server"
+    async with processes(home) as running:
+        up = await running.up()
+        world = await running.world()
+        sql = world.sql
+        await world.fleet(cluster(name, {"main": (361, 361)}, QUOTAS, soak_buffered="2s"))
+        baseline = sql.quotas(name)
+        await world.start(name)
+        await world.until(name, Stage.BUFFERED)
+
         os.kill(running.server().pid, signal.SIGKILL)
         assert await asyncio.wait_for(up.wait(), 30) == 1
         assert "the embedded Temporal server has ended" in running.log("workers.up")
-        up = await running.up()
-        address = json.loads((home / "temporal.json").read_text())["address"]
-        world = await world_behind(address, home)
+        await running.up()
+        world = await running.world()
         await world.until(name, Stage.MONITORED, PATIENT)
+        assert sql.gpus(name) == {"a": 200, "b": 106}
         await world.say(name, Command.ABORT)
         await world.ended(name)
         assert sql.quotas(name) == baseline
         landed_once(world, name, [*FORWARD, *INVERSE])
-
-        up.send_signal(signal.SIGINT)
-        assert await asyncio.wait_for(up.wait(), 30) == 0
-        assert not running.server().lives
 
 
 async def the_server_dies_while_the_worker_goes_on(home: Path) -> None:
@@ -184,9 +206,10 @@ async def the_server_dies_while_the_worker_goes_on(home: Path) -> None:
     async with processes(home) as running, EmbeddedTemporal(home / "temporal", *free_ports()) as server:
         upgrade(ledger_of(home))
         worker = await running.worker(server.address)
-        world = await world_behind(server.address, home)
+        world = await world_at(server.address, home)
         sql = world.sql
-        await world.fleet(cluster(name, {"main": (361, 361)}, QUOTAS, soak_buffered="2s", recover_after="1h"))
+        clocks = {"soak_buffered": "2s", "breach_after": "3s", "recover_after": "1h"}
+        await world.fleet(cluster(name, {"main": (361, 361)}, QUOTAS, **clocks))
         await world.start(name)
         await world.until(name, Stage.BUFFERED)
 
@@ -200,12 +223,14 @@ async def the_server_dies_while_the_worker_goes_on(home: Path) -> None:
         await world.archived(name)
         landed_once(world, name, FORWARD)
 
-        # Hardware fails, and the worker dies while it rolls back.
+        # Hardware fails, and the worker dies in the middle of the rollback's first call.
         await world.healthy(name, main=(361, 300))
-        await eventually(lambda: len(sql.effects(f"{name}/1")) > len(FORWARD), "the rollback's first effect")
+        sql.run("BEGIN IMMEDIATE")
+        await world.calling(name, "apply_effect")
         await killed(worker)
+        sql.run("ROLLBACK")
         worker = await running.worker(server.address)
-        await world.until(name, Stage.ROLLED_BACK, PATIENT)
+        await world.until(name, Stage.ROLLED_BACK, MISSED)
         assert sql.gpus(name) == {"a": 200, "b": 100}
         assert sql.mode(name) == "soft"
         await world.archived(name)
@@ -214,9 +239,62 @@ async def the_server_dies_while_the_worker_goes_on(home: Path) -> None:
         assert await asyncio.wait_for(worker.wait(), 30) == 0
 
 
+async def left_behind(directory: Path) -> LeftBehind:
+    """A server whose starter died."""
+    code = (
+        "import asyncio, os, pathlib, sys, workers.embedded as e; "
+        "asyncio.run(e.EmbeddedTemporal(pathlib.Path(sys.argv[1]), None, None).start()); os._exit(9)"
+    )
+    starter = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(directory))
+    assert await asyncio.wait_for(starter.wait(), 60) == 9
+    return server_in(directory)
+
+
+async def test_a_server_that_was_left_behind_is_taken_over_or_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = await left_behind(tmp_path)
+    async with EmbeddedTemporal(tmp_path, None, found.ui_port) as server:
+        assert server.taken_over
+        assert (server.pid, server.address) == (found.pid, f"127.0.0.1:{found.port}")
+        with pytest.raises(Refusal, match=f"process {found.pid}"):
+            await EmbeddedTemporal(tmp_path, None, None).start()
+    assert not found.lives
+
+    silent = await left_behind(tmp_path)
+    os.kill(silent.pid, signal.SIGSTOP)
+    monkeypatch.setattr(embedded, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(embedded, "_STOP_SECONDS", 0.5)
+    port, ui_port = free_ports()
+    async with EmbeddedTemporal(tmp_path, None, None) as server:
+        assert not server.taken_over
+        assert not silent.lives or server.pid != silent.pid
+    elsewhere = await left_behind(tmp_path)
+    async with EmbeddedTemporal(tmp_path, port, ui_port) as server:
+        assert not server.taken_over
+        assert server.pid != elsewhere.pid
+        assert server.address == f"127.0.0.1:{port}"
+
+
+async def test_a_free_port_that_somebody_else_took_first_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = embedded._usable_ports
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken: int = other.getsockname()[1]
+        too_late = iter([(*look(None), taken)])
+        monkeypatch.setattr(embedded, "_usable_ports", lambda *wanted: next(too_late, None) or look(*wanted))
+        async with EmbeddedTemporal(tmp_path, None, None) as server:
+            assert server.ui_url != f"http://127.0.0.1:{taken}"
+    assert next(too_late, None) is None
+
+
 def free_ports() -> tuple[int, int]:
-    """Free now, and kept by the server over its restarts."""
-    with socket.socket() as first, socket.socket() as second:
-        for probe in (first, second):
-            probe.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
+    """Free now, and so low that nobody is given them by chance while a killed server is away."""
+    found: list[int] = []
+    while len(found) < 2:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = random.randrange(20_000, 30_000)
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+    return found[0], found[1]

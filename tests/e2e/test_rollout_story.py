@@ -10,16 +10,12 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from models.errors import Refusal
-from models.messages import LaunchAnswer, RolloutStatus
+from models.messages import WATCH_ID, LaunchAnswer, RolloutStatus
 from models.stages import Command, Stage
 from tests.e2e.world import World, cluster, fresh, team, worked_case
 
 LONG = "1h"
 NOTHING_TO_RETRY = "nothing to retry: the rollout is waiting at its first gate"
-
-
-def in_planned_order(quotas: dict[str, int]) -> list[int]:
-    return [quotas[name] for name in sorted(quotas)]
 
 
 async def stays(world: World, name: str, stage: Stage, seconds: float) -> RolloutStatus:
@@ -131,12 +127,13 @@ async def seen_by_temporal(world: World, name: str) -> None:
         "BackstopOwner": "tpm",
         "BackstopUnbacked": 0,
     }
-    for _ in range(50):
-        if (here := await found(f"BackstopStage = 'monitored' AND BackstopCluster = '{name}'")) == [attributes]:
+    here: list[dict[str, Any]] = []
+    for _ in range(50):  # it lags a little behind
+        here = await found(f"BackstopStage = 'monitored' AND BackstopCluster = '{name}'")
+        if here:
             break
         await asyncio.sleep(0.1)
-    else:
-        pytest.fail(f"visibility says {here}")
+    assert here == [attributes]
     assert await found(
         f"BackstopWave = 'busy' AND BackstopUnbacked = 0 AND BackstopOwner = 'tpm' AND BackstopCluster = '{name}'"
     ) == [attributes]
@@ -256,6 +253,17 @@ async def test_what_one_island_lacks_is_cut_there_alone(world: World) -> None:
     assert sql.effects(f"{name}/1")[-2:] == ["restore", "release"]
 
 
+async def test_the_safety_poll_makes_up_for_a_dead_watch(world: World) -> None:
+    name = fresh("poll")
+    await world.fleet(worked_case(name, safety_poll="1s"))
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.client.get_workflow_handle(WATCH_ID).terminate("nobody watches")
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, Stage.ROLLED_BACK)
+    assert world.sql.gpus(name) == {"research": 300}
+
+
 async def test_neither_a_declared_absence_nor_an_implausible_drop_is_a_breach(world: World) -> None:
     sql = world.sql
     name = fresh("guard")
@@ -320,7 +328,8 @@ async def test_an_undo_restores_the_baseline_bit_for_bit(world: World) -> None:
     assert sql.gpus(name) == TREE_CUT
     assert sql.mode(name) == "hard"
 
-    await world.say(name, Command.ROLLBACK, actor="tia", reason="jobs fail")
+    said = (await world.say(name, Command.ROLLBACK, actor="tia", reason="jobs fail")).said
+    assert "8 GPUs of it have no healthy hardware today" in said
     await world.until(name, Stage.ROLLED_BACK)
 
     assert sql.quotas(name) == baseline
@@ -370,38 +379,71 @@ async def test_temporal_s_own_cancel_undoes_first(world: World) -> None:
     assert [e["actor"] for e in sql.archive(name) if e["text"].startswith("abort")] == ["temporal"]
 
 
-@pytest.mark.parametrize("lost_in", [Stage.BUFFERED, Stage.MONITORED])
-async def test_a_lost_rollout_is_adopted_or_refused(world: World, lost_in: Stage) -> None:
+async def test_a_cancel_that_comes_before_the_rollout_is_open_counts_too(world: World) -> None:
     sql = world.sql
+    name = fresh("early")
+    await world.fleet(worked_case(name))
+    book = sql.row("clusters", name=name)
+    sql.run("BEGIN IMMEDIATE")  # nobody else can write: the opening waits
+    launching = asyncio.create_task(world.launch(name))
+    await world.calling(name, "open_rollout")
+
+    await world.handle(name).cancel()
+    await asyncio.sleep(0.3)
+    sql.run("ROLLBACK")
+
+    with pytest.raises(Refusal, match="the workflow was cancelled"):
+        await launching
+    assert (await world.ended(name))["stage"] == "aborted"
+    assert sql.row("clusters", name=name) == book
+    assert sql.gpus(name) == {"research": 345}
+
+
+async def lost(world: World, lost_in: Stage) -> str:
+    """A rollout of the tree was terminated in this stage; nothing is undone."""
     name = fresh("lost")
     await world.fleet(tree(name, soak_buffered=LONG if lost_in is Stage.BUFFERED else "0.3s"))
-    baseline, book = sql.quotas(name), sql.row("clusters", name=name)
+    world.sql.run("UPDATE quotas SET mode = 'soft' WHERE cluster = ? AND team = 'b'", name)
     await world.start(name)
     await world.until(name, lost_in)
     await world.archived(name)
     await world.handle(name).terminate("an operator's mistake")
-    assert sql.gpus(name) == TREE_CUT
+    return name
+
+
+async def adopted_and_undone(world: World, name: str) -> None:
+    answer = await world.launch(name, rollout=f"{name}/9", adopt=True)
+    assert answer.plan is not None
+    assert answer.plan.assigned_gpus == 240  # from the lost rollout's baseline, not from what it left
+    await world.approve(name)
+    await world.until(name, Stage.BUFFERED)
+    assert world.sql.gpus(name) == TREE_CUT
+    await world.say(name, Command.ROLLBACK)
+    await world.until(name, Stage.ROLLED_BACK)
+
+
+async def test_a_lost_rollout_is_adopted_or_refused(world: World) -> None:
+    sql = world.sql
+    name = await lost(world, Stage.MONITORED)
 
     with pytest.raises(Refusal, match=f"still has effects of rollout {name}/1"):
         await world.launch(name, rollout=f"{name}/2")
     assert sql.gpus(name) == TREE_CUT
-    answer = await world.launch(name, rollout=f"{name}/3", adopt=True)
+    await adopted_and_undone(world, name)
 
-    assert answer.plan is not None
-    assert answer.plan.assigned_gpus == 240  # from the lost rollout's baseline, not from what it left
-    assert sql.row("rollouts", id=f"{name}/1")["superseded_by"] == f"{name}/3"
-    await world.approve(name)
-    await world.until(name, Stage.BUFFERED)
-    assert sql.gpus(name) == TREE_CUT
-    await world.say(name, Command.ROLLBACK)
-    await world.until(name, Stage.ROLLED_BACK)
-
-    assert sql.gpus(name) == {t: g for t, g, *_ in baseline}
+    assert sql.row("rollouts", id=f"{name}/1")["superseded_by"] == f"{name}/9"
+    assert sql.gpus(name) == {"a": 100, "b": 80, "org": 60, "org-1": 30, "org-2": 30}
     found = sql.row("clusters", name=name)
-    assert (found["reserve_limit"], found["reserved_gpus"]) == (None, 0)
-    assert found["follows_health"] == book["follows_health"]
-    assert sql.quotas(name) == baseline
+    assert (found["reserve_limit"], found["reserved_gpus"], bool(found["follows_health"])) == (None, 0, False)
     assert sql.broken_links(name) == []
+
+
+@pytest.mark.xfail(reason="the registry keeps no modes: Opening.modes are what the lost rollout left")
+async def test_the_undo_of_an_adopted_rollout_restores_modes(world: World) -> None:
+    name = await lost(world, Stage.BUFFERED)
+    await adopted_and_undone(world, name)
+    hard = dict.fromkeys(TREE_CUT, "hard")
+    assert world.sql.modes(name) == hard | {"b": "soft"}
 
 
 # --- what others write -----------------------------------------------------------------------
@@ -416,14 +458,10 @@ async def test_freed_gpus_cannot_be_taken_and_other_writes_show_as_drift(world_o
     await world.until(name, Stage.BUFFERED)
     assert sql.gpus(name) == {"a": 60, "b": 25}
 
-    for grab in (
-        lambda: sql.set_refused("a", 61, name),
-        lambda: sql.set_refused("b", 40, name),
-        lambda: sql.refused(
-            "INSERT INTO quotas (cluster, team, gpus, mode, blocks, minimum) VALUES (?, 'c', 1, 'hard', '', 0)", name
-        ),
-    ):
-        assert "85" in grab()
+    newcomer = "INSERT INTO quotas (cluster, team, gpus, mode, blocks, minimum) VALUES (?, 'c', 1, 'hard', '', 0)"
+    assert "85" in sql.set_refused("a", 61, name)
+    assert "85" in sql.set_refused("b", 40, name)
+    assert "85" in sql.refused(newcomer, name)
     with pytest.raises(Refusal, match="85"):
         await world.fleet(cluster(name, {"main": (100, 100)}, [team("a", 75), team("b", 25)]))
     assert sql.gpus(name) == {"a": 60, "b": 25}

@@ -21,6 +21,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
+from temporalio.worker import Replayer
 
 from activities.adapters.ledger import Ledger
 from activities.adapters.notify import Notifier
@@ -44,7 +45,8 @@ from models.messages import (
 from models.stages import Command, Stage
 from tests.integration.ledger.world import ForeignTool
 from workers.embedded import NAMESPACE
-from workers.main import ensure_watch, make_worker
+from workers.main import FAILURES, ensure_watch, make_worker, sandbox
+from workflows.cluster_rollout import ClusterRollout
 
 WATCH_SECONDS = 0.1
 PATIENCE = 40.0
@@ -250,6 +252,17 @@ class World:
         found: dict[str, Any] = await asyncio.wait_for(self.handle(cluster).result(), PATIENCE)
         return found
 
+    async def calling(self, cluster: str, activity: str) -> None:
+        """This call of the rollout is under way."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                with contextlib.suppress(RPCError):  # there may be no rollout yet
+                    described = await self.handle(cluster).describe()
+                    calls = described.raw_description.pending_activities
+                    if activity in [call.activity_type.name for call in calls]:
+                        return
+                await asyncio.sleep(0.05)
+
     async def archived(self, cluster: str) -> None:
         """What led to the present stage stands in the archive, and the registry shows the stage."""
         status = await self.status(cluster)
@@ -274,7 +287,7 @@ async def connected(address: str) -> Client:
 
 @asynccontextmanager
 async def world_of(client: Client, ledger_url: str, home: Path) -> AsyncIterator[World]:
-    """A worker serves this ledger, the watch runs; afterwards nothing of the story is left on the server."""
+    """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays."""
     sql = Sql(ledger_url)
     world = World(client, sql, home)
     notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None)
@@ -285,6 +298,7 @@ async def world_of(client: Client, ledger_url: str, home: Path) -> AsyncIterator
                 yield world
             finally:
                 await _silence(client, [WATCH_ID, *map(rollout_workflow_id, sorted(world.launched))])
+    await _replay(client, map(rollout_workflow_id, sorted(world.launched)))
 
 
 async def _silence(client: Client, ids: Iterable[str]) -> None:
@@ -292,3 +306,17 @@ async def _silence(client: Client, ids: Iterable[str]) -> None:
     for workflow_id in ids:
         with contextlib.suppress(RPCError):  # it had ended
             await client.get_workflow_handle(workflow_id).terminate("the story is over")
+
+
+async def _replay(client: Client, ids: Iterable[str]) -> None:
+    """Every rollout of the story leads to the same commands when its history is played again."""
+    replayer = Replayer(
+        workflows=[ClusterRollout],
+        workflow_runner=sandbox(),
+        workflow_failure_exception_types=FAILURES,
+        data_converter=pydantic_data_converter,
+    )
+    for workflow_id in ids:
+        async for run in client.list_workflows(f"WorkflowId = '{workflow_id}'"):
+            history = await client.get_workflow_handle(workflow_id, run_id=run.run_id).fetch_history()
+            await replayer.replay_workflow(history)

@@ -163,15 +163,9 @@ async def test_the_namespace_script_prepares_a_server_and_may_run_again(tmp_path
             )
             assert await asyncio.wait_for(script.wait(), 120) == 0
         client = await Client.connect(server.address, namespace=NAMESPACE)
-        made = await client.operator_service.list_search_attributes(
-            ListSearchAttributesRequest(namespace="fresh")
-        )
-        wanted = await client.operator_service.list_search_attributes(
-            ListSearchAttributesRequest(namespace=NAMESPACE)
-        )
-        described = await client.workflow_service.describe_namespace(
-            DescribeNamespaceRequest(namespace="fresh")
-        )
+        made = await client.operator_service.list_search_attributes(ListSearchAttributesRequest(namespace="fresh"))
+        wanted = await client.operator_service.list_search_attributes(ListSearchAttributesRequest(namespace=NAMESPACE))
+        described = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace="fresh"))
     assert dict(made.custom_attributes) == dict(wanted.custom_attributes)
     assert set(SEARCH_ATTRIBUTES) <= set(made.custom_attributes)
     assert described.config.workflow_execution_retention_ttl.ToTimedelta().days == 3650

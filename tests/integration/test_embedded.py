@@ -73,12 +73,8 @@ async def test_state_is_kept_by_a_stop(tmp_path: Path) -> None:
 async def test_the_namespace_is_ready_for_rollouts(tmp_path: Path) -> None:
     async with EmbeddedTemporal(tmp_path, None, None) as server:
         client = await Client.connect(server.address, namespace=NAMESPACE)
-        known = await client.operator_service.list_search_attributes(
-            ListSearchAttributesRequest(namespace=NAMESPACE)
-        )
-        described = await client.workflow_service.describe_namespace(
-            DescribeNamespaceRequest(namespace=NAMESPACE)
-        )
+        known = await client.operator_service.list_search_attributes(ListSearchAttributesRequest(namespace=NAMESPACE))
+        described = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=NAMESPACE))
     assert set(SEARCH_ATTRIBUTES) <= set(known.custom_attributes)
     assert described.config.workflow_execution_retention_ttl.ToTimedelta() == RETENTION
 
@@ -92,9 +88,7 @@ async def test_files_of_an_earlier_version_get_the_attributes_they_lack(
     monkeypatch.undo()
     async with EmbeddedTemporal(tmp_path, None, None) as server:
         client = await Client.connect(server.address, namespace=NAMESPACE)
-        known = await client.operator_service.list_search_attributes(
-            ListSearchAttributesRequest(namespace=NAMESPACE)
-        )
+        known = await client.operator_service.list_search_attributes(ListSearchAttributesRequest(namespace=NAMESPACE))
     assert set(SEARCH_ATTRIBUTES) <= set(known.custom_attributes)
 
 
@@ -130,9 +124,7 @@ async def http_status(host: str, port: int) -> str:
     ],
     ids=["port", "ui-port"],
 )
-async def test_a_taken_port_is_named(
-    tmp_path: Path, on_taken_port: Callable[[Path, int], EmbeddedTemporal]
-) -> None:
+async def test_a_taken_port_is_named(tmp_path: Path, on_taken_port: Callable[[Path, int], EmbeddedTemporal]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(Refusal, match=f"port {port} .* is in use"):
@@ -152,9 +144,7 @@ async def test_a_server_that_dies_while_starting_shows_its_log(tmp_path: Path) -
         await server.start()
 
 
-async def test_stop_ends_a_server_that_does_not_listen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stop_ends_a_server_that_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_STOP_SECONDS", 0.5)
     async with EmbeddedTemporal(tmp_path, None, None) as server:
         os.kill(server.pid, signal.SIGSTOP)

@@ -336,8 +336,11 @@ class Machine(RuleBasedStateMachine):
             self._do(lambda: world.say(Command.RETRY))
             if world.r.superseded:
                 world.say(Command.CLOSE)
-            if world.r.plan is not None and not world.r.plan.backed and world.r.plan.max_tier != "busy":
-                self._do(lambda: world.say(Command.ABORT))  # the policy forbids what would suffice
+            # What others added has no hardware, and the policy leaves it to a person.
+            over = world.backing().phantom_gpus > 0 or world.shadow or world.r.plan is None or not world.r.plan.backed
+            if over and "backed" in world.waits_for | {c.name for c in world.status.waiting_for if "backed" in c.text}:
+                assert world.needs
+                self._do(lambda: world.say(Command.ABORT))
         raise AssertionError(f"never comes to an end: {world.stage}, {world.needs}, {world.waits_for}")
 
 

@@ -173,9 +173,6 @@ class FakeBackstop:
         self._ask("add_health", samples)
         return len(samples)
 
-    async def clusters(self) -> list[ClusterSpec]:
-        return [WORKED]
-
     async def clusters_with_stage(self) -> list[tuple[ClusterSpec, str | None]]:
         self._ask("clusters")
         return [(WORKED, "planned")]
@@ -185,6 +182,10 @@ class FakeBackstop:
         if cluster != WORKED.name:
             raise Refusal(f"cluster {cluster!r} is not in the ledger")
         return snapshot_of(WORKED), Policy()
+
+    async def snapshots(self) -> list[tuple[Snapshot, Policy]]:
+        self._ask("snapshots")
+        return [(snapshot_of(WORKED), Policy())]
 
     async def doctor(self) -> list[Check]:
         self._ask("doctor")

@@ -75,6 +75,8 @@ class World:
         islands: Mapping[str, tuple[int, int]] | None = None,
         *,
         shadow: bool = False,
+        every_state: bool = True,
+        before: Callable[[World], None] | None = None,
         **policy: Any,
     ) -> None:
         self.now = T0
@@ -117,7 +119,11 @@ class World:
         self.told: list[tuple[NoticeKind, str]] = []
         self.story: list[str] = []
         self.shadow = shadow
+        self.every_state = every_state
+        """Each state is carried through JSON, as continue-as-new would; False where speed counts more."""
         self._state: Rollout | None = None
+        if before is not None:
+            before(self)
         self.launch()
 
     # --- what people and the world do -----------------------------------------------------------
@@ -226,6 +232,7 @@ class World:
             until = self.run()
             edges = [t for w in self.windows for t in (w.starts, w.ends)]
             due = min((t for t in (until, *edges) if t is not None and t > self.now), default=ends)
+            self.passing(min(due, ends))
             self.now = min(due, ends)
             self.watch()
             if self.now == ends:
@@ -244,12 +251,15 @@ class World:
         assert self.r.stage is stage, f"{self.r.stage}, not {stage}: {waiting_sentence(self.r, self.now)}"
         return self.now - began
 
+    def passing(self, until: datetime) -> None:
+        """Called before time passes, in which nothing else happens."""
+
     def run(self) -> datetime | None:
         """The rollout has done all that it does now; answers until when it waits."""
         for _ in range(PATIENCE):
-            self.post()
             self.r = outcomes.advance(self.r, self.now)
-            self.post()
+            if self.post():
+                continue
             action = decide(self.r, self.now)
             assert decide(self.r, self.now) == action
             if isinstance(action, Finish):
@@ -273,14 +283,16 @@ class World:
             case Perform():
                 self._perform(action.kind)
 
-    def post(self) -> None:
-        """The side loops: notices are delivered and entries archived, in no time."""
+    def post(self) -> bool:
+        """The side loops: notices are delivered and entries archived, in no time. True when some were."""
+        told = len(self.told)
         for notice in self.r.mail if self.mail_works else ():
             self.told.append((notice.kind, notice.audience))
             self.r = outcomes.posted(self.r, notice, (), self.now)
         self.story += [entry.text for entry in self.r.outbox]
         if self.r.outbox:
             self.r = outcomes.recorded(self.r, [e.key for e in self.r.outbox], self.r.stage)
+        return len(self.told) > told
 
     # --- actions, as the workflow does them -------------------------------------------------------
 
@@ -303,9 +315,13 @@ class World:
         r, reading, sample = self.r, self.reading(), self.sample()
         believed = r.sight.known if r.sight.unknown and r.sight.known is not None else None
         islands = None if believed is None else believed.islands
+        if sample is None:
+            self._happens("draft")
+            self.r = outcomes.draft_failed(self.r, "no health sample", self.now)
+            return
         if r.values_stand:
             where = islands or islands_for(r.baseline.quotas, sample)
-            moved = {"islands": where, "generation": reading.generation, "health_at": sample.at if sample else None}
+            moved = {"islands": where, "generation": reading.generation, "health_at": sample.at}
             baseline = r.baseline.model_copy(update=moved)
         else:
             baseline = self.snapshot()
@@ -442,10 +458,14 @@ class World:
             path = [before.stage, *self._passed(before, state)]
             assert all(step in TRANSITIONS for step in pairwise(path)), path
             assert path[-1] is state.stage
-        if state is not before:
-            text = state.model_dump_json()
-            assert Rollout.model_validate_json(text).model_dump_json() == text
         self._state = state
+        if self.every_state and state is not before:
+            self.carried_over()
+
+    def carried_over(self) -> None:
+        """Continue-as-new carries the state through JSON, whatever it is."""
+        text = self.r.model_dump_json()
+        assert Rollout.model_validate_json(text).model_dump_json() == text
 
     @staticmethod
     def _passed(before: Rollout, after: Rollout) -> list[Stage]:
@@ -455,6 +475,10 @@ class World:
     @property
     def stage(self) -> Stage:
         return self.r.stage
+
+    def is_in(self, stage: Stage) -> bool:
+        """A question of the moment: a checker must not conclude that it stays so."""
+        return self.r.stage is stage
 
     @property
     def values(self) -> dict[str, int]:

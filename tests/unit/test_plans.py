@@ -122,9 +122,7 @@ def test_a_cut_of_a_leaf_lowers_its_ancestors_alike() -> None:
     assert plan.quotas[0].cut_gpus == 18
 
 
-@pytest.mark.parametrize(
-    ("buffer", "expected"), [("0.15", 306), ("0", 319), ("0.05", 319), ("0.999", 0), ("0.1", 319)]
-)
+@pytest.mark.parametrize(("buffer", "expected"), [("0.15", 306), ("0", 319), ("0.05", 319), ("0.999", 0), ("0.1", 319)])
 def test_the_ceiling_is_exact_and_never_rounded_up(buffer: str, expected: int) -> None:
     assert static_ceiling(361, 319, Fraction(buffer), 0, Basis.TOTAL) == expected
 

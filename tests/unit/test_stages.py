@@ -66,7 +66,7 @@ def test_an_answer_is_a_legal_transition_or_a_refusal_with_a_reason(
 
 
 def test_the_arrows_are_those_of_the_design() -> None:
-    assert TRANSITIONS == DIAGRAM | IN_WORDS.keys()
+    assert DIAGRAM | IN_WORDS.keys() == TRANSITIONS
 
 
 @pytest.mark.parametrize("stage", [s for s in Stage if s.ended])

@@ -1,0 +1,1288 @@
+"""The pure state machine, sentence by sentence, in a world without Temporal (tests/unit/pure_world.py)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from models import outcomes
+from models.capacity import Island
+from models.effects import EffectKind, Mode
+from models.fleet import WindowKind
+from models.interpreter import Draft, Look, Perform
+from models.notices import NoticeKind
+from models.rollout import Order, Why
+from models.stages import Command, Stage
+from tests.unit.pure_world import TWO, Refused, World, parent, quota
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+QUICK: dict[str, Any] = {"notice": "0s", "soak_buffered": "1h", "soak_enforced": "1h"}
+BUFFER_0: dict[str, Any] = {**QUICK, "buffer": 0, "spare_gpus": 0}
+"""The plan of T = H = 361 keeps all 361."""
+FORWARD = [EffectKind.RESERVE, EffectKind.SET_SOFT, EffectKind.HARDEN, EffectKind.FOLLOW]
+BACK = [EffectKind.UNFOLLOW, EffectKind.SOFTEN, EffectKind.RESTORE, EffectKind.RELEASE]
+CUT = {"a": 200, "b": 106}
+BASELINE = {"a": 200, "b": 161}
+
+
+def at(stage: Stage, world: World) -> World:
+    """The world once its approved rollout is there."""
+    world.start().until(stage)
+    return world
+
+
+def breached(world: World, healthy: int = 300) -> World:
+    """The world after a shortage that lasted."""
+    world.healthy(healthy)
+    world.wait("11m")
+    return world
+
+
+def breaks(world: World) -> Order:
+    assert world.r.order is not None
+    return world.r.order
+
+
+# --- the straight path -----------------------------------------------------------------------
+
+
+def test_an_approved_rollout_goes_to_monitored_by_itself_on_the_policys_clock() -> None:
+    world = World()
+    assert world.waits_for == {"approval", "notice"}
+    world.start()
+    assert world.until(Stage.BUFFERED) == 3 * DAY
+    assert (world.values, world.modes, world.limit) == (CUT, {Mode.SOFT}, 306)
+    assert world.until(Stage.ENFORCED) == 24 * HOUR
+    assert (world.values, world.modes) == (CUT, {Mode.HARD})
+    assert world.until(Stage.MONITORED) == 3 * DAY
+    assert world.follows
+    assert world.effects == FORWARD
+    assert world.promises == CUT
+    assert [kind for kind, _ in world.told] == ["planned", "buffered", "enforced", "monitored"]
+    assert {audience for _, audience in world.told} == {"b"}  # a gives nothing
+
+
+def test_a_monitored_rollout_looks_once_per_safety_poll_and_writes_nothing_else() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    before, serial = world.looks(), world.r.serial
+    world.wait("2d")
+    assert world.looks() - before == 48
+    assert world.r.serial == serial
+    assert world.effects == FORWARD
+
+
+def test_a_plan_that_is_not_backed_is_refused_at_launch() -> None:
+    world = World(TWO, {"main": (361, 240)}, max_tier="unscheduled")
+    assert world.is_in(Stage.ABORTED)
+    assert "not backed" in world.r.ended_because
+    assert "max_tier busy would suffice" in world.r.ended_because
+    assert world.effects == []
+
+
+def test_nothing_is_written_without_approval() -> None:
+    world = World(**QUICK)
+    world.wait("9d")
+    assert world.is_in(Stage.PLANNED)
+    assert world.effects == []
+    assert world.told == []
+    assert "backstop approve c1 --plan" in world.needs
+
+
+def test_approval_names_the_plan_and_no_other_hash_will_do() -> None:
+    world = World()
+    with pytest.raises(Refused, match=f"the plan is {world.r.plan.hash if world.r.plan else ''}, not 0123"):
+        world.say(Command.APPROVE, plan_hash="0123")
+    world.approve()
+    with pytest.raises(Refused, match="approved already, by tpm"):
+        world.approve()
+
+
+# --- pauses, objections, promotion, acknowledgements -----------------------------------------
+
+
+def test_a_pause_lets_a_notice_period_run_on() -> None:
+    world = World().start()
+    world.wait("1d")
+    world.say(Command.PAUSE)
+    world.wait("4d")
+    assert (world.stage, world.waits_for, world.holds) == (Stage.PLANNED, {"holds"}, {"paused"})
+    world.say(Command.RESUME)
+    assert world.is_in(Stage.BUFFERED)
+
+
+def test_a_pause_restarts_a_soak() -> None:
+    world = at(Stage.BUFFERED, World())
+    world.wait("23h")
+    world.say(Command.PAUSE)
+    world.wait("1h")
+    world.say(Command.RESUME)
+    assert world.until(Stage.ENFORCED) == 24 * HOUR
+
+
+def test_a_pause_lets_the_effect_under_way_finish_and_no_other_begin() -> None:
+    world = World(**QUICK)
+    world.meanwhile("reserve", lambda: world.say(Command.PAUSE, run=False))
+    world.start()
+    assert (world.stage, world.effects, world.holds) == (Stage.PLANNED, [EffectKind.RESERVE], {"paused"})
+    world.wait("1d")
+    assert world.effects == [EffectKind.RESERVE]
+    world.say(Command.RESUME)
+    assert (world.stage, world.effects) == (Stage.BUFFERED, [EffectKind.RESERVE, EffectKind.SET_SOFT])
+
+
+def test_an_objection_before_enforced_holds_until_somebody_with_authority_resolves_it() -> None:
+    world = World(**QUICK, authorities=["sre"])
+    world.say(Command.OBJECT, actor="bob", team="b", reason="we need them")
+    world.start()
+    world.wait("9d")
+    assert (world.stage, world.holds) == (Stage.PLANNED, {"objection-b"})
+    with pytest.raises(Refused, match=r"mallory has no authority .* ask tpm or sre"):
+        world.say(Command.RESOLVE, actor="mallory", hold="objection-b")
+    world.say(Command.RESOLVE, actor="sre", hold="objection-b")
+    assert world.is_in(Stage.BUFFERED)
+
+
+def test_a_later_objection_is_recorded_and_holds_nothing() -> None:
+    world = at(Stage.ENFORCED, World(**QUICK))
+    assert "too late" in world.say(Command.OBJECT, actor="bob", team="b", reason="we need them")
+    assert world.holds == set()
+    assert [h.id for h in world.status.recorded_objections] == ["objection-b"]
+    world.until(Stage.MONITORED)
+    assert "we need them" in world.needs
+    world.say(Command.RESOLVE, hold="objection-b")
+    assert world.needs == ""
+
+
+def test_an_objection_after_a_rollback_holds_the_next_attempt() -> None:
+    world = breached(at(Stage.MONITORED, World(**BUFFER_0)))
+    world.say(Command.OBJECT, actor="bob", team="b", reason="not again")
+    world.healthy(361)
+    world.wait("9d")
+    assert (world.stage, world.holds) == (Stage.ROLLED_BACK, {"objection-b"})
+    world.say(Command.RESOLVE, hold="objection-b")
+    assert world.is_in(Stage.BUFFERED)
+
+
+def test_promote_waives_notice_soak_and_acknowledgements_and_nothing_else() -> None:
+    world = World(acks="all")
+    world.say(Command.PAUSE)
+    world.start()
+    world.say(Command.PROMOTE)
+    assert (world.stage, world.waits_for) == (Stage.PLANNED, {"holds"})
+    world.say(Command.RESUME)
+    assert (world.stage, world.waits_for) == (Stage.BUFFERED, {"soak", "acks"})
+    world.foreign("b", 100)
+    world.say(Command.PROMOTE)
+    assert (world.stage, world.waits_for) == (Stage.BUFFERED, {"drift", "holds"})
+    world.say(Command.RESOLVE, hold="drift", how="accept")
+    assert world.is_in(Stage.ENFORCED)
+    world.healthy(290)
+    world.say(Command.PROMOTE)
+    assert (world.stage, world.waits_for) == (Stage.ENFORCED, {"backed"})
+    with pytest.raises(Refused, match="already promoted"):
+        world.say(Command.PROMOTE)
+
+
+def test_promote_does_not_waive_the_approval() -> None:
+    world = World()
+    world.say(Command.PROMOTE)
+    assert (world.stage, world.waits_for) == (Stage.PLANNED, {"approval"})
+
+
+THREE = (quota("a", 100, 50), quota("b", 100, 50), quota("c", 100, 50))
+
+
+@pytest.mark.parametrize(("acks", "enough"), [("none", 0), ("majority", 2), ("all", 3)])
+def test_acknowledgements_are_waited_for(acks: str, enough: int) -> None:
+    world = World(THREE, {"main": (300, 300)}, acks=acks)
+    at(Stage.BUFFERED, world)
+    world.wait("25h")
+    for team in ("a", "b", "c")[:enough]:
+        assert world.is_in(Stage.BUFFERED)
+        assert world.waits_for == {"acks"}
+        world.say(Command.ACK, actor=team, team=team)
+    assert world.is_in(Stage.ENFORCED)
+
+
+def test_acknowledgements_have_a_deadline() -> None:
+    world = at(Stage.BUFFERED, World(acks="all", notice="1d", ack_deadline="7d"))
+    assert world.until(Stage.ENFORCED) == 6 * DAY  # a day of notice has passed
+
+
+def test_an_acknowledgement_of_a_smaller_cut_does_not_count_for_a_larger_one() -> None:
+    world = World(acks="all").start()
+    world.say(Command.ACK, actor="bob", team="b")
+    assert world.r.acks == ("b",)
+    world.healthy(300)  # C = 292: b gives 69
+    world.wait("11m")
+    world.approve()
+    assert set(world.r.acks) == set()
+
+
+def test_a_notice_that_cannot_be_sent_yet_delays_the_period_and_not_the_guard() -> None:
+    world = World()
+    world.mail_works = False
+    world.start()
+    world.wait("9d")
+    assert (world.stage, world.waits_for) == (Stage.PLANNED, {"notice"})
+    world.mail_works = True
+    world.run()
+    assert world.until(Stage.BUFFERED) == 3 * DAY
+
+
+# --- plans -----------------------------------------------------------------------------------
+
+
+def test_a_plan_inside_the_envelope_goes_on_by_itself() -> None:
+    world = World()
+    world.healthy(300)
+    world.wait("11m")
+    world.start()  # b 161 -> 97, a 200 -> 195
+    assert world.r.plan is not None
+    assert world.r.plan.cut_gpus == 69
+    world.healthy(361)
+    world.foreign("b", 150)
+    assert world.r.plan.cut_gpus == 44
+    assert world.r.approved
+    assert world.until(Stage.BUFFERED) <= 3 * DAY
+    assert world.values == CUT
+    assert world.told_of(NoticeKind.PLANNED) == ["a", "b"]
+    assert world.told_of(NoticeKind.CHANGED) == []
+
+
+def test_a_plan_outside_the_envelope_asks_and_only_teams_whose_cut_grew_are_told_anew() -> None:
+    world = World((quota("a", 200, 180), quota("b", 161, 100)), notice="1d").start()
+    assert sorted(world.told_of(NoticeKind.PLANNED)) == ["a", "b"]
+    world.healthy(300)
+    world.wait("11m")
+    assert (world.stage, world.waits_for) == (Stage.PLANNED, {"approval", "notice"})
+    assert world.told_of(NoticeKind.HELD) == ["tpm"]
+    world.wait("5d")
+    assert world.is_in(Stage.PLANNED)
+    assert world.told_of(NoticeKind.HELD) == ["tpm"]
+    earlier = dict(world.r.told_cuts)
+    world.approve()
+    assert world.r.plan is not None
+    grown = {q.team for q in world.r.plan.quotas if q.cut_gpus > earlier[q.team]}
+    assert set(world.told_of(NoticeKind.CHANGED)) == grown == {"a", "b"}
+    assert world.until(Stage.BUFFERED) == DAY
+
+
+def test_teams_whose_cut_did_not_grow_are_not_told_again() -> None:
+    world = World((quota("a", 200, 180), quota("b", 161, 100)), notice="1d").start()
+    world.foreign("b", 171)  # only b has more to give
+    world.approve()
+    assert world.told_of(NoticeKind.CHANGED) == ["b"]
+
+
+def test_a_generation_that_moved_before_the_first_effect_replans_from_todays_values() -> None:
+    world = World().start()
+    world.wait("1d")
+    world.foreign("b", 120)
+    assert world.r.plan is not None
+    assert world.r.baseline.generation == world.r.plan.generation == world.generation
+    assert [(q.team, q.before_gpus) for q in world.r.plan.quotas] == [("a", 200), ("b", 120)]
+    world.until(Stage.BUFFERED)
+    world.say(Command.ROLLBACK)
+    assert world.values == {"a": 200, "b": 120}
+
+
+@pytest.mark.parametrize("during", ["reserve", "set_soft"])
+def test_a_generation_that_moves_while_a_step_is_made_replans_and_nothing_is_overwritten(during: str) -> None:
+    world = World(**QUICK)
+    world.watch_runs = False
+    world.meanwhile(during, lambda: _silently(world, "b", 120))
+    world.start()
+    assert world.is_in(Stage.BUFFERED)
+    assert world.values == CUT
+    assert {q.team: q.gpus for q in world.r.baseline.quotas} == {"a": 200, "b": 120}
+    world.say(Command.ROLLBACK)
+    assert world.values == {"a": 200, "b": 120}
+    assert world.limit is None
+
+
+def _silently(world: World, team: str, gpus: int) -> None:
+    """A change that nobody has noticed yet."""
+    world.quotas[team] = world.quotas[team].model_copy(update={"gpus": gpus})
+    world.generation += 1
+
+
+def test_health_that_no_longer_backs_the_plan_leads_to_another_plan() -> None:
+    world = World().start()
+    world.healthy(300)
+    world.wait("9m")
+    assert len(world.plans) == 1
+    world.wait("2m")
+    assert [p.ceiling_gpus for p in world.plans] == [306, 292]
+    world.wait("5d")
+    assert len(world.plans) == 2  # the same health gives the same plan
+
+
+def test_a_plan_that_waits_for_approval_follows_health_back_into_the_envelope() -> None:
+    world = World().start()
+    world.healthy(300)
+    world.wait("11m")
+    assert world.waits_for == {"approval", "notice"}
+    world.healthy(361)
+    assert world.waits_for == {"notice"}
+    assert world.until(Stage.BUFFERED) <= 3 * DAY
+
+
+def test_a_plan_that_is_not_backed_is_made_again_when_health_returns() -> None:
+    world = World(TWO, max_tier="unscheduled", plausible_drop=0.5, **QUICK)
+    world.healthy(250)  # 361 - 61 unscheduled is above it
+    world.wait("11m")
+    assert world.r.plan is not None
+    assert not world.r.plan.backed
+    with pytest.raises(Refused, match="not backed"):
+        world.approve()
+    world.wait("3d")
+    assert len(world.plans) == 2
+    world.healthy(361)
+    world.approve()
+    assert world.is_in(Stage.BUFFERED)
+
+
+def test_a_plan_that_cannot_be_made_holds_and_is_made_when_a_person_asks_again() -> None:
+    world = World(**QUICK).start()
+    world.say(Command.ROLLBACK)
+    world.has_sample = False
+    world.say(Command.RETRY)
+    assert (world.stage, world.holds, len(world.plans)) == (Stage.PLANNED, {"replan"}, 1)
+    assert world.told_of(NoticeKind.HELD) == ["tpm"]
+    world.has_sample = True
+    world.wait("2h")
+    assert world.values == BASELINE  # not even the plan of the earlier attempt
+    world.say(Command.RESOLVE, hold="replan")
+    assert (world.stage, world.values, world.holds) == (Stage.BUFFERED, CUT, set())
+
+
+# --- health that is not known ----------------------------------------------------------------
+
+
+def test_stale_health_opens_no_gate_and_says_so_after_stale_after() -> None:
+    world = World(stale_after="2h").start()
+    world.silent()
+    world.wait("4d")
+    assert (world.stage, world.waits_for) == (Stage.PLANNED, {"holds", "backed"})
+    assert world.holds == {"unknown_health"}
+    assert "mend the health source" in world.needs
+    with pytest.raises(Refused, match="the health source is silent"):
+        world.say(Command.RESOLVE, hold="unknown_health")
+    world.speaks()
+    assert world.is_in(Stage.BUFFERED)
+
+
+def test_unknown_health_opens_no_gate_and_is_neither_short_nor_good_for_the_guard() -> None:
+    world = at(Stage.BUFFERED, World(confirm_samples=10_000))
+    effects = list(world.effects)
+    world.healthy(10)
+    world.wait("25h")
+    assert world.is_in(Stage.BUFFERED)
+    assert world.effects == effects
+    assert world.holds == {"unknown_health"}
+    assert world.status.at_risk == ()
+    world.say(Command.RESOLVE, hold="unknown_health", reason="the row is dark")
+    world.wait("11m")
+    assert world.is_in(Stage.ROLLED_BACK)
+    assert sum(world.values.values()) == 10
+
+
+def test_for_the_guard_the_last_known_shortage_stands() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.healthy(300)
+    world.wait("5m")
+    world.silent()
+    world.wait("6m")
+    assert world.is_in(Stage.ROLLED_BACK)
+
+
+def test_a_missing_sample_neither_ends_a_shortage_nor_begins_one() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.has_sample = False
+    world.noticed()
+    world.wait("3h")
+    assert world.is_in(Stage.MONITORED)
+    world.has_sample = True
+    world.healthy(300)
+    world.wait("5m")
+    world.has_sample = False
+    world.noticed()
+    assert world.status.at_risk
+    world.has_sample = True
+    world.wait("6m")
+    assert world.is_in(Stage.ROLLED_BACK)
+
+
+def test_a_drop_that_samples_confirm_is_a_breach() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.healthy(100)
+    assert (world.status.health_known, world.status.at_risk) == (False, ())
+    world.wait("4m")
+    assert (world.status.health_known, len(world.status.at_risk)) == (True, 2)
+    world.wait("11m")
+    assert world.is_in(Stage.ROLLED_BACK)
+
+
+def test_a_suspect_source_is_not_asked_every_minute_for_ever() -> None:
+    world = at(Stage.MONITORED, World(confirm_samples=2, **QUICK))
+    world.healthy(100)
+    world.silent()
+    before = world.looks()
+    world.wait("3d")
+    assert world.looks() - before < 3 * 24 + 10
+
+
+def test_a_gate_looks_again_before_it_opens() -> None:
+    """The watch is dead and a shortage began unseen."""
+    world = at(Stage.BUFFERED, World())
+    world.watch_runs = False
+    world.wait("23h")
+    world.wait("59m")
+    world.healthy(290)
+    world.wait("2m")
+    assert (world.stage, world.waits_for) == (Stage.BUFFERED, {"backed"})
+
+
+def test_a_look_that_fails_opens_no_gate() -> None:
+    world = World(notice="1h").start()
+    world.looks_fail = True
+    world.wait("2h")
+    assert world.is_in(Stage.PLANNED)
+    world.looks_fail = False
+    world.wait("61s")
+    assert world.is_in(Stage.BUFFERED)
+
+
+# --- drift -----------------------------------------------------------------------------------
+
+
+def test_drift_holds_by_default_and_a_person_accepts_it() -> None:
+    world = at(Stage.BUFFERED, World())
+    world.foreign("b", 90)
+    world.wait("30h")
+    assert (world.stage, world.holds) == (Stage.BUFFERED, {"drift"})
+    assert "b 106 -> 90" in world.needs
+    world.say(Command.RESOLVE, hold="drift", how="accept")
+    assert world.is_in(Stage.ENFORCED)
+    world.say(Command.ROLLBACK)
+    assert world.values == {"a": 200, "b": 90}  # what others changed is left alone
+    assert world.modes == {Mode.HARD}
+
+
+def test_drift_is_restored_when_a_person_says_so_and_then_undone_like_ours() -> None:
+    world = at(Stage.ENFORCED, World())
+    world.foreign("b", 90)
+    world.say(Command.RESOLVE, hold="drift", how="restore")
+    assert world.values == CUT
+    assert (world.holds, world.modes, world.r.foreign) == (set(), {Mode.HARD}, ())
+    world.say(Command.ROLLBACK)
+    assert world.values == BASELINE
+
+
+def test_drift_that_others_take_back_holds_no_longer() -> None:
+    world = at(Stage.BUFFERED, World())
+    world.foreign("b", 90)
+    world.foreign("b", 106)
+    assert world.holds == set()
+    world.say(Command.ROLLBACK)
+    assert world.values == BASELINE
+
+
+def test_a_drift_that_changes_while_it_is_held_is_held_as_it_is_now() -> None:
+    world = at(Stage.BUFFERED, World())
+    world.foreign("b", 90)
+    world.foreign("a", 190)
+    (hold,) = world.status.holds
+    assert hold.reason == "changed by others: a 200 -> 190, b 106 -> 90"
+
+
+def test_drift_is_accepted_by_policy() -> None:
+    world = at(Stage.BUFFERED, World(on_drift="accept"))
+    world.foreign("b", 90)
+    assert world.holds == set()
+    world.until(Stage.ENFORCED)
+    world.say(Command.ROLLBACK)
+    assert world.values == {"a": 200, "b": 90}
+
+
+def test_drift_is_restored_by_policy_but_not_under_another_hold() -> None:
+    world = at(Stage.BUFFERED, World(on_drift="restore"))
+    world.foreign("b", 90)
+    assert world.values == CUT
+    world.say(Command.PAUSE)
+    world.foreign("b", 90)
+    world.wait("2h")
+    assert (world.values["b"], world.holds) == (90, {"drift", "paused"})
+    world.say(Command.RESUME)
+    assert (world.values, world.holds) == (CUT, set())
+
+
+def test_a_restore_leaves_an_earlier_accepted_change_alone() -> None:
+    """The plan's values are older than what a person has accepted since."""
+    world = at(Stage.BUFFERED, World())
+    world.foreign("b", 90)
+    world.say(Command.RESOLVE, hold="drift", how="accept")
+    world.foreign("a", 180)
+    world.say(Command.RESOLVE, hold="drift", how="restore")
+    assert world.values == {"a": 200, "b": 90}
+    world.say(Command.ROLLBACK)
+    assert world.values == {"a": 200, "b": 90}
+
+
+def test_a_restore_that_fails_for_good_undoes_the_rollout() -> None:
+    world = at(Stage.BUFFERED, World(on_drift="restore"))
+    world.fail(EffectKind.SET_SOFT, landed=True)
+    world.foreign("b", 90)
+    assert world.is_in(Stage.ROLLED_BACK)
+    assert world.values == BASELINE
+
+
+def test_an_undo_leaves_alone_and_reports_what_others_changed() -> None:
+    world = at(Stage.ENFORCED, World())
+    world.foreign("b", 90)
+    world.say(Command.ROLLBACK)
+    assert (world.stage, world.values) == (Stage.ROLLED_BACK, {"a": 200, "b": 90})
+    assert "conflict: b holds 90, not 106; left alone" in world.story
+    assert any("left as others changed it: b" in line for line in world.story)
+
+
+def test_a_change_that_is_accepted_while_the_rollback_runs_is_not_overwritten() -> None:
+    world = at(Stage.ENFORCED, World())
+    world.foreign("b", 90)
+    world.meanwhile("soften", lambda: world.say(Command.RESOLVE, hold="drift", how="accept", run=False))
+    world.say(Command.ROLLBACK)
+    assert (world.stage, world.values) == (Stage.ROLLED_BACK, {"a": 200, "b": 90})
+
+
+def test_a_look_that_ends_after_an_undo_began_changes_nothing_of_its_target() -> None:
+    world = at(Stage.ENFORCED, World(on_drift="accept"))
+    _silently(world, "b", 90)
+    world.meanwhile("look", lambda: world.say(Command.ROLLBACK, run=False))
+    world.noticed()
+    assert (world.stage, world.values) == (Stage.ROLLED_BACK, {"a": 200, "b": 90})
+
+
+def test_a_quota_that_others_delete_or_add_is_drift_and_then_part_of_the_baseline() -> None:
+    world = at(Stage.BUFFERED, World((*TWO, quota("c", 0))))
+    world.foreign("c", None)
+    world.foreign("z", 0)
+    (hold,) = world.status.holds
+    assert hold.reason == "changed by others: c 0 -> absent, z absent -> 0"
+    world.say(Command.RESOLVE, hold="drift", how="accept")
+    assert [q.team for q in world.r.baseline.quotas] == ["a", "b", "z"]
+    world.until(Stage.MONITORED)
+    world.say(Command.ROLLBACK)
+    assert world.values == {**BASELINE, "z": 0}
+
+
+def test_a_restore_takes_added_and_deleted_quotas_as_given() -> None:
+    world = at(Stage.BUFFERED, World((*TWO, quota("c", 0)), on_drift="restore"))
+    world.foreign("c", None)
+    world.foreign("z", 0)
+    world.foreign("b", 90)
+    assert world.values == {**CUT, "z": 0}
+    assert world.holds == set()
+    world.say(Command.ROLLBACK)
+    assert world.values == {**BASELINE, "z": 0}
+
+
+TREE = (parent("org", 361), quota("a", 200, parent="org"), quota("b", 161, 100, parent="org"))
+
+
+def test_parents_follow_their_leaves_down_and_up_again() -> None:
+    world = at(Stage.BUFFERED, World(TREE))
+    assert world.values == {"a": 200, "b": 106, "org": 306}
+    world.healthy(300)
+    world.wait("11m")
+    assert world.values == {"a": 200, "b": 100, "org": 300}
+    world.say(Command.ROLLBACK)
+    assert world.values == {"a": 200, "b": 161, "org": 361}
+
+
+def test_a_quota_that_others_move_in_the_tree_moves_in_the_baseline() -> None:
+    world = at(Stage.BUFFERED, World(TREE))
+    world.foreign("b", 106, parent=None)
+    assert world.holds == set()  # no value of ours was touched
+    assert {q.team: q.parent for q in world.r.baseline.quotas} == {"a": "org", "b": None, "org": None}
+    assert {q.team: q.gpus for q in world.r.baseline.quotas} == {"a": 200, "b": 161, "org": 361}
+    world.say(Command.ROLLBACK)
+    assert world.values == {"a": 200, "b": 161, "org": 361}
+
+
+def test_a_quota_that_others_limit_to_a_new_island_can_be_carried_over() -> None:
+    """Continue-as-new validates the baseline: its islands must know what quotas name."""
+    world = at(Stage.BUFFERED, World())
+    world.islands["new"] = Island(name="new", total_gpus=8, healthy_gpus=8)
+    world.foreign("b", 106, islands=("new",))
+    assert "new" in {i.name for i in world.r.baseline.islands}
+    assert world.status.at_risk
+
+
+def test_after_a_breach_rollback_an_accepted_change_is_planned_anew_and_not_overwritten() -> None:
+    world = breached(at(Stage.MONITORED, World(**BUFFER_0)))
+    assert world.values == {"a": 200, "b": 100}
+    world.say(Command.PAUSE)
+    world.foreign("b", 70)
+    assert world.holds == {"drift", "paused"}
+    world.healthy(361)
+    world.say(Command.RETRY)
+    world.say(Command.RESOLVE, hold="drift", how="accept")
+    world.say(Command.RESUME)
+    assert (world.stage, world.values) == (Stage.BUFFERED, {"a": 200, "b": 70})
+
+
+# --- effects that fail -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("landed", [False, True], ids=["never-landed", "answer-lost"])
+@pytest.mark.parametrize("failing", FORWARD)
+@pytest.mark.parametrize("error", ["Unavailable", "Refusal"])
+def test_a_failed_effect_leaves_the_world_as_it_was(failing: EffectKind, landed: bool, error: str) -> None:
+    world = World(**QUICK)
+    world.fail(failing, error, landed=landed)
+    world.start()
+    world.until(Stage.ROLLED_BACK)
+    assert f"{failing} failed: {failing} did not answer" in world.story
+    assert (world.values, world.modes, world.limit, world.follows) == (BASELINE, {Mode.HARD}, None, False)
+    assert world.r.standing == ()
+    assert world.told_of(NoticeKind.HELD) == ["tpm"]
+    world.wait("9d")
+    assert world.is_in(Stage.ROLLED_BACK)  # not retried by itself
+    world.say(Command.RETRY)
+    world.until(Stage.MONITORED)
+    assert world.values == CUT
+
+
+@pytest.mark.parametrize("landed", [False, True], ids=["never-landed", "answer-lost"])
+def test_an_inverse_is_owed_once_when_an_abort_arrives_while_its_effect_is_under_way(landed: bool) -> None:
+    for kind in FORWARD:
+        world = World(**QUICK)
+        world.fail(kind, landed=landed)
+        world.meanwhile(kind.value, lambda world=world: world.say(Command.ABORT, run=False))  # type: ignore[misc]
+        world.start()
+        world.until(Stage.ABORTED)
+        assert (world.values, world.modes, world.limit, world.follows) == (BASELINE, {Mode.HARD}, None, False)
+
+
+@pytest.mark.parametrize("kind", FORWARD)
+def test_an_effect_that_lands_after_an_abort_is_undone_exactly_once(kind: EffectKind) -> None:
+    world = World(**QUICK)
+    world.meanwhile(kind.value, lambda: world.say(Command.ABORT, run=False))
+    world.start()
+    world.until(Stage.ABORTED)
+    made = FORWARD[: FORWARD.index(kind) + 1]
+    assert world.effects == made + BACK[-len(made) :]
+    assert (world.values, world.modes, world.limit) == (BASELINE, {Mode.HARD}, None)
+
+
+def test_a_blast_radius_holds_and_is_lifted_for_the_whole_step() -> None:
+    world = World(**QUICK, max_moved_gpus=54).start()
+    assert (world.stage, world.holds) == (Stage.PLANNED, {"blast_radius"})
+    assert world.r.standing == (EffectKind.RESERVE,)
+    assert world.values == BASELINE
+    assert world.told_of(NoticeKind.HELD) == ["tpm"]
+    world.wait("2d")
+    assert world.values == BASELINE
+    world.say(Command.RESOLVE, hold="blast_radius")
+    assert (world.stage, world.values) == (Stage.BUFFERED, CUT)
+    assert not world.r.exempt
+
+
+def test_an_abort_under_a_blast_radius_hold_releases_what_was_reserved() -> None:
+    world = World(**QUICK, max_moved_gpus=54).start()
+    world.say(Command.ABORT)
+    assert (world.stage, world.limit, world.values) == (Stage.ABORTED, None, BASELINE)
+    assert EffectKind.RESTORE not in world.effects
+
+
+@pytest.mark.parametrize("kind", FORWARD)
+def test_a_superseded_rollout_runs_no_inverses(kind: EffectKind) -> None:
+    world = World(**QUICK)
+    world.meanwhile(kind.value, lambda: setattr(world, "superseded", True))
+    world.start()
+    world.until(Stage.STUCK)
+    made = list(world.effects)
+    world.wait("9d")
+    assert world.effects == made == FORWARD[: FORWARD.index(kind)]
+    assert world.told_of(NoticeKind.STUCK) == ["tpm"]
+    with pytest.raises(Refused, match="only `close` is left"):
+        world.say(Command.RETRY)
+    world.say(Command.CLOSE)
+    assert (world.stage, world.effects) == (Stage.CLOSED, made)
+
+
+def test_an_inverse_that_cannot_finish_makes_it_stuck_and_the_others_still_run() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.fail(EffectKind.SOFTEN, "Refusal")
+    world.say(Command.ABORT)
+    assert world.is_in(Stage.STUCK)
+    assert (world.values, world.limit, world.follows, world.modes) == (BASELINE, None, False, {Mode.HARD})
+    undoing = world.status.undoing
+    assert undoing is not None
+    assert undoing.stuck_on == ("harden: soften did not answer",)
+    assert undoing.commands == ("retry", "close")
+    assert world.told_of(NoticeKind.STUCK) == ["tpm"]
+    for command in (Command.ABORT, Command.ROLLBACK, Command.PROMOTE):
+        with pytest.raises(Refused, match="stuck"):
+            world.say(command)
+    world.say(Command.RETRY)
+    assert world.is_in(Stage.ABORTED)
+    assert world.effects[-4:] == [EffectKind.UNFOLLOW, EffectKind.RESTORE, EffectKind.RELEASE, EffectKind.SOFTEN]
+
+
+def test_a_stuck_rollout_can_be_closed_with_a_reason() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.fail(EffectKind.RESTORE, "Refusal")
+    world.say(Command.ROLLBACK)
+    with pytest.raises(Refused, match="close needs a reason while stuck"):
+        world.say(Command.CLOSE, reason="")
+    world.say(Command.CLOSE, reason="by hand")
+    assert (world.stage, world.values) == (Stage.CLOSED, CUT)
+
+
+# --- undo ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", [Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED])
+def test_an_undo_restores_values_and_modes_and_is_not_retried(stage: Stage) -> None:
+    world = World(**QUICK)
+    world.quotas["a"] = world.quotas["a"].model_copy(update={"mode": Mode.SOFT})
+    world.r = world.r.but(modes={"a": Mode.SOFT, "b": Mode.HARD})
+    before = dict(world.quotas)
+    at(stage, world).say(Command.ROLLBACK)
+    assert world.is_in(Stage.ROLLED_BACK)
+    assert world.quotas == before
+    assert (world.limit, world.follows, world.r.standing) == (None, False, ())
+    assert world.told_of(NoticeKind.ROLLED_BACK) == ["b"]
+    world.wait("9d")
+    assert world.is_in(Stage.ROLLED_BACK)
+    assert "backstop retry c1" in world.needs
+
+
+def test_an_undo_says_what_todays_hardware_cannot_back() -> None:
+    world = at(Stage.ENFORCED, World(**QUICK))
+    world.healthy(310)  # backs what stands: no edge for the watch, so the next look sees it
+    world.wait("1h")
+    assert "51 GPUs of it have no healthy hardware today" in world.say(Command.ROLLBACK)
+    assert breaks(world).unbacked_gpus == 51
+    assert any("51 GPUs of the baseline have no healthy hardware" in line for line in world.story)
+    assert world.values == BASELINE
+
+
+def test_a_retry_after_an_undo_plans_from_what_others_set_meanwhile() -> None:
+    world = at(Stage.ENFORCED, World(**QUICK))
+    world.say(Command.ROLLBACK)
+    world.foreign("b", 140)
+    world.wait("3d")
+    assert world.holds == set()  # nothing of ours stands: no drift
+    world.say(Command.RETRY)
+    assert world.r.plan is not None
+    assert [q.before_gpus for q in world.r.plan.quotas] == [200, 140]
+    assert world.until(Stage.BUFFERED) == timedelta(0)
+
+
+def test_a_persons_undo_ends_an_aimed_breach_rollback() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.meanwhile("aim", lambda: world.say(Command.ABORT, run=False))
+    breached(world)
+    assert (world.stage, world.values) == (Stage.ABORTED, BASELINE)
+    assert world.effects == FORWARD + BACK
+
+
+def test_closing_while_a_rollback_is_aimed_leaves_the_values() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.meanwhile("aim", lambda: world.say(Command.CLOSE, run=False))
+    breached(world)
+    assert (world.stage, world.values) == (Stage.CLOSED, CUT)
+
+
+def test_an_abort_while_the_first_plan_is_made_ends_the_rollout() -> None:
+    def unstarted(world: World) -> None:
+        world.meanwhile("draft", lambda: world.say(Command.ABORT, run=False))
+
+    world = World(TWO, {"main": (361, 240)}, before=unstarted, max_tier="unscheduled")
+    assert (world.stage, world.r.ended_because) == (Stage.ABORTED, "because")
+
+
+def test_an_abort_tells_the_teams_that_had_been_told() -> None:
+    world = World().start()
+    world.say(Command.ABORT)
+    assert (world.stage, world.told_of(NoticeKind.CLOSED)) == (Stage.ABORTED, ["b"])
+
+
+# --- breach ----------------------------------------------------------------------------------
+
+
+def test_a_breach_rolls_back_to_what_is_backed_and_the_retry_starts_from_the_baseline_again() -> None:
+    """The issue's numbers: T = H = 361, then H = 300; a all busy, b 100 of 161."""
+    world = at(Stage.MONITORED, World(**BUFFER_0))
+    assert world.values == BASELINE
+    world.healthy(300)
+    world.wait("9m")
+    assert (world.stage, world.values) == (Stage.MONITORED, BASELINE)
+    assert {r.team: (r.quota_gpus, r.backing_gpus) for r in world.status.at_risk} == {"a": (200, 166), "b": (161, 134)}
+    world.wait("1m")
+    assert (world.stage, world.values, world.modes) == (Stage.ROLLED_BACK, {"a": 200, "b": 100}, {Mode.SOFT})
+    assert world.limit == 300
+    assert (breaks(world).why, breaks(world).broken_floors) == (Why.BREACH, ())
+    assert world.promises == {}
+    assert set(world.told_of(NoticeKind.BREACH)) == {"a", "b"}
+    world.wait("9d")
+    assert world.is_in(Stage.ROLLED_BACK)
+    assert "today's health does not back the plan" in world.needs
+    world.healthy(361)
+    assert world.until(Stage.BUFFERED) == 6 * HOUR  # recover_after; inside the envelope, notice served
+    assert world.values == BASELINE
+    assert world.r.attempt == 2
+    assert [p.assigned_gpus for p in world.plans] == [361, 361]
+    world.until(Stage.MONITORED)
+    assert world.r.failures == 0
+
+
+def test_a_blip_shorter_than_breach_after_writes_nothing_though_its_end_goes_unseen() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.healthy(300)
+    world.wait("2m")
+    world.watch_runs = False
+    world.healthy(361)
+    world.wait("3h")
+    assert world.is_in(Stage.MONITORED)
+    assert world.effects == FORWARD
+
+
+def test_a_breach_is_answered_where_looking_fails() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.healthy(300)
+    world.looks_fail = True
+    world.wait("10m")
+    assert world.is_in(Stage.ROLLED_BACK)
+
+
+@pytest.mark.parametrize("held_by", ["pause", "freeze", "objection"])
+def test_no_hold_stops_a_breach_rollback(held_by: str) -> None:
+    world = at(Stage.BUFFERED, World(**QUICK))
+    if held_by == "pause":
+        world.say(Command.PAUSE)
+    elif held_by == "freeze":
+        world.window(WindowKind.FREEZE, "9d")
+    else:
+        world.say(Command.OBJECT, actor="bob", team="b")
+    breached(world)
+    assert (world.stage, world.values) == (Stage.ROLLED_BACK, {"a": 200, "b": 100})
+
+
+def test_rollback_to_baseline_restores_it_softly_and_advisory() -> None:
+    world = breached(at(Stage.MONITORED, World(**QUICK, rollback_to="baseline")))
+    assert (world.stage, world.values, world.modes) == (Stage.ROLLED_BACK, BASELINE, {Mode.SOFT})
+    assert world.promises == {}
+    world.healthy(361)
+    world.until(Stage.BUFFERED)
+    assert world.values == CUT
+
+
+def test_pauses_grow_and_when_the_attempts_are_spent_a_person_is_called() -> None:
+    world = at(Stage.BUFFERED, World(**QUICK, attempts=3))
+    pauses = []
+    for _ in range(2):
+        breached(world)
+        world.healthy(361)
+        pauses.append(world.until(Stage.BUFFERED))
+    assert pauses == [6 * HOUR, 12 * HOUR]
+    assert world.told_of(NoticeKind.HELD) == []
+    breached(world)
+    world.healthy(361)
+    assert world.told_of(NoticeKind.HELD) == ["tpm"]
+    world.wait("9d")
+    assert (world.stage, world.r.failures) == (Stage.ROLLED_BACK, 3)
+    assert "backstop retry c1" in world.needs
+    world.say(Command.RETRY)
+    assert world.is_in(Stage.BUFFERED)
+
+
+def test_health_must_have_been_good_all_the_while() -> None:
+    world = breached(at(Stage.BUFFERED, World(**QUICK)))
+    world.healthy(361)
+    world.wait("5h")
+    world.healthy(300)
+    world.wait("1m")
+    world.healthy(361)
+    assert world.until(Stage.BUFFERED) == 6 * HOUR
+
+
+def test_a_retry_outside_the_envelope_asks() -> None:
+    world = breached(at(Stage.BUFFERED, World(**QUICK)))
+    world.say(Command.RETRY)  # at 300 healthy: a 200 -> 195, b 161 -> 97
+    assert (world.stage, world.r.approved) == (Stage.PLANNED, False)
+    world.wait("9d")
+    assert world.is_in(Stage.PLANNED)
+    world.approve()
+    assert (world.stage, world.values) == (Stage.BUFFERED, {"a": 195, "b": 97})
+
+
+def test_a_paused_rollout_is_not_retried() -> None:
+    world = breached(at(Stage.BUFFERED, World(**QUICK)))
+    world.say(Command.PAUSE)
+    world.healthy(361)
+    world.wait("9d")
+    assert world.is_in(Stage.ROLLED_BACK)
+    world.say(Command.RESUME)
+    assert world.is_in(Stage.BUFFERED)
+
+
+def test_a_breach_during_a_rollback_does_not_move_its_target() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.meanwhile(
+        "unfollow", lambda: world.islands.update(main=world.islands["main"].model_copy(update={"healthy_gpus": 240}))
+    )
+    breached(world)
+    assert (world.stage, world.values) == (Stage.ROLLED_BACK, {"a": 200, "b": 100})
+    assert "a lacks" in "; ".join(world.story[-6:])  # recorded
+
+
+def test_an_abort_after_a_breach_rollback_undoes_to_the_baseline() -> None:
+    world = breached(at(Stage.MONITORED, World(**QUICK)))
+    world.say(Command.ABORT)
+    assert (world.stage, world.values, world.modes, world.limit) == (Stage.ABORTED, BASELINE, {Mode.HARD}, None)
+
+
+def test_a_quota_that_the_breach_does_not_touch_keeps_its_value() -> None:
+    quotas = (quota("x", 100, islands=("X",)), quota("y", 100, islands=("Y",)))
+    world = World(quotas, {"X": (100, 100), "Y": (100, 100)}, **BUFFER_0, plausible_drop=0.5)
+    at(Stage.MONITORED, world)
+    world.healthy(X=80)
+    world.wait("11m")
+    assert world.values == {"x": 80, "y": 100}
+
+
+def test_broken_floors_are_listed_and_the_state_can_be_carried_over() -> None:
+    quotas = (quota("a", 100, minimum_gpus=90), quota("b", 100, protected_blocks=(64,)))
+    world = World(quotas, {"main": (200, 200)}, **BUFFER_0, plausible_drop=0.9)
+    at(Stage.MONITORED, world)
+    world.healthy(60)
+    world.wait("11m")
+    assert sum(world.values.values()) == 60
+    assert len(breaks(world).broken_floors) == 2
+    assert world.values == {"a": 0, "b": 60}
+    world.foreign("b", 59)  # its block of 64 is clipped
+    world.say(Command.RESOLVE, hold="drift", how="accept")
+    world.healthy(200)
+    world.until(Stage.BUFFERED)
+    assert world.values == {"a": 100, "b": 59}
+
+
+def test_too_many_clusters_at_once_hold_and_a_person_lets_the_rollback_go() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.breaching_elsewhere = 3
+    breached(world)
+    assert (world.stage, world.values, world.holds) == (Stage.MONITORED, CUT, {"rollback"})
+    assert world.promises == {}
+    world.wait("1d")
+    assert world.is_in(Stage.MONITORED)
+    world.say(Command.RESOLVE, hold="rollback")
+    assert (world.stage, world.values) == (Stage.ROLLED_BACK, {"a": 200, "b": 100})
+
+
+def test_a_rollback_that_was_held_is_not_needed_when_health_returns() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.breaching_elsewhere = 3
+    breached(world)
+    world.healthy(361)
+    world.wait("29m")
+    assert world.holds == {"rollback"}
+    world.wait("1m")
+    assert (world.holds, world.promises) == (set(), CUT)
+
+
+def test_on_breach_hold_withdraws_the_promise_until_health_has_been_good() -> None:
+    world = at(Stage.MONITORED, World(**QUICK, on_breach="hold"))
+    breached(world)
+    assert (world.stage, world.values, world.holds, world.promises) == (Stage.MONITORED, CUT, {"breach"}, {})
+    looks = world.looks()
+    world.say(Command.RESOLVE, hold="breach")
+    assert (world.holds, world.promises) == (set(), {})
+    world.wait("2h")
+    assert (world.holds, world.promises) == (set(), {})
+    assert world.looks() - looks < 8
+    world.healthy(361)
+    world.wait("30m")
+    assert world.promises == CUT
+    assert world.effects == FORWARD
+
+
+def test_on_breach_hold_withdraws_the_promise_of_each_further_team() -> None:
+    quotas = (quota("x", 100, islands=("X",)), quota("y", 100, islands=("Y",)))
+    policy = {**BUFFER_0, "on_breach": "hold", "plausible_drop": 0.5}
+    world = at(Stage.MONITORED, World(quotas, {"X": (100, 100), "Y": (100, 100)}, **policy))
+    world.healthy(X=80)
+    world.wait("11m")
+    assert (world.r.breach_of, world.promises) == (("x",), {"y": 100})
+    world.healthy(Y=80)
+    world.wait("11m")
+    assert (world.r.breach_of, world.promises) == (("x", "y"), {})
+    assert world.told_of(NoticeKind.BREACH) == ["x", "y"]
+
+
+def test_the_end_of_a_held_breach_needs_no_event() -> None:
+    """Nobody signals that health has now been good for clear_after."""
+    world = breached(at(Stage.MONITORED, World(**QUICK, on_breach="hold", safety_poll="5d")))
+    world.healthy(361)
+    world.watch_runs = False
+    world.wait("31m")
+    assert world.promises == CUT
+
+
+REALIGN: dict[str, Any] = {**QUICK, "on_breach": "realign"}
+
+
+def test_realign_inside_the_envelope_writes_in_place() -> None:
+    world = World(**REALIGN)
+    world.healthy(300)
+    world.wait("11m")
+    world.approve()  # the envelope: a gives up to 5, b up to 64
+    world.healthy(361)
+    assert world.is_in(Stage.BUFFERED)
+    world.say(Command.ROLLBACK)
+    world.say(Command.RETRY)
+    world.until(Stage.ENFORCED)
+    assert world.values == CUT
+    breached(world)
+    assert (world.stage, world.values, world.modes) == (Stage.ENFORCED, {"a": 195, "b": 97}, {Mode.HARD})
+    assert (world.limit, world.r.breach_of, world.holds) == (292, (), set())
+    assert world.until(Stage.MONITORED) == HOUR - timedelta(minutes=1)  # the soak starts anew
+    world.say(Command.ROLLBACK)
+    assert world.values == BASELINE
+
+
+def test_realign_outside_the_envelope_holds_until_it_is_approved() -> None:
+    world = breached(at(Stage.MONITORED, World(**REALIGN)))
+    assert (world.stage, world.values, world.holds, world.promises) == (Stage.MONITORED, CUT, {"realign"}, {})
+    assert world.told_of(NoticeKind.HELD) == ["tpm"]
+    world.wait("1d")
+    assert world.values == CUT
+    assert "backstop approve" in world.needs
+    world.approve()
+    assert (world.values, world.holds, world.promises) == ({"a": 195, "b": 97}, set(), {"a": 195, "b": 97})
+
+
+def test_an_approved_realignment_that_health_no_longer_backs_is_planned_again_and_not_written() -> None:
+    world = breached(at(Stage.MONITORED, World(**REALIGN)))
+    world.watch_runs = False
+    world.healthy(270)
+    world.approve()
+    assert (world.values, world.holds) == (CUT, {"realign"})
+    world.approve()
+    assert world.values == {"a": 175, "b": 87}
+
+
+def test_a_realignment_that_is_not_backed_within_max_tier_holds_and_is_not_written() -> None:
+    world = at(Stage.MONITORED, World(**REALIGN, max_tier="unscheduled", plausible_drop=0.5))
+    breached(world, 250)
+    assert (world.values, world.holds) == (CUT, {"realign"})
+    with pytest.raises(Refused, match="not backed"):
+        world.approve()
+    world.wait("1d")
+    assert (world.values, world.promises) == (CUT, {})
+    world.say(Command.ROLLBACK)
+    assert world.values == BASELINE
+
+
+def test_a_realignment_that_is_not_needed_any_more_is_dropped_with_its_plan() -> None:
+    world = breached(at(Stage.MONITORED, World(**REALIGN)))
+    assert world.r.plan is not None
+    assert world.r.plan.values == {"a": 195, "b": 97}
+    world.healthy(361)
+    world.wait("30m")
+    assert (world.r.plan.values, world.holds, world.promises) == (CUT, set(), CUT)
+    assert world.r.approved
+    assert world.effects == FORWARD
+
+
+def test_a_realignment_past_the_blast_radius_holds_and_is_written_when_a_person_lifts_it() -> None:
+    world = World(**{**REALIGN, "max_moved_gpus": 1000})
+    world.healthy(300)
+    world.wait("11m")
+    world.approve()
+    world.until(Stage.MONITORED)
+    assert world.values == {"a": 195, "b": 97}
+    world.policy = world.policy.model_copy(update={"max_moved_gpus": 3})
+    world.foreign("b", 80)
+    world.say(Command.RESOLVE, hold="drift", how="restore")
+    assert world.holds == {"blast_radius", "drift"}
+    world.say(Command.RESOLVE, hold="blast_radius")
+    world.say(Command.RESOLVE, hold="drift", how="restore")
+    assert (world.values, world.holds, world.r.exempt) == ({"a": 195, "b": 97}, set(), False)
+
+
+def test_a_quota_added_while_a_realignment_waits_for_approval_is_in_the_next_plan() -> None:
+    world = breached(at(Stage.MONITORED, World(**REALIGN)))
+    world.foreign("z", 0)
+    world.say(Command.RESOLVE, hold="drift", how="accept")
+    assert world.r.plan is not None
+    assert set(world.r.plan.values) == {"a", "b", "z"}
+    world.approve()
+    assert world.values == {"a": 195, "b": 97, "z": 0}
+
+
+# --- declared absences -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [WindowKind.MAINTENANCE, WindowKind.SEV])
+def test_a_declared_absence_explains_a_shortage_and_holds(kind: WindowKind) -> None:
+    world = at(Stage.BUFFERED, World(**QUICK))
+    world.window(kind, "4h", gpus=61)
+    world.healthy(300)
+    world.wait("239m")
+    assert (world.stage, world.effects) == (Stage.BUFFERED, FORWARD[:2])
+    assert {h.kind.value for h in world.status.holds} == {kind.value}
+    assert {r.team for r in world.status.at_risk} == {"a", "b"}
+    assert all(r.breach_at is None for r in world.status.at_risk)
+    world.healthy(361)
+    world.wait("1m")
+    assert world.is_in(Stage.ENFORCED)
+
+
+def test_what_exceeds_the_window_counts() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.window(WindowKind.MAINTENANCE, "4h", gpus=10)
+    world.healthy(310)
+    world.wait("1h")
+    assert world.is_in(Stage.MONITORED)  # 310 + 10 back 306
+    world.healthy(290)
+    world.wait("11m")
+    assert world.is_in(Stage.ROLLED_BACK)
+
+
+def test_a_shortage_that_outlasts_its_window_breaches_after_it() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.window(WindowKind.SEV, "2h")
+    world.healthy(300)
+    world.wait("2h")
+    assert world.is_in(Stage.MONITORED)
+    world.wait("10m")
+    assert world.is_in(Stage.ROLLED_BACK)
+
+
+def test_a_breach_that_is_declared_afterwards_is_not_over() -> None:
+    world = breached(at(Stage.MONITORED, World(**QUICK, on_breach="hold")))
+    world.window(WindowKind.SEV, "4h")
+    world.wait("2h")
+    assert (world.promises, "breach" in world.holds) == ({}, True)
+
+
+def test_recovery_does_not_count_while_the_hardware_is_away() -> None:
+    world = breached(at(Stage.MONITORED, World(**QUICK)))
+    world.window(WindowKind.SEV, "12h")
+    world.wait("12h")
+    world.healthy(361)
+    assert world.until(Stage.BUFFERED) == 6 * HOUR
+
+
+# --- closing ---------------------------------------------------------------------------------
+
+
+def test_close_leaves_the_values_ends_the_promise_and_tells_the_teams() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.say(Command.CLOSE, reason="")
+    assert (world.stage, world.values, world.limit, world.follows) == (Stage.CLOSED, CUT, None, False)
+    assert world.promises == {}
+    assert world.effects == [*FORWARD, EffectKind.CLOSE]
+    assert world.told_of(NoticeKind.CLOSED) == ["a", "b"]
+
+
+def test_close_needs_a_reason_while_a_quota_is_at_risk_even_an_explained_one() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.window(WindowKind.MAINTENANCE, "4h")
+    world.healthy(300)
+    with pytest.raises(Refused, match="at risk"):
+        world.say(Command.CLOSE, reason="")
+    world.say(Command.CLOSE, reason="moving house")
+    assert world.is_in(Stage.CLOSED)
+
+
+def test_a_rollout_is_not_over_for_the_registry_before_its_last_effect() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    closing: list[bool] = []
+    world.meanwhile("close", lambda: closing.append(world.r.closing))
+    world.say(Command.CLOSE)
+    assert closing == [True]
+    assert not world.r.closing
+
+
+@pytest.mark.parametrize("error", ["Refusal", "Unavailable", "Conflict", "BlastRadius", "Drift"])
+def test_a_close_while_values_are_restored_ends_whatever_becomes_of_them(error: str) -> None:
+    world = at(Stage.MONITORED, World(**QUICK, on_drift="restore"))
+    world.fail(EffectKind.SET_SOFT, error)
+    world.meanwhile("set_soft", lambda: world.say(Command.CLOSE, run=False))
+    world.foreign("b", 90)
+    assert (world.stage, world.values["b"]) == (Stage.CLOSED, 90)
+
+
+# --- shadow ----------------------------------------------------------------------------------
+
+
+def test_a_shadow_goes_all_the_way_and_writes_nothing() -> None:
+    world = at(Stage.MONITORED, World(**QUICK, shadow=True))
+    assert (world.values, world.effects, world.holds) == (BASELINE, [], set())
+    assert [t.quota_gpus for t in world.status.teams] == [200, 106]
+    assert world.promises == {}
+    breached(world)
+    assert world.is_in(Stage.ROLLED_BACK)
+    assert [t.quota_gpus for t in world.status.teams] == [200, 100]
+    world.healthy(361)
+    world.until(Stage.MONITORED)
+    world.say(Command.ABORT)
+    assert (world.stage, world.values, world.effects) == (Stage.ABORTED, BASELINE, [])
+
+
+def test_a_shadow_is_not_bothered_by_its_own_values_but_by_those_of_others() -> None:
+    world = at(Stage.BUFFERED, World(shadow=True))
+    world.wait("2h")
+    assert world.holds == set()
+    world.foreign("b", 150)
+    assert world.holds == {"drift"}
+    with pytest.raises(Refused, match="restored"):
+        world.say(Command.RESOLVE, hold="drift", how="restore")
+    world.say(Command.RESOLVE, hold="drift", how="accept")
+    assert world.holds == set()
+    world.until(Stage.MONITORED)
+    assert (world.values, world.effects) == ({"a": 200, "b": 150}, [])
+
+
+# --- the order of things ---------------------------------------------------------------------
+
+
+def test_a_retry_ordered_while_a_look_is_under_way_makes_one_plan() -> None:
+    world = breached(at(Stage.BUFFERED, World(**QUICK)))
+    world.meanwhile("look", lambda: world.say(Command.RETRY, run=False))
+    world.healthy(361)
+    assert world.is_in(Stage.BUFFERED)
+    assert len(world.plans) == 2
+
+
+def test_a_look_precedes_each_effect_of_a_step() -> None:
+    world = World(**QUICK).start()
+    last = [a for a in world.actions if not isinstance(a, Draft)]
+    assert [type(a) for a in last[-4:]] == [Look, Perform, Perform, Look]
+
+
+def test_an_objection_between_two_effects_of_a_step_stops_the_second() -> None:
+    world = World(**QUICK)
+    world.meanwhile("reserve", lambda: world.say(Command.OBJECT, actor="bob", team="b", run=False))
+    world.start()
+    assert (world.stage, world.values, world.holds) == (Stage.PLANNED, BASELINE, {"objection-b"})
+    world.say(Command.RESOLVE, hold="objection-b")
+    assert world.is_in(Stage.BUFFERED)
+
+
+def test_an_adopted_rollout_whose_first_plan_fails_keeps_owing_the_undo() -> None:
+    world = World(**QUICK)
+    lost = world.r.but(plan=None, replan="the first plan", standing=(EffectKind.RESERVE, EffectKind.SET_SOFT))
+    held = outcomes.draft_failed(lost, "no health", world.now)
+    assert (held.stage, [h.id for h in held.holds]) == (Stage.PLANNED, ["replan"])
+    world.r = held
+    world.say(Command.RESOLVE, hold="replan")
+    assert world.r.plan is not None
+    assert world.holds == set()
