@@ -57,6 +57,7 @@ class ClusterActivities:
                     opened_at=request.at,
                     baseline=baseline,
                     shadow=launch.shadow,
+                    modes={q.team: q.mode for q in reading.quotas},
                 ),
                 launch.adopt,
             )
@@ -66,7 +67,7 @@ class ClusterActivities:
                 reading=reading,
                 health=sample,
                 adopted_from=opened.adopted_from,
-                modes={q.team: q.mode for q in reading.quotas},
+                modes=opened.modes,
             )
 
     @activity.defn(name="draft_plan", no_thread_cancel_exception=True)

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from pydantic import Field
+
 from models.audit import AuditEntry, ChainedEntry, ChainHead
 from models.base import Model, Name, Time
-from models.effects import Change, Fence, HealthSample, QuotaReading, Receipt, UsageReading
+from models.effects import Change, Fence, HealthSample, Mode, QuotaReading, Receipt, UsageReading
 from models.fleet import ClusterSpec, Team, Window
 from models.notices import Delivery, Notice
 from models.policy import Policy
@@ -71,6 +73,8 @@ class OpenRollout(Model):
     stage: str = "planned"
     last_counter: int = 0
     """The highest fence counter that this rollout has used."""
+    modes: dict[str, Mode] = Field(default_factory=dict)
+    """The baseline's modes by team: what an undo brings back."""
     adopted_from: str = ""
     """The lost rollout whose effects this one took over."""
 

@@ -443,7 +443,7 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
         found = {c.team: c.found_gpus for c in ours if c.found_gpus is not None}
         return r.but(written={**r.written, **found}, attempted={})
     if kind in FORWARD:
-        return _undone(r, FORWARD[kind])
+        return _inverted(r, FORWARD[kind])
     if kind is EffectKind.CLOSE:
         return _closed(r)
     if r.stage is Stage.ROLLING_BACK or r.stage.ended:
@@ -477,6 +477,13 @@ def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], 
 def _closed(r: Rollout) -> Rollout:
     told = list(r.baseline.tree.leaves) if r.values_stand else r.affected
     return r.telling(NoticeKind.CLOSED, told, detail=r.ended_because).but(done=(EffectKind.CLOSE,), standing=())
+
+
+def _inverted(r: Rollout, forward: EffectKind) -> Rollout:
+    """An inverse has landed. What a breach rollback keeps, at other values, goes on standing."""
+    if forward in _KEEPS_STANDING and r.order is not None and r.order.why is Why.BREACH:
+        return r.but(owed=tuple(k for k in r.owed if k is not forward))
+    return _undone(r, forward)
 
 
 def _undone(r: Rollout, forward: EffectKind) -> Rollout:

@@ -76,8 +76,9 @@ def _risks(r: Rollout) -> tuple[Risk, ...]:
 
 
 def _present(r: Rollout) -> dict[str, int]:
-    """What the quota system holds; in shadow: what it would hold."""
-    return r.written if r.shadow or r.seen is None else r.seen.reading.values
+    """What the quota system holds, as last seen or as written since; in shadow: what it would hold."""
+    overtaken = r.looked_after != r.fence
+    return r.written if r.shadow or r.seen is None or overtaken else r.seen.reading.values
 
 
 def _undoing(r: Rollout) -> Undoing | None:
@@ -104,8 +105,9 @@ def standing_now(r: Rollout) -> Standing:
 def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
     tree = r.baseline.tree
     present = _present(r)
-    # A look that a write of ours overtook says nothing about what stands now.
-    backing = standing_now(r).backing if r.looked_after == r.fence else {}
+    # A look that a write of ours overtook says nothing about the values that it did not see.
+    seen = {} if r.seen is None else r.seen.tested if r.shadow else r.seen.reading.values
+    backing = {t: gpus for t, gpus in standing_now(r).backing.items() if seen.get(t) == present.get(t)}
     return tuple(
         TeamStatus(
             team=q.team,
@@ -128,12 +130,11 @@ def needs_of(r: Rollout, now: datetime) -> str:
         if r.superseded:
             return f"superseded: {r.superseded}. Give: backstop close {r.cluster} --reason ..."
         return f"Give: backstop retry {r.cluster}, or backstop close {r.cluster} --reason ..."
-    if r.plan is not None and not r.replan and not r.approved and (r.stage is Stage.PLANNED or r.realigning):
-        if r.plan.backed:
+    if r.plan is not None and not r.replan and (r.stage is Stage.PLANNED or r.realigning):
+        if not r.plan.backed:
+            return f"today's health does not back the plan: wait for it, or backstop abort {r.cluster} --reason ..."
+        if not r.approved:
             return f"approve the plan: backstop approve {r.cluster} --plan {r.plan.hash}"
-        return (
-            f"the plan is not backed by today's health: wait for hardware, or backstop abort {r.cluster} --reason ..."
-        )
     for hold in holds_now(r, now):
         if hold.kind is HoldKind.PAUSED:
             return f"paused by {hold.actor}: backstop resume {r.cluster}"

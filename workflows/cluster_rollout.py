@@ -48,6 +48,7 @@ with workflow.unsafe.imports_passed_through():
         RolloutResult,
         RolloutStatus,
         SearchName,
+        TellAnswer,
         TellRequest,
     )
     from models.rollout import Rollout, Why
@@ -73,7 +74,7 @@ _FORWARD = RetryPolicy(
 _READ = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10), maximum_attempts=4)
 _MAIL_PAUSE = timedelta(seconds=30)
 _BATCH = 50
-_LAST_MAIL = timedelta(hours=1)
+_LAST_MAIL = timedelta(minutes=5)
 """How long an ended rollout still tries to tell its teams."""
 
 
@@ -326,22 +327,26 @@ class ClusterRollout:
             r = self._state
             self._busy_recording = True
             batch = r.outbox[:_BATCH]
-            await workflow.execute_activity_method(
-                ArchiveActivities.record,
-                RecordRequest(
-                    rollout=r.id,
-                    cluster=r.cluster,
-                    entries=batch,
-                    stage=r.stage,
-                    ended=r.stage.ended,
-                    completed=r.completed,
-                    shadow=r.shadow,
-                ),
-                start_to_close_timeout=_CALL,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_STEADY,
-                summary="; ".join(e.text for e in batch)[:180] or f"stage {r.stage}",
-            )
+            try:
+                await workflow.execute_activity_method(
+                    ArchiveActivities.record,
+                    RecordRequest(
+                        rollout=r.id,
+                        cluster=r.cluster,
+                        entries=batch,
+                        stage=r.stage,
+                        ended=r.stage.ended,
+                        completed=r.completed,
+                        shadow=r.shadow,
+                    ),
+                    start_to_close_timeout=_CALL,
+                    heartbeat_timeout=_SILENCE,
+                    retry_policy=_STEADY,
+                    summary="; ".join(e.text for e in batch)[:180] or f"stage {r.stage}",
+                )
+            except ActivityError as error:
+                # The registry belongs to somebody else by now. The entries stand in this history.
+                workflow.logger.error("not archived: %s", _reason(error)[1])
             self._busy_recording = False
             self._set(outcomes.recorded(self._state, (e.key for e in batch), r.stage))
 
@@ -351,14 +356,18 @@ class ClusterRollout:
             r = self._state
             batch = r.mail[:_BATCH]
             self._busy_mailing = True
-            answer = await workflow.execute_activity_method(
-                NoticeActivities.tell,
-                TellRequest(cluster=r.cluster, notices=batch),
-                start_to_close_timeout=timedelta(minutes=5),
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_STEADY,
-                summary="tell " + ", ".join(f"{n.audience} ({n.kind})" for n in batch)[:170],
-            )
+            try:
+                answer = await workflow.execute_activity_method(
+                    NoticeActivities.tell,
+                    TellRequest(cluster=r.cluster, notices=batch),
+                    start_to_close_timeout=timedelta(minutes=5),
+                    heartbeat_timeout=_SILENCE,
+                    retry_policy=_STEADY,
+                    summary="tell " + ", ".join(f"{n.audience} ({n.kind})" for n in batch)[:170],
+                )
+            except ActivityError as error:
+                why = _reason(error)[1]
+                answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in batch})
             self._busy_mailing = False
             now = workflow.now()
             r = self._state

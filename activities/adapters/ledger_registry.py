@@ -17,7 +17,7 @@ from activities.adapters.ledger_archive import LedgerArchive
 from activities.adapters.ledger_db import Database, one_at_a_time
 from activities.adapters.ledger_quotas import locked_cluster, unknown_cluster
 from activities.ports import ClusterFacts, OpenRollout
-from models.effects import Fence
+from models.effects import Fence, Mode
 from models.errors import BlastRadius, Conflict, Refusal
 from models.fleet import merged_policy
 from models.policy import Policy
@@ -159,6 +159,7 @@ def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, Ope
             shadow=row.shadow,
             stage=row.stage,
             last_counter=counters[row.id],
+            modes={team: Mode(mode) for team, mode in json.loads(row.modes).items()},
             adopted_from=row.adopted_from or "",
         )
         for row in rows
@@ -229,5 +230,6 @@ def _opened(opening: OpenRollout, lost: RolloutRow | None) -> RolloutRow:
         stage=opening.stage,
         shadow=opening.shadow,
         baseline=opening.baseline.model_dump_json() if lost is None else lost.baseline,
+        modes=json.dumps(opening.modes, sort_keys=True) if lost is None else lost.modes,
         adopted_from=None if lost is None else lost.id,
     )

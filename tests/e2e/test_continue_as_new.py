@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from models.stages import Command, Stage
-from tests.e2e.world import World, connected, fresh, worked_case, world_of
+from tests.e2e.world import World, connected, eventually, fresh, worked_case, world_of
 from workers.embedded import EmbeddedTemporal
 
 EVENTS = 150
@@ -47,6 +47,7 @@ async def test_commands_and_signals_around_a_new_run_are_not_lost(forgetful_worl
     assert status.runs > 2
     assert status.history_events < EVENTS + 50
     await world.say(name, Command.PAUSE)
+    await eventually(lambda: "pause by tpm" in [e["text"] for e in sql.archive(name)], "the archive of all commands")
     archive = sql.archive(name)
     by_person = [[e["reason"] for e in archive if e["actor"] == f"p{person}"] for person in range(4)]
     assert by_person == said

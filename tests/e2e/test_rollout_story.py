@@ -438,7 +438,6 @@ async def test_a_lost_rollout_is_adopted_or_refused(world: World) -> None:
     assert sql.broken_links(name) == []
 
 
-@pytest.mark.xfail(reason="the registry keeps no modes: Opening.modes are what the lost rollout left")
 async def test_the_undo_of_an_adopted_rollout_restores_modes(world: World) -> None:
     name = await lost(world, Stage.BUFFERED)
     await adopted_and_undone(world, name)

@@ -733,6 +733,18 @@ def test_an_inverse_that_cannot_finish_makes_it_stuck_and_the_others_still_run()
     assert world.effects[-4:] == [EffectKind.UNFOLLOW, EffectKind.RESTORE, EffectKind.RELEASE, EffectKind.SOFTEN]
 
 
+def test_a_stuck_breach_rollback_goes_on_owing_what_it_keeps() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.fail(EffectKind.RESTORE, "Refusal")
+    breached(world)
+    assert (world.stage, world.limit) == (Stage.STUCK, 300)
+    assert set(world.r.standing) == {EffectKind.RESERVE, EffectKind.SET_SOFT}
+    world.say(Command.RETRY)
+    assert (world.stage, world.values) == (Stage.ROLLED_BACK, {"a": 200, "b": 100})
+    world.say(Command.ABORT)
+    assert (world.values, world.limit) == (BASELINE, None)
+
+
 def test_a_stuck_rollout_can_be_closed_with_a_reason() -> None:
     world = at(Stage.MONITORED, World(**QUICK))
     world.fail(EffectKind.RESTORE, "Refusal")
@@ -1114,6 +1126,35 @@ def test_a_realignment_past_the_blast_radius_holds_and_is_written_when_a_person_
     world.say(Command.RESOLVE, hold="blast_radius")
     world.say(Command.RESOLVE, hold="drift", how="restore")
     assert (world.values, world.holds, world.r.exempt) == ({"a": 195, "b": 97}, set(), False)
+
+
+def test_a_realignment_under_drift_leaves_alone_what_others_changed() -> None:
+    world = World(**REALIGN)
+    world.healthy(300)
+    world.wait("11m")
+    world.approve()  # the envelope: a gives up to 5, b up to 64
+    world.say(Command.ROLLBACK)
+    world.healthy(361)
+    world.say(Command.RETRY)
+    assert (world.stage, world.values) == (Stage.BUFFERED, CUT)
+    world.foreign("b", 105)
+    breached(world)
+    assert (world.values, world.holds) == ({"a": 195, "b": 105}, set())
+    assert "conflict: b holds 105, not 106; left alone" in world.story
+
+
+def test_what_others_changed_before_a_breach_rollback_is_the_baseline_of_the_next_attempt() -> None:
+    world = at(Stage.MONITORED, World(**BUFFER_0, plausible_drop=0.5))
+    world.foreign("b", 90)
+    assert world.holds == {"drift"}
+    breached(world, 280)  # the sum of 290 is above it
+    assert (world.stage, world.values["b"]) == (Stage.ROLLED_BACK, 90)
+    assert "conflict: b holds 90, not 161; left alone" in world.story
+    world.healthy(361)
+    world.until(Stage.BUFFERED)
+    assert world.values == {"a": 200, "b": 90}
+    world.say(Command.ROLLBACK)
+    assert world.values == {"a": 200, "b": 90}
 
 
 def test_a_quota_added_while_a_realignment_waits_for_approval_is_in_the_next_plan() -> None:

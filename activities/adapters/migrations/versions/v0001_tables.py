@@ -191,6 +191,7 @@ def _rollouts() -> None:
         _flag("shadow"),
         _flag("completed"),
         _text("baseline"),
+        _text("modes"),
         _name("adopted_from"),
         _name("superseded_by"),
         _of_cluster(cascade=False),
