@@ -82,6 +82,7 @@ def launch(
         cluster=cluster,
         rollout=rollout_id(cluster),
         owner=owner or person,
+        actor=person,
         reason=reason,
         shadow=shadow,
         adopt=adopt,

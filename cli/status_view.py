@@ -65,7 +65,7 @@ def status_line(s: RolloutStatus) -> str:
 
 def status_parts(s: RolloutStatus, now: datetime | None = None) -> list[RenderableType]:
     """Everything about one rollout. `s.at` is when the rollout last had something to do, maybe long ago."""
-    shadow = ("  shadow", "magenta") if s.shadow else ""
+    shadow = ("  (shadow: nothing is written)", "magenta") if s.shadow else ""
     since = f" since {moment(s.entered_at)} ({span((now or datetime.now(UTC)) - s.entered_at)})"
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)

@@ -92,8 +92,9 @@ class _Reader:
         start = await self._one(found.input, RolloutInput)
         if start.state is None:
             launch = start.launch
-            text = f"launched by {launch.owner}{' (shadow)' if launch.shadow else ''}"
-            self._add(event, AuditKind.COMMAND, launch.owner, text, reason=launch.reason)
+            by = launch.actor or launch.owner
+            text = f"launched by {by}{' (shadow)' if launch.shadow else ''}"
+            self._add(event, AuditKind.COMMAND, by, text, reason=launch.reason)
         else:
             self._add(event, AuditKind.TRANSITION, "backstop", f"continued as run {start.runs}")
 

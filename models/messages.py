@@ -53,6 +53,8 @@ class LaunchRequest(Model):
     cluster: Name
     rollout: str
     owner: str = Field(min_length=1, max_length=200)
+    actor: str = Field(default="", max_length=200)
+    """Who launches; empty: the owner."""
     reason: str = ""
     shadow: bool = False
     adopt: bool = False

@@ -84,9 +84,11 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
         standing=(*_KEEPS_STANDING, *follows) if adopted else (),
         sight=Sight(known=opening.health),
     )
-    text = f"launched by {launch.owner}" + (f", adopting {opening.adopted_from}" if adopted else "")
+    by = launch.actor or launch.owner
+    text = f"launched by {by}" + (" (shadow)" if launch.shadow else "")
+    text += f", adopting {opening.adopted_from}" if adopted else ""
     return r.noting(
-        AuditKind.COMMAND, text, now, actor=launch.owner, reason=launch.reason, command="launch", shadow=launch.shadow
+        AuditKind.COMMAND, text, now, actor=by, reason=launch.reason, command="launch", shadow=launch.shadow
     )
 
 
@@ -525,7 +527,7 @@ def _stepped(r: Rollout, now: datetime) -> Rollout:
         r = r.but(clocks=Clocks())
     if step.target is Stage.MONITORED:
         r = r.but(completed=True, failures=0)
-    r = r.reaching(step.target, now, f"{step.gate} was open")
+    r = r.reaching(step.target, now, "all conditions of the gate were met")
     return r.telling(_NOTICE_AT[step.target], r.affected)
 
 
