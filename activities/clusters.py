@@ -78,7 +78,9 @@ class ClusterActivities:
             sample = self._sample(request.cluster)
             frozen = request.frozen
             if request.baseline is not None:
-                islands = request.islands or islands_for(request.baseline.quotas, sample)
+                # Without a sample the last known islands stand; the gate opens only on fresh health anyway.
+                seen = request.baseline.islands if sample is None else sample.islands
+                islands = _filled(request.baseline.quotas, request.islands or seen)
                 baseline = request.baseline.model_copy(
                     update={"islands": islands, "generation": reading.generation, "health_at": _time(sample)}
                 )
@@ -86,7 +88,7 @@ class ClusterActivities:
                 completed = 0 if frozen is None else frozen.completed_rollouts
                 baseline = self._snapshot(reading, sample, request.policy, completed, request.at)
                 if request.islands is not None:
-                    baseline = baseline.with_islands(request.islands)
+                    baseline = baseline.with_islands(_filled(baseline.quotas, request.islands))
                 if frozen is not None and request.keep_usage:
                     baseline = _with_usage_of(baseline, frozen)
             plan = make_plan(baseline, request.policy)
@@ -163,7 +165,10 @@ def _time(sample: HealthSample | None) -> datetime | None:
 
 def islands_for(quotas: tuple[Quota, ...], sample: HealthSample | None) -> tuple[Island, ...]:
     """The sample's islands; one that a quota names and the sample lacks has no healthy GPU."""
-    islands = () if sample is None else sample.islands
+    return _filled(quotas, () if sample is None else sample.islands)
+
+
+def _filled(quotas: tuple[Quota, ...], islands: tuple[Island, ...]) -> tuple[Island, ...]:
     known = {i.name for i in islands}
     named = sorted({name for q in quotas for name in q.islands or ()} - known)
     return (*islands, *(Island(name=name, total_gpus=0, healthy_gpus=0) for name in named))
