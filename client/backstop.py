@@ -9,9 +9,9 @@ import uuid
 import zlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
@@ -60,7 +60,6 @@ _PATIENCE = timedelta(seconds=30)
 _PART = 700_000
 """Bytes of one part of a large document: below Temporal's payload limit, base64 included."""
 _NO_WORKER = "no worker is running: start one with `backstop up` or `backstop worker`"
-_ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 class RolloutSummary(Model):

@@ -11,15 +11,7 @@ from temporalio.service import RPCError
 
 from client.connection import Target
 from models.base import Model
-from models.messages import TASK_QUEUE, WATCH_ID, SearchName
-
-WANTED_ATTRIBUTES = {
-    SearchName.CLUSTER: "Keyword",
-    SearchName.STAGE: "Keyword",
-    SearchName.WAVE: "Keyword",
-    SearchName.OWNER: "Keyword",
-    SearchName.UNBACKED: "Int",
-}
+from models.messages import SEARCH_ATTRIBUTES, TASK_QUEUE, WATCH_ID
 
 
 class Check(Model):
@@ -60,11 +52,11 @@ async def _attributes(client: Client) -> Check:
     found = await client.operator_service.list_search_attributes(
         ListSearchAttributesRequest(namespace=client.namespace)
     )
-    missing = [name for name in WANTED_ATTRIBUTES if name not in found.custom_attributes]
+    missing = [name for name in SEARCH_ATTRIBUTES if name not in found.custom_attributes]
     commands = "; ".join(
-        f"temporal operator search-attribute create --name {name} --type {WANTED_ATTRIBUTES[name]}" for name in missing
+        f"temporal operator search-attribute create --name {name} --type {SEARCH_ATTRIBUTES[name]}" for name in missing
     )
-    text = f"missing: {', '.join(missing)}" if missing else f"all {len(WANTED_ATTRIBUTES)} there"
+    text = f"missing: {', '.join(missing)}" if missing else f"all {len(SEARCH_ATTRIBUTES)} there"
     return Check(name="search attributes", ok=not missing, text=text, remedy=commands)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import Field
@@ -9,7 +11,6 @@ from pydantic import Field
 from models.audit import AuditEntry
 from models.base import Count, GpuCount, Model, Name, Time
 from models.capacity import Island
-from models.commands import CommandRequest
 from models.effects import Change, HealthSample, Mode, QuotaReading
 from models.gates import Condition
 from models.notices import Delivery, Notice
@@ -37,6 +38,18 @@ class SearchName:
     WAVE = "BackstopWave"
     OWNER = "BackstopOwner"
     UNBACKED = "BackstopUnbacked"
+
+
+SEARCH_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
+    {
+        SearchName.CLUSTER: "Keyword",
+        SearchName.STAGE: "Keyword",
+        SearchName.WAVE: "Keyword",
+        SearchName.OWNER: "Keyword",
+        SearchName.UNBACKED: "Int",
+    }
+)
+"""What a namespace must have, by name: Temporal's type."""
 
 
 def rollout_workflow_id(cluster: str) -> str:
@@ -316,16 +329,6 @@ class RolloutResult(Model):
     rollout: str
     stage: Stage
     reason: str = ""
-
-
-class RefusedCommand(Model):
-    """A command that was refused, for the archive: a refused update leaves no event."""
-
-    cluster: Name
-    command: Command
-    request: CommandRequest
-    why: str
-    at: Time
 
 
 class WatchInput(Model):

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import cached_property
 
-from models.backing import Backing, back, back_on, touched
+from models.backing import Backing, back, touched
 from models.base import Model, Share, content_hash
 from models.buffer import after_buffer, ceiling_of
-from models.capacity import Island, healthy
+from models.capacity import Island
 from models.cuts import Ladder
 from models.divide import divide, divide_within
 from models.ground import BlockCounts, Ground
@@ -342,8 +342,8 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
     """
     now = Ground(baseline.with_values(dict(current)).with_islands(islands))
     tree = now.tree
-    hit = touched(now)
-    start = {leaf: tree.by_team[leaf].gpus if leaf not in hit else _baseline_of(baseline, leaf) for leaf in tree.leaves}
+    hit, before = touched(now), baseline.tree.by_team
+    start = {leaf: tree.by_team[leaf].gpus if leaf not in hit else before[leaf].gpus for leaf in tree.leaves}
     mixed = _with_leaves(baseline, start).with_islands(islands)
     ground = Ground(mixed)
     total, placed = ground.best({q.team: q.gpus for q in mixed.quotas})
@@ -355,15 +355,15 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
             demand = ladder.cut_backing(demand, total, placed)
     values = ladder.values()
     broken = [
-        f"{leaf}: {values[leaf]} GPUs are left of a floor of {_floor_of(baseline, leaf)}"
+        f"{leaf}: {values[leaf]} GPUs are left of a floor of {before[leaf].floor}"
         for leaf in sorted(hit)
-        if values[leaf] < _floor_of(baseline, leaf)
+        if values[leaf] < before[leaf].floor
     ]
     broken += [
         f"{leaf}: a protected block of {size} has no island with room"
         for (leaf, size), count in sorted(ground.blocks(values).items())
         for _ in range(count - placed.get((leaf, size), 0))
-        if values[leaf] >= _floor_of(baseline, leaf)
+        if values[leaf] >= before[leaf].floor
     ]
     return BreachTarget(values=values, touched=tuple(sorted(hit)), broken_floors=tuple(broken))
 
@@ -376,14 +376,6 @@ def _giving_way(ground: Ground, placed: BlockCounts) -> Iterator[dict[str, int]]
     yield {leaf: sum(size * n for (team, size), n in placed.items() if team == leaf) for leaf in quotas}
 
 
-def _baseline_of(baseline: Snapshot, leaf: str) -> int:
-    return next(q.gpus for q in baseline.quotas if q.team == leaf)
-
-
-def _floor_of(baseline: Snapshot, leaf: str) -> int:
-    return next(q.floor for q in baseline.quotas if q.team == leaf)
-
-
 def _with_leaves(baseline: Snapshot, leaves: Mapping[str, int]) -> Snapshot:
     """The baseline with leaves at other values, ancestors moved alike."""
     tree = baseline.tree
@@ -394,25 +386,3 @@ def backing_of(baseline: Snapshot, values: Mapping[str, int], islands: tuple[Isl
     """The backing of given values, on given islands (default: the snapshot's)."""
     there = baseline.with_values(dict(values))
     return back(there if islands is None else there.with_islands(islands))
-
-
-def sum_of_promises(baseline: Snapshot, values: Mapping[str, int]) -> int:
-    """A of given values."""
-    return baseline.tree.assigned({q.team: values.get(q.team, q.gpus) for q in baseline.quotas})
-
-
-__all__ = [
-    "Backing",
-    "BreachTarget",
-    "Cut",
-    "Envelope",
-    "Plan",
-    "QuotaPlan",
-    "back_on",
-    "backing_of",
-    "breach_target",
-    "envelope_of",
-    "healthy",
-    "make_plan",
-    "sum_of_promises",
-]

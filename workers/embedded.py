@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Literal, Self
 
 from google.protobuf.duration_pb2 import Duration
@@ -36,6 +35,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from models.errors import Refusal, Unavailable
+from models.messages import SEARCH_ATTRIBUTES
 
 LOOPBACK = "127.0.0.1"
 PORT = 7233
@@ -43,16 +43,6 @@ UI_PORT = 8233
 NAMESPACE = "backstop"
 RETENTION = timedelta(days=3650)
 """The server's own default of a day would forget finished rollouts, and with them that their ids are used."""
-
-SEARCH_ATTRIBUTES = MappingProxyType(
-    {
-        "BackstopCluster": "Keyword",
-        "BackstopStage": "Keyword",
-        "BackstopWave": "Keyword",
-        "BackstopOwner": "Keyword",
-        "BackstopUnbacked": "Int",
-    }
-)
 
 _INDEXED_TYPES = {
     "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,

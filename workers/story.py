@@ -25,7 +25,7 @@ from typing import IO
 from client.backstop import Backstop
 from models.capacity import Island
 from models.effects import HealthSample
-from models.errors import BackstopError, Unavailable
+from models.errors import Unavailable
 from models.messages import RolloutStatus
 
 _POLL_SECONDS = 0.15
@@ -139,12 +139,3 @@ async def _announced(home: Path, process: subprocess.Popen[bytes]) -> None:
             return
         await asyncio.sleep(0.1)
     raise Unavailable(f"backstop up did not start:\n{(home / 'up.log').read_text(errors='replace')[-2000:]}")
-
-
-async def audience(tell: Callable[[Story], object], actor: str) -> None:
-    """Tells a story from start to end."""
-    async with on_stage(actor) as story:
-        await tell(story)  # type: ignore[misc]
-
-
-__all__ = ["BackstopError", "Story", "audience", "on_stage", "say"]

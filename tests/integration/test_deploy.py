@@ -26,7 +26,8 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
-from workers.embedded import NAMESPACE, SEARCH_ATTRIBUTES, EmbeddedTemporal, temporal_binary
+from models.messages import SEARCH_ATTRIBUTES
+from workers.embedded import NAMESPACE, EmbeddedTemporal, temporal_binary
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
