@@ -100,7 +100,7 @@ class ClusterActivities:
         with translated():
             reading = self._quotas.read(request.cluster)
             sample = self._sample(request.cluster)
-            windows = self._calendar.windows(request.cluster)
+            windows = self._calendar.windows([request.cluster]).get(request.cluster, ())
             seen = observed(reading, sample, windows, request)
             meters.cluster_gauges(seen)
             return seen
@@ -198,7 +198,7 @@ def observed(
         )
     snapshot = Snapshot(
         cluster=request.cluster,
-        gpus_per_node=request.baseline.gpus_per_node,
+        gpus_per_node=request.gpus_per_node,
         islands=islands_for(quotas, sample),
         quotas=quotas,
         generation=reading.generation,
@@ -226,9 +226,9 @@ def observed(
 
 
 def _standing(snapshot: Snapshot, backing: Backing, request: ObserveRequest) -> Standing:
-    usage = {q.team: q for q in request.baseline.quotas}
-    leaves = {leaf: snapshot.tree.by_team[leaf].gpus for leaf in snapshot.tree.leaves}
-    use = in_quota_use(leaves, {t: usage[t].scheduled for t in leaves if t in usage})
+    tree = snapshot.tree  # built anew each time it is asked for
+    leaves = {leaf: tree.by_team[leaf].gpus for leaf in tree.leaves}
+    use = in_quota_use(leaves, request.scheduled)
     return Standing(
         assigned_gpus=backing.assigned_gpus,
         backed_gpus=backing.backed_gpus,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 from temporalio import activity
@@ -13,9 +13,14 @@ from temporalio import activity
 from activities.clusters import ClusterActivities
 from activities.failures import translated
 from activities.ports import FleetPort, RegistryPort
-from models.audit import AuditEntry
+from models.audit import AuditEntry, ChainedEntry
 from models.effects import HealthSample
 from models.messages import DeskAnswer, DeskRequest
+
+_T = TypeVar("_T")
+_QUOTAS_A_PAGE = 10_000
+_BYTES_A_PAGE = 8_000_000
+"""Of JSON, which crosses Temporal at a tenth of its size (client/payloads.py); 2 MiB is the most there."""
 
 _SAMPLES = TypeAdapter(tuple[HealthSample, ...])
 _ENTRIES = TypeAdapter(tuple[AuditEntry, ...])
@@ -57,6 +62,7 @@ class DeskActivities:
 
     def _clusters(self, q: DeskRequest) -> list[dict[str, Any]]:
         found = self._fleet.clusters(q.arguments.get("after", ""), q.arguments.get("limit", 50))
+        found = tuple(_light(found, lambda row: len(row[0].quotas), _QUOTAS_A_PAGE))
         return [
             {
                 "cluster": spec.model_dump(mode="json", exclude_defaults=True),
@@ -76,7 +82,8 @@ class DeskActivities:
 
     def _snapshots(self, q: DeskRequest) -> list[dict[str, Any]]:
         page = self._fleet.clusters(q.arguments.get("after", ""), q.arguments.get("limit", 20))
-        return [self._snapshot(spec.name) for spec, _ in page]
+        light = _light(page, lambda row: len(row[0].quotas), _QUOTAS_A_PAGE)
+        return [self._snapshot(spec.name) for spec, _ in light]
 
     def _archive(self, q: DeskRequest) -> int:
         entries = _ENTRIES.validate_python(q.arguments["entries"])
@@ -88,10 +95,24 @@ class DeskActivities:
         rows = self._registry.archived(cluster, q.arguments.get("after", 0), q.arguments.get("limit", 200))
         head = self._registry.chain_head(cluster)
         return {
-            "rows": [row.model_dump(mode="json") for row in rows],
+            "rows": [row.model_dump(mode="json") for row in _light(rows, _json_bytes, _BYTES_A_PAGE)],
             "head": None if head is None else head.model_dump(mode="json"),
         }
 
     def _doctor(self, q: DeskRequest) -> dict[str, Any]:
         """Proof that a worker reaches its ledger."""
         return {"open_rollouts": len(self._registry.open_clusters())}
+
+
+def _json_bytes(row: ChainedEntry) -> int:
+    return len(row.model_dump_json())
+
+
+def _light(rows: Iterable[_T], weight: Callable[[_T], int], most: int) -> Iterator[_T]:
+    """The first rows that weigh no more than this together; at least one, so that the next page goes on."""
+    total = 0
+    for number, row in enumerate(rows):
+        total += weight(row)
+        if number and total > most:
+            return
+        yield row

@@ -28,6 +28,10 @@ class QuotaPort(Protocol):
         """The cluster's quotas now. Errors: Refusal for an unknown cluster."""
         ...
 
+    def versions(self, clusters: Sequence[str]) -> dict[str, str]:
+        """A text for each known cluster, in one call: while it stays the same, so does what `read` answers."""
+        ...
+
     def apply(self, change: Change) -> Receipt:
         """The effect has landed, once, however often this is called with its fence.
 
@@ -56,8 +60,8 @@ class NotifyPort(Protocol):
 
 
 class CalendarPort(Protocol):
-    def windows(self, cluster: str) -> tuple[Window, ...]:
-        """Declared windows of a cluster that have not been deleted, past ones included."""
+    def windows(self, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
+        """Declared windows that have not been deleted, past ones included; a cluster without any is left out."""
         ...
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from temporalio import activity
@@ -21,6 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.clusters import islands_for
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from models.backing import back
+from models.capacity import Island
 from models.effects import HealthSample, QuotaReading
 from models.errors import BackstopError
 from models.fleet import Window
@@ -48,6 +50,8 @@ class WatchActivities:
         self._health = health
         self._calendar = calendar
         self._registry = registry
+        self._marks: dict[str, tuple[Facts, str]] = {}
+        """Of the last look; lost with the process, which costs one reading of every cluster."""
 
     @activity.defn(name="watch")
     async def watch(self, request: WatchInput) -> None:
@@ -75,17 +79,29 @@ class WatchActivities:
         }
 
     def _fingerprints(self) -> dict[str, str]:
-        """What each open rollout would want to know, as one comparable text."""
-        rollouts = self._registry.open_clusters()
-        samples = self._health.read(sorted(rollouts))
-        return {
-            cluster: self._mark(cluster, Stage(stage).guarded and not shadow, samples.get(cluster))
-            for cluster, (stage, shadow) in sorted(rollouts.items())
-        }
+        """What each open rollout would want to know, as one comparable text.
 
-    def _mark(self, cluster: str, guarded: bool, sample: HealthSample | None) -> str:
-        reading, windows = self._quotas.read(cluster), self._calendar.windows(cluster)
-        return fingerprint(reading, sample, windows, guarded, datetime.now(UTC))
+        Four calls for all clusters; one more and the arithmetic for each whose facts have moved.
+        """
+        rollouts = self._registry.open_clusters()
+        names, now = sorted(rollouts), datetime.now(UTC)
+        samples, windows, versions = (
+            self._health.read(names),
+            self._calendar.windows(names),
+            self._quotas.versions(names),
+        )
+        marks: dict[str, tuple[Facts, str]] = {}
+        for cluster in names:
+            stage, shadow = rollouts[cluster]
+            guarded = Stage(stage).guarded and not shadow
+            facts = facts_of(versions.get(cluster, ""), guarded, samples.get(cluster), windows.get(cluster, ()), now)
+            known = self._marks.get(cluster)
+            if known is not None and known[0] == facts:
+                marks[cluster] = known
+            else:
+                marks[cluster] = facts, fingerprint(self._quotas.read(cluster), facts)
+        self._marks = marks
+        return {cluster: mark for cluster, (_, mark) in marks.items()}
 
     async def _signal(self, cluster: str, mark: str, now: datetime) -> bool:
         handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
@@ -108,19 +124,42 @@ def _handed_over() -> ApplicationError:
     )
 
 
-def fingerprint(
-    reading: QuotaReading,
-    sample: HealthSample | None,
-    windows: tuple[Window, ...],
-    guarded: bool,
-    now: datetime,
-) -> str:
+@dataclass(frozen=True)
+class Facts:
+    """What a fingerprint is made from, equal while it would be. `version`: of the quotas; `windows`: active ones.
+
+    A sample that says what the last one said is no news.
+    """
+
+    version: str
+    guarded: bool
+    sample: HealthSample | None = field(compare=False)
+    islands: tuple[Island, ...] | None
+    stale: bool
+    windows: tuple[Window, ...]
+
+
+def facts_of(
+    version: str, guarded: bool, sample: HealthSample | None, windows: tuple[Window, ...], now: datetime
+) -> Facts:
+    return Facts(
+        version=version,
+        guarded=guarded,
+        sample=sample,
+        islands=None if sample is None else sample.islands,
+        stale=sample is not None and now - sample.at >= _STALE,
+        windows=active(windows, now),
+    )
+
+
+def fingerprint(reading: QuotaReading, facts: Facts) -> str:
     """Equal as long as a rollout has nothing new to know."""
+    sample = facts.sample
     if sample is None:
         return "no health"
-    parts = [f"generation {reading.generation}", "stale" if now - sample.at >= _STALE else "fresh"]
-    parts += [f"{w.kind} {w.reason}" for w in active(windows, now)]
-    if guarded:
+    parts = [f"generation {reading.generation}", "stale" if facts.stale else "fresh"]
+    parts += [f"{w.kind} {w.reason}" for w in facts.windows]
+    if facts.guarded:
         parts.append(_shortage(reading, sample))
     else:
         parts += [f"{i.name} {i.healthy_gpus}/{i.total_gpus}" for i in sample.islands]

@@ -202,7 +202,7 @@ class Backstop:
             answer = await self._desk("archived", cluster=cluster, after=rows[-1].seq if rows else 0, limit=200)
             page = TypeAdapter(list[ChainedEntry]).validate_python(answer["rows"])
             rows += page
-            if len(page) < 200:
+            if not page:  # a short page may only be a heavy one
                 head = answer["head"]
                 return rows, None if head is None else ChainHead.model_validate(head)
 
@@ -234,7 +234,7 @@ class Backstop:
             after = found[-1][0].name if found else ""
             page = await self._desk("clusters", after=after, limit=50)
             found += [(ClusterSpec.model_validate(row["cluster"]), row["stage"]) for row in page]
-            if len(page) < 50:
+            if not page:
                 return found
 
     async def snapshot(self, cluster: str) -> tuple[Snapshot, Policy]:
@@ -247,7 +247,7 @@ class Backstop:
         while True:
             page = await self._desk("snapshots", after=found[-1][0].cluster if found else "", limit=20)
             found += [_planning(row) for row in page]
-            if len(page) < 20:
+            if not page:
                 return found
 
     async def _desk(self, kind: str, payload: str = "", **arguments: Any) -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
@@ -17,10 +18,18 @@ class Model(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, but for values kept by `cached_property`: they are not carried into what differs."""
+        copied = super().model_copy(update=update, deep=deep)
+        if update and len(copied.__dict__) > len(type(self).model_fields):
+            for name in copied.__dict__.keys() - type(self).model_fields.keys():
+                del copied.__dict__[name]
+        return copied
+
 
 def _whole(value: Any) -> Any:
     """Refuse what only looks like a count: text, fractions, NaN, true and false."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if type(value) is not int:  # isinstance is slow in the workflow sandbox, and true is an int to it
         raise ValueError(f"must be a whole number, not {value!r}")
     return value
 

@@ -24,6 +24,7 @@ from models.effects import (
     ValueWrite,
 )
 from models.gates import conditions, health_fresh, holds_now, is_open
+from models.messages import ObserveRequest
 from models.policy import OnBreach
 from models.quota import QuotaTree
 from models.rollout import RADIUS, REALIGN, ROLLBACK, Rollout, Why
@@ -115,6 +116,18 @@ def _realignment(r: Rollout, now: datetime) -> Action | None:
     if r.seen is None or not r.seen.backed:
         return None  # `looked` has asked for another plan, or holds
     return Perform(EffectKind.SET_SOFT if EffectKind.RESERVE in r.done else EffectKind.RESERVE)
+
+
+def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
+    """What a look needs to know; the baseline itself would be most of a large rollout's history."""
+    tree = r.baseline.tree
+    return ObserveRequest(
+        cluster=r.cluster,
+        values=look.values,
+        gpus_per_node=r.baseline.gpus_per_node,
+        scheduled={leaf: tree.by_team[leaf].scheduled for leaf in tree.leaves},
+        at=now,
+    )
 
 
 def looked_recently(r: Rollout, now: datetime) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from models.audit import AuditEntry
-from models.base import Count, GpuCount, Model, Name, Time
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
 from models.capacity import Island
 from models.effects import Change, HealthSample, Mode, QuotaReading
 from models.gates import Condition
@@ -237,11 +237,14 @@ class Drafted(Model):
 
 
 class ObserveRequest(Model):
-    """`values` None: test what the cluster holds."""
+    """`values` None: test what the cluster holds. `scheduled`: S by leaf; a leaf without it counts as full."""
 
     cluster: Name
     values: dict[str, int] | None = None
-    baseline: Snapshot
+    gpus_per_node: PositiveCount = 8
+    scheduled: dict[str, int] = Field(default_factory=dict)
+    baseline: Snapshot | None = None
+    """Sent by earlier versions, which knew neither field above."""
     at: Time
 
 

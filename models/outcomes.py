@@ -425,7 +425,7 @@ def began(r: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
 def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollout:
     """After an effect's receipt: values, conflicts, and the next stage where the step is done."""
     kind = change.kind
-    r = r.but(receipts=(*r.receipts[-20:], receipt), written={**r.written, **receipt.after})
+    r = r.but(written={**r.written, **receipt.after})
     moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
     changes = ", ".join(f"{t} {old} -> {new}" for t, (old, new) in sorted(moved.items()))
     r = r.noting(

@@ -77,7 +77,7 @@ class Plan(Model):
     usage_from: str
     quotas: tuple[QuotaPlan, ...]
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """What an approval names."""
         return content_hash(self)

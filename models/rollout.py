@@ -138,7 +138,7 @@ class Rollout(Model):
     attempted: dict[str, int] = Field(default_factory=dict)
     """Values of a write that was never answered: where they are found, they are ours."""
     receipts: tuple[Receipt, ...] = ()
-    """Of the present attempt."""
+    """Kept by earlier versions; the archive and the history have them."""
 
     holds: tuple[Hold, ...] = ()
     acks: tuple[str, ...] = ()

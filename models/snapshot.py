@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -34,7 +35,7 @@ class Snapshot(Model):
         check_islands(self.quotas, [i.name for i in self.islands])
         return self
 
-    @property
+    @cached_property
     def tree(self) -> QuotaTree:
         return QuotaTree(self.quotas)
 

@@ -25,11 +25,11 @@ with workflow.unsafe.imports_passed_through():
     from activities.notices import NoticeActivities
     from activities.quotas import QuotaActivities
     from models import outcomes
-    from models.audit import AuditKind
+    from models.audit import AuditEntry, AuditKind
     from models.commands import CommandRequest, obey, refusal
     from models.effects import Change, EffectKind
     from models.gates import drift_of
-    from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide
+    from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide, look_at
     from models.messages import (
         HEALTH_SIGNAL,
         LAUNCHED_UPDATE,
@@ -41,7 +41,6 @@ with workflow.unsafe.imports_passed_through():
         EffectRequest,
         HealthChanged,
         LaunchAnswer,
-        ObserveRequest,
         OpenRequest,
         RecordRequest,
         RolloutInput,
@@ -74,6 +73,8 @@ _FORWARD = RetryPolicy(
 _READ = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10), maximum_attempts=4)
 _MAIL_PAUSE = timedelta(seconds=30)
 _BATCH = 50
+_BATCH_VALUES = 20_000
+"""Entries of one call name at most so many values: it must stay below Temporal's 2 MiB, compressed."""
 _LAST_MAIL = timedelta(minutes=5)
 """How long an ended rollout still tries to tell its teams."""
 
@@ -222,7 +223,7 @@ class ClusterRollout:
         try:
             seen = await workflow.execute_activity_method(
                 ClusterActivities.observe,
-                ObserveRequest(cluster=r.cluster, values=action.values, baseline=r.baseline, at=workflow.now()),
+                look_at(r, action, workflow.now()),
                 start_to_close_timeout=_CALL,
                 heartbeat_timeout=_SILENCE,
                 retry_policy=_READ,
@@ -326,7 +327,7 @@ class ClusterRollout:
             )
             r = self._state
             self._busy_recording = True
-            batch = r.outbox[:_BATCH]
+            batch = _carried(r.outbox)
             try:
                 await workflow.execute_activity_method(
                     ArchiveActivities.record,
@@ -571,6 +572,16 @@ def _reason(error: ActivityError) -> tuple[str, str]:
     if isinstance(cause, ActivityTimeout):
         return "Unavailable", "no answer in time"
     return type(cause).__name__, str(cause)
+
+
+def _carried(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
+    """The first entries that one call can carry, at least one."""
+    values = 0
+    for count, entry in enumerate(outbox[:_BATCH]):
+        values += 4 * len(entry.data.get("after", ()))  # before and after, and both again in the receipt
+        if count and values > _BATCH_VALUES:
+            return outbox[:count]
+    return outbox[:_BATCH]
 
 
 def _summary(change: Change) -> str:

@@ -77,9 +77,9 @@ class LedgerCalendar:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def windows(self, cluster: str) -> tuple[Window, ...]:
+    def windows(self, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
         with self._database.reading() as session:
-            return windows_of(session, [cluster]).get(cluster, ())
+            return windows_of(session, clusters)
 
 
 def latest_health(session: Session, clusters: Sequence[str]) -> dict[str, HealthSample]:

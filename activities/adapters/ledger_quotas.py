@@ -64,6 +64,13 @@ class LedgerQuotas:
                 follows_health=row.follows_health,
             )
 
+    def versions(self, clusters: Sequence[str]) -> dict[str, str]:
+        """Others move the generation, by triggers; Backstop's own effects move the counter."""
+        columns = (ClusterRow.name, ClusterRow.generation, ClusterRow.open_rollout, ClusterRow.last_counter)
+        with self._database.reading() as session:
+            rows = session.execute(sa.select(*map(col, columns)).where(col(ClusterRow.name).in_(clusters)))
+            return {name: f"{generation} {rollout}#{counter}" for name, generation, rollout, counter in rows}
+
     def apply(self, change: Change) -> Receipt:
         with self._database.writing() as session:
             if _touches_quotas(change):

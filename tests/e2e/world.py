@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
@@ -27,6 +26,7 @@ from activities.adapters.ledger import Ledger
 from activities.adapters.notify import Notifier
 from client.backstop import Backstop
 from client.connection import Target
+from client.payloads import data_converter
 from models.audit import AuditEntry, ChainedEntry, ChainHead, broken_links
 from models.capacity import Island
 from models.commands import CommandRequest
@@ -282,18 +282,20 @@ class World:
 
 
 async def connected(address: str) -> Client:
-    return await Client.connect(address, namespace=NAMESPACE, data_converter=pydantic_data_converter)
+    return await Client.connect(address, namespace=NAMESPACE, data_converter=data_converter)
 
 
 @asynccontextmanager
-async def world_of(client: Client, ledger_url: str, home: Path) -> AsyncIterator[World]:
+async def world_of(
+    client: Client, ledger_url: str, home: Path, watch_seconds: float = WATCH_SECONDS
+) -> AsyncIterator[World]:
     """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays."""
     sql = Sql(ledger_url)
     world = World(client, sql, home)
     notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None)
     with contextlib.closing(sql), Ledger(ledger_url) as ledger, ThreadPoolExecutor(16) as executor:
         async with make_worker(client, ledger, notify, executor, TASK_QUEUE):
-            await ensure_watch(client, TASK_QUEUE, WATCH_SECONDS)
+            await ensure_watch(client, TASK_QUEUE, watch_seconds)
             try:
                 yield world
             finally:
@@ -314,7 +316,7 @@ async def _replay(client: Client, ids: Iterable[str]) -> None:
         workflows=[ClusterRollout],
         workflow_runner=sandbox(),
         workflow_failure_exception_types=FAILURES,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
     )
     for workflow_id in ids:
         async for run in client.list_workflows(f"WorkflowId = '{workflow_id}'"):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from temporalio.client import WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
+from client.payloads import data_converter
 from tests.replay.record import HISTORIES, LARGEST, SCENES
 from workers.main import FAILURES, sandbox
 from workflows.cluster_rollout import ClusterRollout
@@ -24,7 +24,7 @@ def replayer() -> Replayer:
         workflows=[ClusterRollout],
         workflow_runner=sandbox(),
         workflow_failure_exception_types=FAILURES,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
     )
 
 

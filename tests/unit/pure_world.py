@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from activities.clusters import islands_for, observed
-from activities.watch import fingerprint
+from activities.watch import facts_of, fingerprint
 from models import outcomes
 from models.backing import Backing, back
 from models.base import parse_duration
@@ -34,8 +34,8 @@ from models.effects import (
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
 from models.fleet import Window, WindowKind
 from models.guard import explained
-from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide
-from models.messages import LaunchRequest, ObserveRequest, Opening, RolloutStatus
+from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide, look_at
+from models.messages import LaunchRequest, Opening, RolloutStatus
 from models.notices import NoticeKind
 from models.plans import Plan, breach_target, make_plan
 from models.policy import Policy
@@ -218,7 +218,7 @@ class World:
         if not self.watch_runs or self._state is None:
             return
         guarded = self.r.stage.guarded and not self.shadow
-        mark = fingerprint(self.reading(), self.sample(), self.windows, guarded, self.now)
+        mark = fingerprint(self.reading(), facts_of("", guarded, self.sample(), self.windows, self.now))
         if mark != self.mark:
             self.mark = mark
             self.r = self.r.but(look_asked=True)
@@ -302,7 +302,7 @@ class World:
 
     def _look(self, look: Look) -> None:
         r = self.r
-        request = ObserveRequest(cluster=CLUSTER, values=look.values, baseline=r.baseline, at=self.now)
+        request = look_at(r, look, self.now)
         reading, sample = self.reading(), self.sample()
         self._happens("look")
         if self.looks_fail:

@@ -273,3 +273,27 @@ def test_a_failed_transaction_leaves_nothing_behind(
     assert (tool.quotas(), tool.rows("SELECT * FROM clusters ORDER BY name")) == before
     assert receipts(tool) == []
     assert ledger.quotas.apply(written).after == {"a": 90}
+
+
+def test_the_version_moves_with_every_write_and_with_nothing_else(ledger: Ledger, tool: ForeignTool) -> None:
+    def version() -> str:
+        found = twice(lambda: ledger.quotas.versions([CLUSTER, "beta", "gamma"]))
+        assert set(found) == {CLUSTER, "beta"}
+        return found[CLUSTER]
+
+    seen = [version()]
+    open_rollout(ledger)
+    seen.append(version())
+    for land_it in (
+        lambda: set_soft(ledger, 1, ("a", 100, 90)),
+        lambda: tool.set("b", 111),
+        lambda: reserve(ledger, 2, 600),
+        lambda: land(ledger, EffectKind.HARDEN, 3),
+        lambda: land(ledger, EffectKind.FOLLOW, 4),
+    ):
+        land_it()
+        seen.append(version())
+    assert len(set(seen)) == len(seen)
+    ledger.quotas.read(CLUSTER)
+    tool.set("a", 1, cluster="beta")
+    assert version() == seen[-1]

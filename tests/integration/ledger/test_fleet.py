@@ -185,7 +185,7 @@ def test_windows_are_those_of_the_last_file(ledger: Ledger, tool: ForeignTool) -
     document["clusters"][0]["windows"] = [window | {"reason": "power"}, window | {"kind": "sev"}]
     before = tool.generation()
     import_fleet(ledger, document, "second")
-    assert [w.reason for w in ledger.calendar.windows(CLUSTER)] == ["power", "switches"]
+    assert [w.reason for w in ledger.calendar.windows([CLUSTER])[CLUSTER]] == ["power", "switches"]
     assert tool.generation() == before
 
 

@@ -195,7 +195,7 @@ def test_usage_is_read_of_todays_leaves_alone(unused: Ledger, tool: ForeignTool)
 
 def test_declared_windows_are_read_past_ones_included(ledger: Ledger, tool: ForeignTool) -> None:
     tool.run("UPDATE windows SET starts = ?, ends = ?", *past(tool))
-    (window,) = twice(lambda: ledger.calendar.windows(CLUSTER))
+    (window,) = twice(lambda: ledger.calendar.windows([CLUSTER])[CLUSTER])
     assert window == Window(
         kind=WindowKind.MAINTENANCE,
         starts=datetime.fromisoformat("2020-01-01T00:00:00Z"),
@@ -204,7 +204,7 @@ def test_declared_windows_are_read_past_ones_included(ledger: Ledger, tool: Fore
         islands=("Y",),
         gpus=64,
     )
-    assert ledger.calendar.windows("beta") == ()
+    assert ledger.calendar.windows(["beta"]) == {}
 
 
 def past(tool: ForeignTool) -> list[Any]:
