@@ -60,8 +60,8 @@ _PATIENCE = timedelta(seconds=30)
 """How long a person waits for a worker's answer."""
 _PART = 700_000
 """Bytes of one part of a large document: below Temporal's payload limit, base64 included."""
-_TRIES = 20
-_PAUSE_SECONDS = 0.2
+_TRIES = 60
+_PAUSE_SECONDS = 0.5
 _NO_WORKER = "no worker is running: start one with `backstop up` or `backstop worker`"
 
 
