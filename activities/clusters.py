@@ -189,7 +189,11 @@ def _with_usage_of(baseline: Snapshot, frozen: Snapshot) -> Snapshot:
 def observed(
     reading: QuotaReading, sample: HealthSample | None, windows: tuple[Window, ...], request: ObserveRequest
 ) -> Observation:
-    """The observation that these readings make."""
+    """The observation that these readings make.
+
+    Windows that are over are left out: a calendar forgets nothing, and a rollout carries what it last saw.
+    """
+    windows = tuple(w for w in windows if w.ends > request.at)
     values: Mapping[str, int] = reading.values if request.values is None else request.values
     quotas = tuple(p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in reading.quotas)
     if sample is None or not sample.islands:

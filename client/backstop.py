@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
+from temporalio.api.errordetails.v1 import WorkflowNotReadyFailure
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
@@ -59,6 +60,8 @@ _PATIENCE = timedelta(seconds=30)
 """How long a person waits for a worker's answer."""
 _PART = 700_000
 """Bytes of one part of a large document: below Temporal's payload limit, base64 included."""
+_TRIES = 60
+_PAUSE_SECONDS = 0.5
 _NO_WORKER = "no worker is running: start one with `backstop up` or `backstop worker`"
 
 
@@ -140,17 +143,33 @@ class Backstop:
 
     async def command(self, cluster: str, command: Command, request: CommandRequest) -> CommandAnswer:
         """The command has been taken. Errors: Refusal with the stage table's reason, Unavailable."""
-        handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
         try:
-            answer: CommandAnswer = await handle.execute_update(
-                command.value, request, result_type=CommandAnswer, rpc_timeout=_PATIENCE
-            )
-            return answer
+            return await self._update(rollout_workflow_id(cluster), command, request)
         except (WorkflowUpdateFailedError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
             told = await self._told(error, cluster)
             if isinstance(told, Refusal):
                 await self._archive_refusal(cluster, command.value, request.reason, told.message, request)
             raise told from error
+
+    async def _update(self, workflow_id: str, command: Command, request: CommandRequest) -> CommandAnswer:
+        """The answer, asked for again (under one id) where the server let go of the command before it was taken.
+
+        It does when a rollout continues as new while something else arrives: that step of the workflow is made
+        anew, and its updates are answered with WorkflowNotReady.
+        """
+        handle = self._client.get_workflow_handle(workflow_id)
+        update_id, tries = uuid.uuid4().hex, _TRIES
+        while True:
+            try:
+                answer: CommandAnswer = await handle.execute_update(
+                    command.value, request, id=update_id, result_type=CommandAnswer, rpc_timeout=_PATIENCE
+                )
+                return answer
+            except RPCError as error:
+                tries -= 1
+                if not (tries and _not_ready(error)):
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def status(self, cluster: str) -> RolloutStatus:
         """Errors: Refusal where there never was a rollout, Unavailable."""
@@ -344,3 +363,8 @@ def _summary(run: WorkflowExecution) -> RolloutSummary:
         closed=run.close_time,
         open=run.status is WorkflowExecutionStatus.RUNNING,
     )
+
+
+def _not_ready(error: RPCError) -> bool:
+    """The server did not hand the call to the workflow, and will when asked again."""
+    return any(detail.Is(WorkflowNotReadyFailure.DESCRIPTOR) for detail in error.grpc_status.details)

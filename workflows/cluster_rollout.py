@@ -75,6 +75,10 @@ _MAIL_PAUSE = timedelta(seconds=30)
 _BATCH = 50
 _BATCH_VALUES = 20_000
 """Entries of one call name at most so many values: it must stay below Temporal's 2 MiB, compressed."""
+_OVERDUE = timedelta(minutes=5)
+"""From then on a new run begins even while a side loop's call is being tried."""
+_LEAVES_PROMPTLY = "leaves-promptly"
+"""The patch since which neither a flood nor an outage keeps a rollout from its next run."""
 _LAST_MAIL = timedelta(minutes=5)
 """How long an ended rollout still tries to tell its teams."""
 
@@ -93,6 +97,7 @@ class ClusterRollout:
         self._busy_mailing = False
         self._leaving = False
         """The side loops start nothing new, so that a busy rollout, too, comes to its next run."""
+        self._leaving_since: datetime | None = None
         self._shown: tuple[Any, ...] = ()
 
     @workflow.run
@@ -137,6 +142,10 @@ class ClusterRollout:
             self._r = outcomes.advance(self._state, now)
             self._show(now)
             action = decide(self._state, now)
+            if isinstance(action, Look | Wait):
+                self._leave(action, now)
+            else:
+                self._leaving = False
             if isinstance(action, Finish):
                 return
             if isinstance(action, Wait):
@@ -156,23 +165,39 @@ class ClusterRollout:
                 await self._perform(action.kind)
 
     async def _wait(self, wait: Wait, now: datetime) -> None:
-        if workflow.info().is_continue_as_new_suggested():
-            if self._may_continue():
-                workflow.continue_as_new(
-                    RolloutInput(launch=self._start.launch, state=self._state, runs=self._start.runs + 1)
-                )
-            self._leaving = True
         changes = self._changes
         timeout = None if wait.until is None else max(timedelta(0), wait.until - now)
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: self._changes != changes, timeout=timeout, timeout_summary="until the next gate, look or breach"
             )
-        self._leaving = False
+        if self._leaving_since is None:
+            self._leaving = False
 
-    def _may_continue(self) -> bool:
-        """Nothing is under way that the next run would have to do again."""
-        return not (self._busy_recording or self._busy_mailing) and workflow.all_handlers_finished()
+    def _leave(self, action: Look | Wait, now: datetime) -> None:
+        """Continues as new where that is due and nothing is in the way.
+
+        A flood of commands and signals, and a ledger that is away for weeks, are not: side loops start nothing
+        new until then, a look can be made by the next run as well, and what a side loop tries for too long is
+        tried again there (both calls are made to be repeated).
+        """
+        if not workflow.info().is_continue_as_new_suggested():
+            return
+        if workflow.patched(_LEAVES_PROMPTLY):
+            self._leaving_since = self._leaving_since or now
+        elif isinstance(action, Look):
+            return
+        if self._may_continue(now):
+            workflow.continue_as_new(
+                RolloutInput(launch=self._start.launch, state=self._state, runs=self._start.runs + 1)
+            )
+        self._leaving = True
+
+    def _may_continue(self, now: datetime) -> bool:
+        """Nothing is under way that the next run would have to do again, or it has been so for too long."""
+        busy = self._busy_recording or self._busy_mailing
+        overdue = self._leaving_since is not None and now - self._leaving_since >= _OVERDUE
+        return (overdue or not busy) and workflow.all_handlers_finished()
 
     async def _settle(self) -> None:
         """Everything is archived; the teams are told, or have been tried for long enough."""

@@ -1,0 +1,77 @@
+"""A command that the server let go of before the rollout saw it is given again, as the same command."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from temporalio.api.common.v1 import GrpcStatus
+from temporalio.api.errordetails.v1 import WorkflowNotReadyFailure
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from client import backstop
+from client.backstop import Backstop
+from client.connection import Target
+from models.commands import CommandRequest
+from models.errors import Unavailable
+from models.messages import CommandAnswer
+from models.stages import Command, Stage
+
+REQUEST = CommandRequest(actor="tpm", team="research")
+ANSWER = CommandAnswer(cluster="a", command=Command.ACK, stage=Stage.MONITORED, said="taken")
+
+
+class Server:
+    """Answers updates with these errors first; keeps the ids they came under."""
+
+    def __init__(self, *errors: RPCError) -> None:
+        self._errors = list(errors)
+        self.ids: list[str] = []
+
+    def get_workflow_handle(self, workflow_id: str) -> Server:
+        return self
+
+    async def execute_update(self, name: str, request: CommandRequest, *, id: str, **_: Any) -> CommandAnswer:
+        self.ids.append(id)
+        if self._errors:
+            raise self._errors.pop()
+        return ANSWER
+
+
+def not_ready() -> RPCError:
+    status = GrpcStatus(code=RPCStatusCode.FAILED_PRECONDITION)
+    status.details.add().Pack(WorkflowNotReadyFailure())
+    return RPCError("workflow task failure", RPCStatusCode.FAILED_PRECONDITION, status.SerializeToString())
+
+
+async def told(server: Server) -> CommandAnswer:
+    door = Backstop(cast("Client", server), "tpm", Target(options={"target_host": "here"}, embedded=True))
+    return await door.command("a", Command.ACK, REQUEST)
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backstop, "_PAUSE_SECONDS", 0.0)
+
+
+async def test_a_command_between_two_runs_is_given_again_under_its_id() -> None:
+    server = Server(not_ready(), not_ready())
+    assert await told(server) == ANSWER
+    assert len(server.ids) == 3
+    assert len(set(server.ids)) == 1
+
+
+async def test_a_rollout_that_cannot_take_it_at_all_is_told_in_the_end() -> None:
+    server = Server(*(not_ready() for _ in range(100)))
+    with pytest.raises(Unavailable, match="workflow task failure"):
+        await told(server)
+    assert 1 < len(server.ids) < 100
+
+
+async def test_any_other_answer_is_final() -> None:
+    status = GrpcStatus(code=RPCStatusCode.FAILED_PRECONDITION)
+    server = Server(RPCError("no", RPCStatusCode.FAILED_PRECONDITION, status.SerializeToString()))
+    with pytest.raises(Unavailable):
+        await told(server)
+    assert len(server.ids) == 1
