@@ -375,6 +375,18 @@ def test_stale_health_opens_no_gate_and_says_so_after_stale_after() -> None:
     assert world.is_in(Stage.BUFFERED)
 
 
+def test_a_missing_sample_opens_no_gate_however_good_the_last_one_was() -> None:
+    world = World(notice="0s", stale_after="1d")
+    world.has_sample = False
+    world.noticed()
+    world.start()
+    assert (world.stage, world.waits_for) == (Stage.PLANNED, {"backed"})
+    assert world.effects == []
+    world.has_sample = True
+    world.noticed()
+    assert world.is_in(Stage.BUFFERED)
+
+
 def test_unknown_health_opens_no_gate_and_is_neither_short_nor_good_for_the_guard() -> None:
     world = at(Stage.BUFFERED, World(confirm_samples=10_000))
     effects = list(world.effects)
