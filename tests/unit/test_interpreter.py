@@ -1339,3 +1339,17 @@ def test_an_adopted_rollout_whose_first_plan_fails_keeps_owing_the_undo() -> Non
     world.say(Command.RESOLVE, hold="replan")
     assert world.r.plan is not None
     assert world.holds == set()
+
+
+def test_what_others_change_while_a_lost_write_is_undone_is_left_alone() -> None:
+    world = World(notice="0s")
+
+    def others() -> None:
+        world.quotas["a"] = world.quotas["a"].model_copy(update={"gpus": 150})
+        world.generation += 1
+
+    world.fail(EffectKind.SET_SOFT, landed=True)
+    world.meanwhile("restore", others)
+    world.start()
+    assert world.effects.count(EffectKind.RESTORE) == 2, "the write was not found, so nothing was tested"
+    assert world.values == {"a": 150, "b": 161}
