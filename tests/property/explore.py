@@ -106,6 +106,7 @@ class Node(Observed):
                     return None
                 self.lands()
                 continue
+            self.hears()
             self.r = outcomes.advance(self.r, self.now)
             if self.post():
                 continue
@@ -114,7 +115,7 @@ class Node(Observed):
                 return None
             if isinstance(action, Wait):
                 self.watch()
-                if not self.r.look_asked or self.r.stage is Stage.STUCK:
+                if not self.look_wanted:
                     if action.until is None or action.until > self.now:
                         return action.until
                 continue
@@ -349,7 +350,8 @@ def _rollout(world: Node) -> dict[str, Any]:
         "seen": None if r.seen is None else _seen(r.seen, rank, clock, looked),
         "looked_at": clock.age(r.looked_at, policy.safety_poll),
         "looked_after": r.looked_after == r.fence,
-        "look_asked": r.look_asked,
+        "look_asked": r.look_asked or world.look_wanted,
+        "look_wanted": world.look_wanted,
         "look_failed": bool(r.look_failed),
         "sight": _sight(r, clock, looked),
         "clocks": (

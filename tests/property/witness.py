@@ -53,8 +53,12 @@ class Observed(World):
         self.looked_on: tuple[Island, ...] | None = None
         """Islands of the last answered look; None: it saw no believable, fresh health."""
         self.last_fence = 0
+        self.rewriting = False
+        """The write under way puts our values over those of others, knowingly."""
         self.permit = False
         """A person has lifted the blast radius, and nothing was written since."""
+        self.permitted = False
+        """So it was when the write under way began."""
         self.moved: list[tuple[datetime, int]] = []
         super().__init__(*args, every_state=False, **policy)
         self.first_modes = {t: q.mode for t, q in self.quotas.items()}
@@ -147,6 +151,8 @@ class Observed(World):
         if flight.change is not None:
             assert flight.change.fence.counter > self.last_fence, "a fence is used twice"
             self.last_fence = flight.change.fence.counter
+            self.permitted = self.permit
+            self.rewriting = flight.change.kind is EffectKind.SET_SOFT and self.r.restoring
         return flight
 
     def answer(self, flight: Flight, error: str = "", *, landed: bool = True) -> None:
@@ -175,20 +181,19 @@ class Observed(World):
 
     def apply(self, change: Change, limit: int | None) -> Receipt:
         before, theirs = self.values, set(self.unseen)
-        restoring = change.kind is EffectKind.SET_SOFT and self.r.restoring
         receipt = super().apply(change, limit)
         moved = {t for t, gpus in self.values.items() if before.get(t) != gpus}
         assert not moved & theirs, f"{moved & theirs} were overwritten unseen"
         if change.kind in INVERSE:
             self._may_go_on(change)
-        if change.kind is EffectKind.SET_SOFT and not restoring:
+        if change.kind is EffectKind.SET_SOFT and not self.rewriting:
             self._was_agreed(change)
         if moved and (self.r.realigning or (change.kind not in INVERSE and self._order_is(Why.BREACH))):
             assert self.ever_blind or self.longest_short >= self.policy.breach_after, "a write on a blip"
         self._stays_in_the_radius(change, before, limit)
         if change.kind is EffectKind.SET_SOFT and self.expected is None:
             self.expected, self.before_change, self.touched = before, {}, set()
-        for write in change.writes if restoring else ():
+        for write in change.writes if self.rewriting else ():
             if self.expected is not None and write.team in self.before_change:
                 self.expected[write.team] = self.before_change.pop(write.team)
         return receipt
@@ -199,7 +204,7 @@ class Observed(World):
     def _may_go_on(self, change: Change) -> None:
         """Forward effects: under the generation they were made for, on the health just looked at."""
         assert change.expected_generation == self.generation
-        if self.r.restoring:
+        if self.rewriting:
             return  # writing ours again promises nothing new
         assert self.looked_at is not None
         assert self.now - self.looked_at <= FRESH or self.in_flight_for > _NOTHING, "on an old look"
@@ -239,7 +244,7 @@ class Observed(World):
         gpus = sum(abs(self.values[t] - before[t]) for t in leaves & before.keys() & self.values.keys())
         if change.kind in INVERSE and gpus:
             if limit is None:
-                assert self.permit, "nobody lifted the blast radius"
+                assert self.permitted, "nobody lifted the blast radius"
                 self.permit = False
             else:
                 self.moved = [(at, n) for at, n in self.moved if self.now - at < _HOUR] + [(self.now, gpus)]

@@ -132,6 +132,8 @@ class World:
         self.failures: dict[EffectKind, list[tuple[str, bool]]] = {}
         self.hooks: dict[str, list[Callable[[], object]]] = {}
         self.mark = ""
+        self.look_wanted = False
+        """The watch has signalled: counts at the next decision, whatever is under way."""
         self.actions: list[Action] = []
         self.plans: list[Plan] = []
         self.told: list[tuple[NoticeKind, str]] = []
@@ -239,7 +241,7 @@ class World:
         mark = fingerprint(self.reading(), self.sample(), self.windows, guarded, self.now)
         if mark != self.mark:
             self.mark = mark
-            self.r = self.r.but(look_asked=True)
+            self.look_wanted = True
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -275,6 +277,7 @@ class World:
     def run(self) -> datetime | None:
         """The rollout has done all that it does now; answers until when it waits."""
         for _ in range(PATIENCE):
+            self.hears()
             self.r = outcomes.advance(self.r, self.now)
             if self.post():
                 continue
@@ -289,6 +292,11 @@ class World:
             self.actions.append(action)
             self.act(action)
         raise AssertionError(f"it spins: {self.actions[-6:]} in {self.r.stage}")
+
+    def hears(self) -> None:
+        if self.look_wanted:
+            self.look_wanted = False
+            self.r = self.r.but(look_asked=True)
 
     def act(self, action: Action) -> None:
         flight = self.begin(action)
