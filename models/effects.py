@@ -246,4 +246,5 @@ class Observation(Model):
 
     @property
     def backed(self) -> bool:
-        return not self.shortage and self.assigned_gpus == self.backed_gpus
+        """False without a sample: no shortage was seen then, because nothing was."""
+        return self.health is not None and not self.shortage and self.assigned_gpus == self.backed_gpus

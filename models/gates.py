@@ -192,7 +192,7 @@ def _no_hold(r: Rollout, now: datetime) -> Condition:
 def _backed(r: Rollout) -> Condition:
     if r.seen is None:
         return Condition(name="backed", met=False, text="the cluster has not been looked at yet")
-    if not health_fresh(r):
+    if r.seen.health is None or not health_fresh(r):
         return Condition(name="backed", met=False, text="health is unknown or stale and counts as zero")
     if not r.seen.backed:
         missing = ", ".join(f"{team} lacks {gpus}" for team, gpus in r.seen.shortage.items())

@@ -473,6 +473,11 @@ def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], 
             now,
             conflict=conflict.model_dump(mode="json"),
         )
+    if change.kind is EffectKind.RESTORE and r.order is not None:
+        # Given from now on: a restore that is made again would expect their value, and overwrite it.
+        target = {t: written.get(t, v) if t in gone else v for t, v in r.order.target.items()}
+        left = {t: v for t, v in target.items() if t in written or t not in gone}
+        r = r.but(order=r.order.model_copy(update={"target": left}))
     return r.but(foreign=tuple(sorted(foreign)), written=written)
 
 

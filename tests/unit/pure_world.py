@@ -9,6 +9,7 @@ workflows/cluster_rollout.py does, one action at a time, and no action takes tim
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -26,6 +27,7 @@ from models.effects import (
     EffectKind,
     HealthSample,
     Mode,
+    Observation,
     Present,
     QuotaReading,
     Receipt,
@@ -37,7 +39,7 @@ from models.guard import explained
 from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide, look_at
 from models.messages import LaunchRequest, Opening, RolloutStatus
 from models.notices import NoticeKind
-from models.plans import Plan, breach_target, make_plan
+from models.plans import BreachTarget, Plan, breach_target, make_plan
 from models.policy import Policy
 from models.quota import Quota, QuotaTree
 from models.rollout import Rollout
@@ -66,6 +68,22 @@ def parent(team: str, gpus: int, **more: Any) -> Quota:
 
 TWO = (quota("a", 200), quota("b", 161, busy=100))
 """The issue's own case: T = H = 361."""
+
+
+@dataclass(frozen=True)
+class Flight:
+    """An action under way: what it read before it answers, or what it is about to write."""
+
+    name: str
+    """An effect's kind, look, draft or aim."""
+    fence: int
+    """The rollout's counter when it began."""
+    seen: Observation | None = None
+    draft: tuple[Snapshot, QuotaReading, Plan] | None = None
+    target: BreachTarget | None = None
+    change: Change | None = None
+    limit_gpus: int | None = None
+    """What may still be moved within an hour; None: no limit."""
 
 
 class World:
@@ -114,6 +132,8 @@ class World:
         self.failures: dict[EffectKind, list[tuple[str, bool]]] = {}
         self.hooks: dict[str, list[Callable[[], object]]] = {}
         self.mark = ""
+        self.look_wanted = False
+        """The watch has signalled: counts at the next decision, whatever is under way."""
         self.actions: list[Action] = []
         self.plans: list[Plan] = []
         self.told: list[tuple[NoticeKind, str]] = []
@@ -221,7 +241,7 @@ class World:
         mark = fingerprint(self.reading(), facts_of("", guarded, self.sample(), self.windows, self.now))
         if mark != self.mark:
             self.mark = mark
-            self.r = self.r.but(look_asked=True)
+            self.look_wanted = True
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -257,6 +277,7 @@ class World:
     def run(self) -> datetime | None:
         """The rollout has done all that it does now; answers until when it waits."""
         for _ in range(PATIENCE):
+            self.hears()
             self.r = outcomes.advance(self.r, self.now)
             if self.post():
                 continue
@@ -272,16 +293,16 @@ class World:
             self.act(action)
         raise AssertionError(f"it spins: {self.actions[-6:]} in {self.r.stage}")
 
+    def hears(self) -> None:
+        if self.look_wanted:
+            self.look_wanted = False
+            self.r = self.r.but(look_asked=True)
+
     def act(self, action: Action) -> None:
-        match action:
-            case Look():
-                self._look(action)
-            case Draft():
-                self._draft()
-            case Aim():
-                self._aim()
-            case Perform():
-                self._perform(action.kind)
+        flight = self.begin(action)
+        for do in self.hooks.pop(flight.name, []):
+            do()
+        self.answer(flight)
 
     def post(self) -> bool:
         """The side loops: notices are delivered and entries archived, in no time. True when some were."""
@@ -296,60 +317,75 @@ class World:
 
     # --- actions, as the workflow does them -------------------------------------------------------
 
-    def _happens(self, what: str) -> None:
-        for do in self.hooks.pop(what, []):
-            do()
-
-    def _look(self, look: Look) -> None:
+    def begin(self, action: Action) -> Flight:
+        """The action is under way: what it reads is read, what it writes is not yet written."""
         r = self.r
-        request = look_at(r, look, self.now)
-        reading, sample = self.reading(), self.sample()
-        self._happens("look")
-        if self.looks_fail:
-            self.r = outcomes.look_failed(self.r, "no answer", self.now)
-        else:
-            seen = observed(reading, sample, self.windows, request)
-            self.r = outcomes.looked(self.r, seen, self.now, r.fence)
+        match action:
+            case Look():
+                return Flight("look", r.fence, seen=None if self.looks_fail else self.observe(action))
+            case Draft():
+                return Flight("draft", r.fence, draft=self.draft())
+            case Aim():
+                return Flight("aim", r.fence, target=self.target())
+            case Perform():
+                self.r, change = outcomes.began(r, action.kind)
+                free = action.kind not in INVERSE or r.exempt
+                limit = None if free else self.policy.max_moved_gpus
+                return Flight(action.kind.value, r.fence, change=change, limit_gpus=limit)
+        raise AssertionError(f"{action} is not under way")
 
-    def _draft(self) -> None:
-        r, reading, sample = self.r, self.reading(), self.sample()
-        believed = r.sight.known if r.sight.unknown and r.sight.known is not None else None
-        islands = None if believed is None else believed.islands
-        if sample is None:
-            self._happens("draft")
+    def answer(self, flight: Flight, error: str = "", *, landed: bool = True) -> None:
+        """The action is done. An effect may fail: with this error, whether it `landed` or not."""
+        if flight.change is not None:
+            self._perform(flight.change, flight.limit_gpus, error, landed)
+        elif flight.name == "look" and (error or flight.seen is None):
+            self.r = outcomes.look_failed(self.r, "no answer", self.now)
+        elif flight.name == "look" and flight.seen is not None:
+            self.r = outcomes.looked(self.r, flight.seen, self.now, flight.fence)
+        elif flight.name == "draft" and (error or flight.draft is None):
             self.r = outcomes.draft_failed(self.r, "no health sample", self.now)
-            return
+        elif flight.name == "draft" and flight.draft is not None:
+            self.r = outcomes.drafted(self.r, *flight.draft, self.now)
+        elif flight.target is not None:
+            many = self.breaching_elsewhere + 1 > self.r.policy.max_breaching_clusters and not self.r.exempt
+            if many or error:
+                error = "BlastRadius" if many else error
+                self.r = outcomes.aim_failed(self.r, error, "too many clusters breach at once", self.now)
+            else:
+                self.r = outcomes.aimed(self.r, flight.target, self.now)
+
+    def observe(self, look: Look) -> Observation:
+        request = look_at(self.r, look, self.now)
+        return observed(self.reading(), self.sample(), self.windows, request)
+
+    def draft(self) -> tuple[Snapshot, QuotaReading, Plan] | None:
+        """As ClusterActivities.draft_plan; None where no plan can be made."""
+        r, reading, sample = self.r, self.reading(), self.sample()
+        believed = r.sight.known.islands if r.sight.unknown and r.sight.known is not None else None
         if r.values_stand:
-            where = islands or islands_for(r.baseline.quotas, sample)
-            moved = {"islands": where, "generation": reading.generation, "health_at": sample.at}
-            baseline = r.baseline.model_copy(update=moved)
+            present = r.baseline.islands if sample is None else islands_for(r.baseline.quotas, sample)
+            moved = {"generation": reading.generation, "health_at": None if sample is None else sample.at}
+            baseline = r.baseline.model_copy(update={"islands": believed or present, **moved})
+        elif sample is None:
+            return None
         else:
             baseline = self.snapshot()
-            baseline = baseline if islands is None else baseline.with_islands(islands)
+            baseline = baseline if believed is None else baseline.with_islands(believed)
         plan = make_plan(baseline, self.policy)
         self.plans.append(plan)
-        self._happens("draft")
-        self.r = outcomes.drafted(self.r, baseline, reading, plan, self.now)
+        return baseline, reading, plan
 
-    def _aim(self) -> None:
+    def target(self) -> BreachTarget:
         r = self.r
         current = r.written if r.shadow or r.seen is None else r.seen.reading.values
         islands = r.baseline.islands if r.sight.known is None else r.sight.known.islands
-        target = breach_target(r.baseline, current, islands)
-        self._happens("aim")
-        if self.breaching_elsewhere + 1 > r.policy.max_breaching_clusters and not r.exempt:
-            self.r = outcomes.aim_failed(self.r, "BlastRadius", "too many clusters breach at once", self.now)
-        else:
-            self.r = outcomes.aimed(self.r, target, self.now)
+        return breach_target(r.baseline, current, islands)
 
-    def _perform(self, kind: EffectKind) -> None:
-        self.r, change = outcomes.began(self.r, kind)
-        forward = kind in INVERSE
-        exempt = self.r.exempt or kind is EffectKind.CLOSE
-        self._happens(kind.value)
+    def _perform(self, change: Change, limit: int | None, error: str, landed: bool) -> None:
+        kind = change.kind
         queue = self.failures.get(kind, [])
-        error, landed = queue.pop(0) if queue else ("", True)
-        limit = None if exempt or not forward else self.policy.max_moved_gpus
+        if queue and not error:
+            error, landed = queue.pop(0)
         try:
             receipt = self._call(change, limit) if landed else None
         except BackstopError as refused:
@@ -458,9 +494,13 @@ class World:
             path = [before.stage, *self._passed(before, state)]
             assert all(step in TRANSITIONS for step in pairwise(path)), path
             assert path[-1] is state.stage
+            self.passed(path)
         self._state = state
         if self.every_state and state is not before:
             self.carried_over()
+
+    def passed(self, path: Sequence[Stage]) -> None:
+        """Called with the stages that the rollout has just been in, one after the other."""
 
     def carried_over(self) -> None:
         """Continue-as-new carries the state through JSON, whatever it is."""

@@ -375,6 +375,18 @@ def test_stale_health_opens_no_gate_and_says_so_after_stale_after() -> None:
     assert world.is_in(Stage.BUFFERED)
 
 
+def test_a_missing_sample_opens_no_gate_however_good_the_last_one_was() -> None:
+    world = World(notice="0s", stale_after="1d")
+    world.has_sample = False
+    world.noticed()
+    world.start()
+    assert (world.stage, world.waits_for) == (Stage.PLANNED, {"backed"})
+    assert world.effects == []
+    world.has_sample = True
+    world.noticed()
+    assert world.is_in(Stage.BUFFERED)
+
+
 def test_unknown_health_opens_no_gate_and_is_neither_short_nor_good_for_the_guard() -> None:
     world = at(Stage.BUFFERED, World(confirm_samples=10_000))
     effects = list(world.effects)
@@ -1327,3 +1339,17 @@ def test_an_adopted_rollout_whose_first_plan_fails_keeps_owing_the_undo() -> Non
     world.say(Command.RESOLVE, hold="replan")
     assert world.r.plan is not None
     assert world.holds == set()
+
+
+def test_what_others_change_while_a_lost_write_is_undone_is_left_alone() -> None:
+    world = World(notice="0s")
+
+    def others() -> None:
+        world.quotas["a"] = world.quotas["a"].model_copy(update={"gpus": 150})
+        world.generation += 1
+
+    world.fail(EffectKind.SET_SOFT, landed=True)
+    world.meanwhile("restore", others)
+    world.start()
+    assert world.effects.count(EffectKind.RESTORE) == 2, "the write was not found, so nothing was tested"
+    assert world.values == {"a": 150, "b": 161}

@@ -1,0 +1,723 @@
+"""Every order of outside events up to a depth, from a launched rollout: `python -m tests.property.explore`.
+
+Theory of operation. A state is a rollout, its world and the action under way, if one is. What the rollout
+does by itself (an action begins, an action answers) costs no depth and every state in between is visited;
+what comes from outside costs one: a command, a health change, a foreign write, a window, a failure, a worker
+that takes long, time. So depth N is every history with at most N outside events, in every place between any
+two steps of the machine. `decide`, `advance`, `obey`, the reducers, the planner and the backing are the
+product's own; the world and what must hold are those of tests/property/witness.py.
+
+Two states are one when `key` says so. It leaves out only what nothing decides by (serials, texts, fences,
+who acted) and writes times as ages, cut off where older makes no difference and generations by their rank.
+tests/property/test_explored.py checks both: that no field of the state is forgotten, and that states of one
+key go on alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+
+from models import outcomes
+from models.backing import Backing, back
+from models.commands import CommandRequest, refusal
+from models.effects import INVERSE, Change, EffectKind, Observation, QuotaReading
+from models.fleet import Window, WindowKind
+from models.interpreter import FRESH, Finish, Wait, decide, recovery_pause
+from models.plans import Plan
+from models.policy import OnBreach
+from models.quota import Quota
+from models.rollout import HoldKind, Rollout
+from models.snapshot import Snapshot
+from models.stages import ANSWERS, TRANSITIONS, Command, Refused, Stage, Undoing, answer
+from tests.property.witness import Observed
+from tests.unit import pure_world
+from tests.unit.pure_world import PATIENCE, Flight, quota
+
+Cell = tuple[Stage, Command, Stage | None]
+"""What a command does in a stage; None: it is refused."""
+_ZERO = timedelta(0)
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "rollback": {},
+    "timed": {"notice": "1h", "soak_buffered": "1h", "soak_enforced": "1h"},
+    "realign": {"on_breach": "realign", "on_drift": "accept"},
+    "hold": {"on_breach": "hold", "on_drift": "restore"},
+    "radius": {"max_moved_gpus": 10, "rollback_to": "baseline"},
+    "shadow": {"shadow": True},
+}
+"""What differs from `COMMON`, by name."""
+COMMON = {
+    "notice": "0s",
+    "soak_buffered": "0s",
+    "soak_enforced": "0s",
+    "spare_gpus": 0,
+    "confirm_samples": 1,
+    "recover_after": "1h",
+    "stale_after": "2h",
+    "safety_poll": "12h",
+    "attempts": 2,
+    "max_moved_gpus": 1000,
+}
+GOOD, SHORT, IMPLAUSIBLE = 100, 81, 60
+QUOTAS: tuple[Quota, ...] = (quota("a", 50), quota("b", 50, busy=30))
+"""The plan: a 50, b 35. With 81 healthy GPUs it lacks 4; 60 is more than a plausible drop below 100."""
+
+
+# --- one state and what follows from it ----------------------------------------------------------
+
+
+class Node(Observed):
+    """A world that stops at each action, and copies cheaply."""
+
+    flight: Flight | None = None
+    micro = True
+    passing_through: set[tuple[Stage, Stage]]
+
+    def __init__(self, **policy: Any) -> None:
+        self.passing_through = set()
+        super().__init__(QUOTAS, {"X": (GOOD, GOOD)}, **{**COMMON, **policy})
+
+    def copy(self) -> Node:
+        new = object.__new__(Node)
+        new.__dict__.update(self.__dict__)
+        for name in ("quotas", "islands", "short_total", "good_since", "before_change", "touched", "unseen"):
+            setattr(new, name, getattr(self, name).copy())
+        new.expected = None if self.expected is None else dict(self.expected)
+        new.moves = [m for m in self.moves if self.now - m[0] < timedelta(hours=1)]
+        new.effects = list(self.effects) if self.shadow else []
+        new.actions, new.plans, new.told, new.story = [], [], [], []
+        return new
+
+    def run(self) -> datetime | None:
+        for _ in range(PATIENCE):
+            if self.flight is not None:
+                self.post()
+                if self.micro:
+                    return None
+                self.lands()
+                continue
+            self.hears()
+            self.r = outcomes.advance(self.r, self.now)
+            if self.post():
+                continue
+            action = decide(self.r, self.now)
+            if isinstance(action, Finish):
+                return None
+            if isinstance(action, Wait):
+                self.watch()
+                if not self.look_wanted:
+                    if action.until is None or action.until > self.now:
+                        return action.until
+                continue
+            self.flight = self.begin(action)
+        raise AssertionError(f"it spins in {self.r.stage}")
+
+    def lands(self, error: str = "", *, landed: bool = True) -> None:
+        flight, self.flight = self.flight, None
+        assert flight is not None
+        self.answer(flight, error, landed=landed)
+        self.in_flight_for = _ZERO
+
+    def settle(self) -> None:
+        """All that is under way, and follows at once, is done."""
+        self.micro = False
+        self.run()
+        self.micro = True
+
+    def wait(self, length: str | timedelta) -> None:
+        self.micro = False
+        super().wait(length)
+        self.micro = True
+
+    def passed(self, path: Any) -> None:
+        super().passed(path)
+        self.passing_through.update(zip(path, path[1:], strict=False))
+
+    @property
+    def blind(self) -> bool:
+        return super().blind or self.in_flight_for > _ZERO
+
+    @property
+    def under_way(self) -> bool:
+        return self.flight is not None
+
+
+def commands(world: Node) -> Iterator[tuple[Command, dict[str, str]]]:
+    """Every command, in each way that can make a difference."""
+    r = world.r
+    for command in Command:
+        match command:
+            case Command.APPROVE:
+                yield command, {"plan_hash": "" if r.plan is None else r.plan.hash}
+                yield command, {"plan_hash": "another"}
+            case Command.ACK | Command.OBJECT:
+                yield command, {"team": "b"}
+            case Command.RESOLVE:
+                for hold in [h.id for h in r.holds] or ["unknown_health"]:
+                    for how in ("accept", "restore") if hold == "drift" else ("",):
+                        yield command, {"hold": hold, "how": how}
+                if r.holds and r.sight.suspect is not None:
+                    yield command, {"hold": "unknown_health"}
+            case _:
+                yield command, {}
+
+
+def happenings(world: Node) -> Iterator[tuple[str, Callable[[Node], object]]]:
+    """What may come from outside but for commands."""
+    if world.flight is not None:
+        yield from _failures(world.flight)
+        if world.flight.change is not None and not world.in_flight_for:
+            yield "11m under way", _takes_long
+    else:
+        until = decide(world.r, world.now)
+        if isinstance(until, Wait) and until.until is not None:
+            yield "time to the next wake", _next_wake
+            yield "11m pass", lambda w: w.wait("11m")
+            yield "13h pass", lambda w: w.wait("13h")
+    if world.sampled_at is None:
+        for gpus in (GOOD, SHORT, IMPLAUSIBLE):
+            if world.islands["X"].healthy_gpus != gpus:
+                yield f"{gpus} healthy", lambda w, gpus=gpus: w.healthy(X=gpus)  # type: ignore[misc]
+        yield "no samples", lambda w: w.silent()
+    else:
+        yield "samples again", lambda w: w.speaks()
+    ours = world.r.written.get("a", 50)
+    if world.values["a"] != 45:
+        yield "others: a 45", lambda w: w.foreign("a", 45)
+    else:
+        yield f"others: a {ours}", lambda w: w.foreign("a", ours)
+    yield ("others: z gone", lambda w: w.foreign("z", None)) if "z" in world.values else (
+        "others: z 4",
+        lambda w: w.foreign("z", 4),
+    )
+    if not world.windows:
+        yield "maintenance begins", lambda w: w.window(WindowKind.MAINTENANCE, "2h")
+    else:
+        yield "maintenance ends", _window_ends
+    yield "watch off" if world.watch_runs else "watch on", _watch
+
+
+def _failures(flight: Flight) -> Iterator[tuple[str, Callable[[Node], object]]]:
+    if flight.change is None:
+        error = {"look": "Unavailable", "draft": "Refusal", "aim": "BlastRadius"}[flight.name]
+        yield f"{flight.name} fails", _fails(error, landed=False)
+        return
+    kind = flight.change.kind
+    # An inverse is retried without limit unless it can never succeed.
+    error = "Unavailable" if kind in INVERSE else "Refusal"
+    yield f"{kind} never lands", _fails(error, landed=False)
+    yield f"{kind} lands, its answer is lost", _fails(error, landed=True)
+    yield f"{kind}: superseded", _superseded
+
+
+def _fails(error: str, *, landed: bool) -> Callable[[Node], None]:
+    def fails(world: Node) -> None:
+        world.lands(error, landed=landed)
+        world.run()
+
+    return fails
+
+
+def _superseded(world: Node) -> None:
+    world.superseded = True
+    world.lands()
+    world.run()
+
+
+def _takes_long(world: Node) -> None:
+    world.in_flight_for = timedelta(minutes=11)
+    world.now += world.in_flight_for
+    world.windows = tuple(w for w in world.windows if w.ends > world.now)
+    world.watch()
+    world.run()
+
+
+def _next_wake(world: Node) -> None:
+    until = decide(world.r, world.now)
+    assert isinstance(until, Wait)
+    assert until.until is not None
+    edges = [t for w in world.windows for t in (w.starts, w.ends) if t > world.now]
+    due = min((until.until, *edges))
+    world.passing(due)
+    world.now = due
+    world.watch()
+    world.run()
+
+
+def _window_ends(world: Node) -> None:
+    world.windows = ()
+    world.noticed()
+
+
+def _watch(world: Node) -> None:
+    world.watch_runs = not world.watch_runs
+    world.mark = ""  # a watch that comes back signals each rollout once
+    world.noticed()
+
+
+# --- when two states are one ------------------------------------------------------------------------
+
+LEFT_OUT = {
+    "cluster": "the same in all",
+    "id": "the same in all",
+    "owner": "the same in all",
+    "shadow": "the same in all of one exploration",
+    "policy": "the same in all of one exploration",
+    "launched_at": "counts only before the first sample, and a launch needs one",
+    "entered_at": "shown to people",
+    "attempt": "shown to people",
+    "ended_because": "shown to people",
+    "approved_by": "shown to people",
+    "fence": "orders writes; only whether a look is older counts (looked_after)",
+    "receipts": "shown to people",
+    "outbox": "archived at once",
+    "mail": "delivered at once",
+    "mail_trouble": "shown to people",
+    "serial": "numbers entries",
+    "noted": "follows the stage",
+}
+"""Fields of Rollout by which nothing decides, and why."""
+
+
+def key(world: Node) -> tuple[Any, ...]:
+    """Equal for states that nothing tells apart from now on."""
+    return (*_rollout(world).values(), _flight(world), *_world(world))
+
+
+class _Clock:
+    """Ages at one moment, in seconds."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+
+    def age(self, at: datetime | None, cap: timedelta) -> float | None:
+        return None if at is None else min(self.now - at, cap).total_seconds()
+
+    def windows(self, windows: tuple[Window, ...], since: datetime) -> tuple[Any, ...]:
+        return tuple(
+            (w.kind, max(w.starts - self.now, since - self.now), max(w.ends - self.now, since - self.now))
+            for w in windows
+            if w.ends > since
+        )
+
+
+def _rollout(world: Node) -> dict[str, Any]:
+    """By field of Rollout: what counts of it."""
+    r, policy, clock = world.r, world.policy, _Clock(world.now)
+    rank = _ranks(world)
+    looked = r.looked_at or r.launched_at
+    soak = {Stage.BUFFERED: policy.soak_buffered, Stage.ENFORCED: policy.soak_enforced}.get(r.stage, _ZERO)
+    # Its age counts for the end of a breach, or for recovery.
+    good = {Stage.ROLLED_BACK: recovery_pause(r)}.get(r.stage, policy.clear_after if r.stage.guarded else _ZERO)
+    return {
+        "baseline": (r.baseline.quotas, r.baseline.islands),
+        "modes": _items(r.modes),
+        "generation": rank[r.generation],
+        "stage": r.stage,
+        "failures": r.failures,
+        "completed": r.completed,
+        "plan": None if r.plan is None else (_plan(r.plan), rank[r.plan.generation], r.approved),
+        "replan": bool(r.replan),
+        "envelope": None if r.envelope is None else (_items(r.envelope.largest_cut), r.envelope.deepest_tier),
+        "realigning": r.realigning,
+        "plan_before": None
+        if r.plan_before is None
+        else (_plan(r.plan_before), rank[r.plan_before.generation], r.but(plan=r.plan_before).approved),
+        "restoring": r.restoring,
+        "standing": r.standing,
+        "stood": r.stood if world.flight is not None else (),
+        "done": r.done,
+        "written": _items(r.written),
+        "foreign": r.foreign,
+        "attempted": _items(r.attempted),
+        "holds": tuple((h.id, h.kind, h.after_enforced, h.reason if h.id in ("drift", "replan") else "") for h in r.holds),
+        "acks": r.acks,
+        "notified_at": clock.age(r.notified_at, policy.notice),
+        "told_cuts": _items(r.told_cuts),
+        "undelivered": r.undelivered,
+        "soak_since": clock.age(r.soak_since, soak),
+        "waived": r.waived,
+        "seen": None if r.seen is None else _seen(r.seen, rank, clock, looked),
+        "looked_at": clock.age(r.looked_at, policy.safety_poll),
+        "looked_after": r.looked_after == r.fence,
+        "look_asked": r.look_asked or world.look_wanted,
+        "look_wanted": world.look_wanted,
+        "look_failed": bool(r.look_failed),
+        "sight": _sight(r, clock, looked),
+        "clocks": (
+            tuple(
+                (
+                    team,
+                    c.missing_gpus,
+                    None if c.short_since is None else min(c.spent(world.now), policy.breach_after),
+                    None if c.good_since is None else (world.now - c.good_since, min(c.earlier, policy.breach_after)),
+                )
+                for team, c in r.clocks.by_team.items()
+                if c.good_since is None or world.now - c.good_since < policy.clear_after
+            ),
+            clock.age(r.clocks.all_good_since, good),
+        ),
+        "breach_of": r.breach_of,
+        "aiming": r.aiming,
+        "exempt": r.exempt,
+        "order": None if r.order is None else (r.order.why, r.order.then, _items(r.order.target), r.order.actor),
+        "owed": r.owed,
+        "stuck_on": tuple(u.kind for u in r.stuck_on),
+        "superseded": bool(r.superseded),
+    }
+
+
+def _items(of: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(of.items()))
+
+
+def _plan(plan: Plan) -> tuple[Any, ...]:
+    rows = tuple((q.team, q.before_gpus, q.after_gpus) for q in plan.quotas)
+    return rows, plan.backed, plan.deepest_tier, plan.healthy_gpus
+
+
+def _seen(seen: Observation, rank: dict[int, int], clock: _Clock, looked: datetime) -> tuple[Any, ...]:
+    return (
+        seen.reading.quotas,
+        rank[seen.reading.generation],
+        None if seen.health is None else seen.health.islands,
+        clock.windows(seen.windows, looked),
+        _items(seen.tested),
+        _items(seen.shortage),
+        _items(seen.counted),
+        seen.backed,
+    )
+
+
+def _sight(r: Rollout, clock: _Clock, looked: datetime) -> tuple[Any, ...]:
+    known, suspect = r.sight.known, r.sight.suspect
+    return (
+        None
+        if known is None
+        else (known.islands, clock.age(known.at, r.policy.stale_after), min(looked - known.at, r.policy.stale_after)),
+        None if suspect is None else (suspect.islands, clock.age(suspect.at, r.policy.safety_poll)),
+        r.seen is not None and r.seen.health == known,
+        r.sight.agreeing,
+    )
+
+
+def _ranks(world: Node) -> dict[int, int]:
+    """Generations by age: only which is the newer one counts."""
+    r, flight = world.r, world.flight
+    found = {world.generation, r.generation}
+    found |= {p.generation for p in (r.plan, r.plan_before, world.made) if p is not None}
+    found |= {s.reading.generation for s in (r.seen, None if flight is None else flight.seen) if s is not None}
+    if flight is not None and flight.draft is not None:
+        found |= {flight.draft[1].generation, flight.draft[2].generation}
+    if flight is not None and flight.change is not None and flight.change.expected_generation is not None:
+        found.add(flight.change.expected_generation)
+    return {g: rank for rank, g in enumerate(sorted(found))}
+
+
+def _flight(world: Node) -> tuple[Any, ...] | None:
+    flight, clock = world.flight, _Clock(world.now)
+    if flight is None:
+        return None
+    rank = _ranks(world)
+    reading: QuotaReading | None = None if flight.draft is None else flight.draft[1]
+    return (
+        flight.name,
+        flight.fence == world.r.fence,
+        None if flight.seen is None else _seen(flight.seen, rank, clock, world.now),
+        None
+        if flight.draft is None or reading is None
+        else (_plan(flight.draft[2]), rank[reading.generation], reading.quotas, flight.draft[0].islands),
+        None if flight.target is None else _items(flight.target.values),
+        None if flight.change is None else _change(flight.change, rank),
+        flight.limit_gpus,
+        world.in_flight_for,
+    )
+
+
+def _change(change: Change, rank: dict[int, int]) -> tuple[Any, ...]:
+    expected = change.expected_generation
+    return change.writes, None if expected is None else rank[expected], change.mode, repr(change.reserve)
+
+
+def _world(world: Node) -> tuple[Any, ...]:
+    clock, policy = _Clock(world.now), world.policy
+    stale = max(policy.stale_after, timedelta(minutes=30))
+    made, agreed = world.made, world.agreed
+    hour = timedelta(hours=1)
+    return (
+        tuple(world.quotas[t] for t in sorted(world.quotas)),
+        _ranks(world)[world.generation],
+        world.limit,
+        world.follows,
+        tuple(world.islands.values()),
+        clock.age(world.sampled_at, stale),
+        clock.windows(world.windows, world.now),
+        world.watch_runs,
+        world.superseded,
+        tuple((clock.age(at, hour), gpus) for at, gpus in world.moves if gpus and world.now - at < hour)
+        if policy.max_moved_gpus < GOOD
+        else (),
+        # what the witness keeps
+        _items({t: clock.age(at, policy.breach_after) for t, at in world.short_since.items()}),
+        _items({t: min(total, policy.breach_after) for t, total in world.short_total.items()}),
+        _items({t: clock.age(at, policy.clear_after) for t, at in world.good_since.items()}),
+        world.ever_blind,
+        None if world.expected is None else _items(world.expected),
+        _items(world.before_change),
+        tuple(sorted(world.touched)),
+        tuple(sorted(world.unseen)),
+        None if made is None else (_plan(made), made.generation == world.generation),
+        None if agreed is None else (_plan(agreed), made is not None and agreed.hash == made.hash),
+        world.looked_on,
+        clock.age(world.looked_at, 2 * FRESH),
+        world.permit,
+    )
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """The backing of what was computed before is looked up: it is a pure function of quotas and islands."""
+    known: dict[Any, Backing] = {}
+
+    def remembered(snapshot: Snapshot) -> Backing:
+        at = (snapshot.quotas, snapshot.islands)
+        found = known.get(at)
+        if found is None:
+            found = known[at] = back(snapshot)
+        return found
+
+    with ExitStack() as stack:
+        for place in ("activities.clusters", "activities.watch", "tests.unit.pure_world", "tests.property.witness"):
+            stack.enter_context(patch(f"{place}.back", remembered))
+        yield
+
+
+# --- the exploration ----------------------------------------------------------------------------------
+
+
+def cells() -> frozenset[Cell]:
+    """Every answer that the table can give."""
+    found: set[Cell] = set()
+    for (stage, command), cell in ANSWERS.items():
+        for one in (Stage.ROLLING_BACK, cell.otherwise) if isinstance(cell, Undoing) else (cell,):
+            found.add((stage, command, None if isinstance(one, Refused) else one))
+    return frozenset(found)
+
+
+@dataclass
+class Found:
+    """What an exploration came across."""
+
+    depth: int
+    events: int = 0
+    states: int = 0
+    by_depth: list[int] = field(default_factory=list)
+    cells: set[Cell] = field(default_factory=set)
+    transitions: set[tuple[Stage, Stage]] = field(default_factory=set)
+    violations: list[str] = field(default_factory=list)
+    """Each with the shortest path that leads there."""
+    seconds: float = 0.0
+
+
+class Exploration:
+    """Breadth first from one launched rollout."""
+
+    def __init__(self, depth: int, most_states: int | None = None, **policy: Any) -> None:
+        self.found = Found(depth)
+        self.most_states = most_states
+        self.policy = policy
+        self.paths: list[tuple[int, str]] = []
+        """By state: the one it was first reached from, and how."""
+        self.known: dict[int, int] = {}
+        self.kinds: set[str] = set()
+        """Violations met already, by what they say."""
+        self.visited: Callable[[Node, int], None] = lambda world, state: None
+
+    def run(self) -> Found:
+        began, found = time.monotonic(), self.found
+        level: list[tuple[Node, int]] = []
+        self._reached(Node(**self.policy), -1, "launch", level)
+        for depth in range(found.depth + 1):
+            reached: list[tuple[Node, int]] = []
+            ready, before = deque(level), found.states - len(level)
+            while ready and not self._full:
+                world, state = ready.popleft()
+                if world.flight is not None:
+                    answered: list[tuple[Node, int]] = []
+                    self._do(world, state, f"{world.flight.name} answers", _answers, answered)
+                    ready.extend(answered)
+                if depth < found.depth:
+                    self._expand(world, state, reached)
+            found.by_depth.append(found.states - before - len(reached))
+            level = reached
+        found.seconds = time.monotonic() - began
+        return found
+
+    @property
+    def _full(self) -> bool:
+        return self.most_states is not None and self.found.states >= self.most_states
+
+    def path(self, state: int) -> list[str]:
+        """What happened, from the launch on."""
+        steps = []
+        while state >= 0:
+            state, step = self.paths[state]
+            steps.append(step)
+        return steps[::-1]
+
+    def _expand(self, world: Node, state: int, reached: list[tuple[Node, int]]) -> None:
+        for command, fields in commands(world):
+            self._command(world, state, command, fields, reached)
+        if not world.stage.ended:
+            for name, event in happenings(world):
+                self._do(world, state, name, event, reached)
+
+    def _command(
+        self, world: Node, state: int, command: Command, fields: dict[str, str], reached: list[tuple[Node, int]]
+    ) -> None:
+        before = world.r
+        request = CommandRequest(actor="tpm", reason="because", **fields)
+        said = answer(before.stage, command, effects_stand=before.effects_stand)
+        why = refusal(before, command, request)
+        if isinstance(said, Refused):
+            self.found.cells.add((before.stage, command, None))
+        if why is not None:
+            self.found.events += 1
+            if world.r is not before:
+                self._violated("a refused command changed the state", state, command.value)
+            return
+        if isinstance(said, Refused):
+            self._violated(f"{command} is refused by the table and was taken", state, command.value)
+            return
+        self.found.cells.add((before.stage, command, said))
+
+        def obeyed(after: Node) -> None:
+            after.say(command, run=False, **fields)
+            assert after.stage is said, f"{command} led to {after.stage}, not {said}"
+            after.run()
+
+        detail = "".join(f" {v}" for k, v in fields.items() if v and k != "plan_hash")
+        self._do(world, state, f"{command}{detail}", obeyed, reached)
+
+    def _do(
+        self,
+        world: Node,
+        state: int,
+        name: str,
+        event: Callable[[Node], object],
+        reached: list[tuple[Node, int]],
+    ) -> None:
+        self.found.events += 1
+        after = world.copy()
+        try:
+            event(after)
+        except pure_world.Refused:
+            return  # the quota system refused it
+        except AssertionError as wrong:
+            self._violated(_text(wrong), state, name)
+            return
+        self._reached(after, state, name, reached)
+
+    def _reached(self, world: Node, parent: int, name: str, reached: list[tuple[Node, int]]) -> None:
+        self.found.transitions |= world.passing_through
+        world.passing_through = set()
+        world.account()
+        at = hash(key(world))
+        state = self.known.get(at)
+        if state is None:
+            state = self.known[at] = len(self.paths)
+            self.paths.append((parent, name))
+            self.found.states += 1
+            try:
+                world.check(under_way=world.under_way)
+                leads_out(world)
+            except AssertionError as wrong:
+                self._violated(_text(wrong), parent, name)
+                return
+            reached.append((world, state))
+        self.visited(world, state)
+
+    def _violated(self, what: str, state: int, last: str) -> None:
+        if what not in self.kinds:
+            self.kinds.add(what)
+            self.found.violations.append(f"{what}\n    " + " -> ".join([*self.path(state), last]))
+
+
+def _answers(world: Node) -> None:
+    world.lands()
+    world.run()
+
+
+def _text(wrong: AssertionError) -> str:
+    """The first line of what is wrong, and where it was seen."""
+    at = wrong.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    where = "" if at is None else f"{at.tb_frame.f_code.co_name}:{at.tb_lineno}"
+    return f"{where}: {str(wrong).splitlines()[0] if str(wrong) else 'does not hold'}"
+
+
+def leads_out(world: Node) -> None:
+    """Out of `stuck` both ways lead: `retry` undoes what is left, `close` ends it as it stands."""
+    if world.stage is not Stage.STUCK:
+        return
+    again, closed = world.copy(), world.copy()
+    if not world.r.superseded:
+        again.say(Command.RETRY, run=False)
+        again.settle()
+        assert again.stage is not Stage.STUCK or again.r.superseded, "`retry` does not lead out of stuck"
+    closed.say(Command.CLOSE, run=False)
+    closed.settle()
+    assert closed.stage is Stage.CLOSED
+    assert isinstance(decide(closed.r, closed.now), Finish)
+    assert closed.limit is None or closed.superseded, "what is reserved stays so"
+
+
+def report(name: str, found: Found) -> str:
+    lines = [
+        f"{name}: depth {found.depth}, {found.events} events tried, {found.states} distinct states "
+        f"({' + '.join(map(str, found.by_depth))}) in {found.seconds:.0f} s",
+        f"  (stage, command) cells {len(found.cells)}/{len(cells())}, "
+        f"transitions {len(found.transitions)}/{len(TRANSITIONS)}, {len(found.violations)} violations",
+        *(f"  {violation}" for violation in found.violations),
+    ]
+    return "\n".join(lines)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.property.explore", description=__doc__.splitlines()[0])
+    parser.add_argument("--depth", type=int, default=3, help="outside events in one history (default 3)")
+    parser.add_argument("--most-states", type=int, help="stop a setting after so many states")
+    parser.add_argument("--setting", choices=sorted(SETTINGS), action="append", help="default: all of them")
+    args = parser.parse_args(argv)
+    together = Found(args.depth)
+    with remembering():
+        for name in args.setting or SETTINGS:
+            found = Exploration(args.depth, args.most_states, **SETTINGS[name]).run()
+            print(report(name, found), flush=True)
+            together.events += found.events
+            together.states += found.states
+            together.seconds += found.seconds
+            together.cells |= found.cells
+            together.transitions |= found.transitions
+            together.violations += found.violations
+    print(report("all", together).replace("()", f"in {len(args.setting or SETTINGS)} settings"))
+    for cell in sorted(cells() - together.cells, key=str):
+        print("  not reached:", *(str(part) for part in cell))
+    for one, other in sorted(TRANSITIONS - together.transitions):
+        print(f"  not reached: {one} -> {other}")
+    return 1 if together.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
