@@ -9,7 +9,7 @@ from pydantic import Field
 from models.audit import AuditKind
 from models.base import Model
 from models.capacity import Island
-from models.effects import Present
+from models.effects import EffectKind, Present
 from models.gates import believed
 from models.notices import NoticeKind
 from models.plans import envelope_of
@@ -326,12 +326,21 @@ def without_own_holds(r: Rollout) -> Rollout:
 
 def _retry(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     if r.stage is Stage.STUCK:
-        left = tuple(u.kind for u in r.stuck_on)
+        left = _left_to_undo(r)
         again = r.but(owed=left, stuck_on=())
         return again.reaching(Stage.ROLLING_BACK, now, "retry of what was left to undo", request.actor), (
             f"undoing again: {', '.join(left)}"
         )
     return next_attempt(r, now, request.actor, request.reason or "retry"), "the next attempt makes a new plan"
+
+
+def _left_to_undo(r: Rollout) -> tuple[EffectKind, ...]:
+    """What a stuck rollback still owes. Softening makes every quota soft: the baseline's modes come after it."""
+    left = tuple(u.kind for u in r.stuck_on)
+    if r.order is None or r.order.why is not Why.UNDO or EffectKind.HARDEN not in left or EffectKind.SET_SOFT in left:
+        return left
+    after = left.index(EffectKind.HARDEN) + 1
+    return (*left[:after], EffectKind.SET_SOFT, *left[after:])
 
 
 def next_attempt(r: Rollout, now: datetime, actor: str, why: str) -> Rollout:

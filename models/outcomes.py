@@ -439,7 +439,10 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
         receipt=receipt.model_dump(mode="json"),
     )
     ours = [c for c in receipt.conflicts if c.found_gpus is not None and r.attempted.get(c.team) == c.found_gpus]
-    r = _conflicted(r, change, [c for c in receipt.conflicts if c not in ours], now)
+    theirs = [c for c in receipt.conflicts if c not in ours]
+    r = _conflicted(r, change, theirs, now)
+    if kind is EffectKind.RESTORE and theirs:
+        r = _not_restored(r, theirs)
     if kind is EffectKind.RESTORE and ours:
         # The write that was never answered had landed. Its fence is dead now: once more, expecting its values.
         found = {c.team: c.found_gpus for c in ours if c.found_gpus is not None}
@@ -479,6 +482,15 @@ def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], 
         left = {t: v for t, v in target.items() if t in written or t not in gone}
         r = r.but(order=r.order.model_copy(update={"target": left}))
     return r.but(foreign=tuple(sorted(foreign)), written=written)
+
+
+def _not_restored(r: Rollout, theirs: Iterable[ValueConflict]) -> Rollout:
+    """An undo that has to restore once more leaves these alone again. A breach restores once."""
+    if r.order is None or r.order.why is not Why.UNDO:
+        return r
+    left = {c.team for c in theirs}
+    target = {team: gpus for team, gpus in r.order.target.items() if team not in left}
+    return r.but(order=r.order.model_copy(update={"target": target}))
 
 
 def _closed(r: Rollout) -> Rollout:

@@ -24,6 +24,7 @@ from temporalio.worker import Replayer
 
 from activities.adapters.ledger import Ledger
 from activities.adapters.notify import Notifier
+from activities.ports import QuotaPort
 from client.backstop import Backstop
 from client.connection import Target
 from client.payloads import data_converter
@@ -287,14 +288,21 @@ async def connected(address: str) -> Client:
 
 @asynccontextmanager
 async def world_of(
-    client: Client, ledger_url: str, home: Path, watch_seconds: float = WATCH_SECONDS
+    client: Client,
+    ledger_url: str,
+    home: Path,
+    wrapped: Callable[[QuotaPort], QuotaPort] = lambda real: real,
+    watch_seconds: float = WATCH_SECONDS,
 ) -> AsyncIterator[World]:
-    """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays."""
+    """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays.
+
+    `wrapped`: puts something between the worker and the ledger's quotas.
+    """
     sql = Sql(ledger_url)
     world = World(client, sql, home)
     notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None)
     with contextlib.closing(sql), Ledger(ledger_url) as ledger, ThreadPoolExecutor(16) as executor:
-        async with make_worker(client, ledger, notify, executor, TASK_QUEUE):
+        async with make_worker(client, ledger, notify, executor, TASK_QUEUE, wrapped(ledger.quotas)):
             await ensure_watch(client, TASK_QUEUE, watch_seconds)
             try:
                 yield world

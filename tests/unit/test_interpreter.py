@@ -742,7 +742,40 @@ def test_an_inverse_that_cannot_finish_makes_it_stuck_and_the_others_still_run()
             world.say(command)
     world.say(Command.RETRY)
     assert world.is_in(Stage.ABORTED)
-    assert world.effects[-4:] == [EffectKind.UNFOLLOW, EffectKind.RESTORE, EffectKind.RELEASE, EffectKind.SOFTEN]
+    assert world.effects[-4:] == [EffectKind.RESTORE, EffectKind.RELEASE, EffectKind.SOFTEN, EffectKind.RESTORE]
+    # To soften sets every quota soft, and the baseline was hard: what had been restored is restored again.
+    assert (world.values, world.limit, world.follows, world.modes) == (BASELINE, None, False, {Mode.HARD})
+
+
+def test_what_is_restored_again_after_a_late_soften_leaves_alone_what_others_changed() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.fail(EffectKind.SOFTEN, "Refusal")
+    world.meanwhile("restore", lambda: _silently(world, "b", 70))
+    world.say(Command.ROLLBACK)
+    assert (world.stage, world.values) == (Stage.STUCK, BASELINE | {"b": 70})
+    world.say(Command.RETRY)
+    assert (world.stage, world.values) == (Stage.ROLLED_BACK, BASELINE | {"b": 70})
+
+
+def test_a_stuck_breach_rollback_stays_soft_when_it_is_softened_at_last() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.fail(EffectKind.SOFTEN, "Refusal")
+    breached(world)
+    made = len(world.effects)
+    world.say(Command.RETRY)
+    assert (world.stage, world.modes) == (Stage.ROLLED_BACK, {Mode.SOFT})
+    assert world.effects[made:] == [EffectKind.SOFTEN]
+
+
+def test_a_write_that_was_never_answered_is_undone_beside_what_others_changed_since() -> None:
+    world = World(TREE, **QUICK)
+    world.fail(EffectKind.SET_SOFT, landed=True)
+    world.meanwhile("restore", lambda: _silently(world, "a", 120))
+    before = world.values
+    world.start()
+    world.until(Stage.ROLLED_BACK)
+    assert world.effects.count(EffectKind.RESTORE) == 2
+    assert world.values == before | {"a": 120}
 
 
 def test_a_stuck_breach_rollback_goes_on_owing_what_it_keeps() -> None:
