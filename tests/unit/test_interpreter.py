@@ -144,6 +144,22 @@ def test_an_objection_before_enforced_holds_until_somebody_with_authority_resolv
     assert world.is_in(Stage.BUFFERED)
 
 
+def test_a_resolve_lifts_the_objection_that_was_read_and_no_later_one() -> None:
+    world = World(**QUICK)
+    world.say(Command.OBJECT, actor="bob", team="b", reason="Friday")
+    world.say(Command.OBJECT, actor="bob", team="b", reason="Friday")  # the same, said again
+    world.say(Command.OBJECT, actor="bob", team="b", reason="and Monday")
+    world.say(Command.OBJECT, actor="eve", team="b", reason="Friday")
+    assert world.holds == {"objection-b", "objection-b-2", "objection-b-3"}
+    world.start()
+    world.say(Command.RESOLVE, hold="objection-b")
+    world.say(Command.RESOLVE, hold="objection-b-3")
+    assert [(h.id, h.reason) for h in world.r.holds] == [("objection-b-2", "and Monday")]
+    assert world.stage is Stage.PLANNED
+    world.say(Command.RESOLVE, hold="objection-b-2")
+    assert world.is_in(Stage.BUFFERED)
+
+
 def test_a_later_objection_is_recorded_and_holds_nothing() -> None:
     world = at(Stage.ENFORCED, World(**QUICK))
     assert "too late" in world.say(Command.OBJECT, actor="bob", team="b", reason="we need them")
