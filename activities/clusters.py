@@ -61,6 +61,9 @@ class ClusterActivities:
                 ),
                 launch.adopt,
             )
+            if opened.adopted_from:
+                # Only now are the lost rollout's writes dead: one may have landed since the first reading.
+                reading = self._quotas.read(launch.cluster)
             return Opening(
                 baseline=opened.baseline.with_islands(baseline.islands),
                 policy=policy,
