@@ -286,12 +286,19 @@ async def connected(address: str) -> Client:
 
 
 @asynccontextmanager
-async def world_of(client: Client, ledger_url: str, home: Path) -> AsyncIterator[World]:
-    """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays."""
+async def world_of(
+    client: Client, ledger_url: str, home: Path, touch: Callable[[Ledger, Notifier], None] | None = None
+) -> AsyncIterator[World]:
+    """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays.
+
+    `touch`: lays hands on the worker's ports before it starts.
+    """
     sql = Sql(ledger_url)
     world = World(client, sql, home)
     notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None)
     with contextlib.closing(sql), Ledger(ledger_url) as ledger, ThreadPoolExecutor(16) as executor:
+        if touch is not None:
+            touch(ledger, notify)
         async with make_worker(client, ledger, notify, executor, TASK_QUEUE):
             await ensure_watch(client, TASK_QUEUE, WATCH_SECONDS)
             try:
