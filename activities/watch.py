@@ -21,7 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.clusters import islands_for
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from models.backing import back
-from models.effects import HealthSample, QuotaReading
+from models.effects import HealthSample, QuotaReading, truthful
 from models.errors import BackstopError
 from models.fleet import Window
 from models.guard import active
@@ -119,6 +119,8 @@ def fingerprint(
     if sample is None:
         return "no health"
     parts = [f"generation {reading.generation}", "stale" if now - sample.at >= _STALE else "fresh"]
+    if sample.ahead_to is not None or truthful(sample, now) is None:
+        parts.append("dated ahead")
     parts += [f"{w.kind} {w.reason}" for w in active(windows, now)]
     if guarded:
         parts.append(_shortage(reading, sample))

@@ -90,7 +90,7 @@ def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
         if request.hold == "unknown_health" and r.sight.suspect is not None:
             return None
         if request.hold == "unknown_health":
-            return "no sample awaits confirmation: the health source is silent, and its samples lift the hold"
+            return "no sample awaits confirmation: samples of today, from a clock that is right, lift the hold"
         standing = ", ".join(h.id for h in r.holds if h.kind is not HoldKind.PAUSED) or "none that a person can lift"
         return f"no such hold: {request.hold or '(none given)'}; standing: {standing}"
     if hold.kind is HoldKind.PAUSED:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,10 @@ from temporalio.client import Client
 
 from activities.adapters.ledger import Ledger
 from activities.adapters.notify import Notifier
+from models.capacity import Island
 from models.commands import CommandRequest
-from models.effects import Change, EffectKind
-from models.errors import BackstopError, Conflict, Refusal
+from models.effects import Change, EffectKind, HealthSample
+from models.errors import BackstopError, BadInput, Conflict, Refusal
 from models.messages import HEALTH_SIGNAL, CommandAnswer, HealthChanged
 from models.notices import Notice, NoticeKind
 from models.stages import Command, Stage
@@ -368,10 +368,8 @@ async def test_what_is_resolved_is_the_objection_that_was_read(world: World) -> 
                 await world.say(name, Command.RESOLVE, hold="objection-b")
         return [(h.actor, h.reason) for h in (await world.status(name)).holds]
 
-    assert await asyncio.gather(scene("resolve", "object"), scene("object", "resolve")) == [
-        [("bob", "and Monday")],
-        [("bob", "and Monday")],
-    ]
+    for standing in await asyncio.gather(scene("resolve", "object"), scene("object", "resolve")):
+        assert standing == [("bob", "and Monday")]
 
 
 # --- health moves at the moment of a decision -----------------------------------------------------
@@ -705,6 +703,88 @@ async def test_a_new_run_waits_for_the_mail(sqlite_ledger_url: str, tmp_path: Pa
         await eventually(lambda: "rolled_back" in told(world, name), "the last notice")
         assert told(world, name) == ["planned", "buffered", "enforced", "monitored", "rolled_back"]
         assert receipts(world, name) == [*CUT, "harden", "follow", "unfollow", "soften", *UNCUT]
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+EXPORT = "INSERT INTO health_samples (cluster, island, at, total_gpus, healthy_gpus) VALUES (?, 'main', ?, 361, ?)"
+
+
+def exported(world: World, name: str, at: datetime, healthy: int) -> None:
+    """A sample that an exporter wrote by plain SQL."""
+    world.sql.run(EXPORT, name, f"{at:%Y-%m-%dT%H:%M:%S.%fZ}", healthy)
+
+
+@asynccontextmanager
+async def exporting(world: World, name: str) -> AsyncIterator[None]:
+    """All is healthy, and a source with a right clock says so again and again."""
+
+    async def export() -> None:
+        while True:
+            exported(world, name, datetime.now(UTC), 361)
+            await ask_to_look(world, name)
+            await asyncio.sleep(0.2)
+
+    task = asyncio.create_task(export())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def dated(name: str, at: datetime, healthy: int) -> HealthSample:
+    island = Island(name="main", total_gpus=361, healthy_gpus=healthy)
+    return HealthSample(cluster=name, at=at, islands=(island,))
+
+
+async def test_a_source_with_a_wrong_clock_decides_nothing_and_shadows_nothing(world: World) -> None:
+    hours = timedelta(hours=1)
+
+    async def ahead() -> None:
+        name = await at(world, Stage.BUFFERED, "ahead")
+        with pytest.raises(BadInput, match=f"a health sample of cluster '{name}' is dated .* ahead of now"):
+            await world.person("exporter").add_health([dated(name, datetime.now(UTC) + 3 * hours, 100)])
+        assert not (await world.status(name)).holds
+
+        exported(world, name, datetime.now(UTC) + 3 * hours, 100)
+        status = await world.until(name, lambda s: bool(s.holds))
+        assert [h.id for h in status.holds] == ["unknown_health"]
+        assert "dated ahead of now" in status.needs
+        assert status.healthy_gpus == 361
+        await world.say(name, Command.PROMOTE)
+        await ask_to_look(world, name)
+        await world.until(name, lambda s: {"holds", "backed"} == {c.name for c in s.waiting_for})
+        assert receipts(world, name) == CUT
+
+        # The clock is set right, and hardware fails: what is said now is not older than what was said of tomorrow.
+        exported(world, name, datetime.now(UTC), 300)
+        await world.until(name, Stage.ROLLED_BACK)
+        assert world.sql.gpus(name) == BACKED
+        assert [h.id for h in (await world.status(name)).holds] == ["unknown_health"]
+        world.sql.run("DELETE FROM health_samples WHERE cluster = ? AND healthy_gpus = 100", name)
+        await world.until(name, lambda s: not s.holds)
+
+    async def behind() -> None:
+        name = await at(world, Stage.PLANNED, "behind", stale_after="2s", soak_buffered=LONG)
+        async with exporting(world, name):
+            await world.approve(name)
+            await world.until(name, Stage.BUFFERED)
+        exported(world, name, datetime.now(UTC) - 2 * hours, 100)
+        async with asyncio.timeout(PATIENCE):
+            while not (await world.status(name)).holds:
+                await ask_to_look(world, name)
+                await asyncio.sleep(0.1)
+        await world.say(name, Command.PROMOTE)
+        await world.person("exporter").add_health([dated(name, datetime.now(UTC) - hours, 100)])
+        await ask_to_look(world, name)
+        status = await world.until(name, lambda s: {"holds", "backed"} == {c.name for c in s.waiting_for})
+        assert status.healthy_gpus == 361  # an old truth says nothing of now
+        assert not status.at_risk
+        assert receipts(world, name) == CUT
+        async with exporting(world, name):
+            await world.until(name, Stage.ENFORCED)
+
+    await asyncio.gather(ahead(), behind())
 
 
 # --- messages -------------------------------------------------------------------------------------
