@@ -25,7 +25,7 @@ from activities.adapters.notify import Notifier
 from models.capacity import Island
 from models.commands import CommandRequest
 from models.effects import Change, EffectKind, HealthSample
-from models.errors import BackstopError, BadInput, Conflict, Refusal
+from models.errors import BackstopError, BadInput, Conflict, Drift, Refusal
 from models.messages import HEALTH_SIGNAL, CommandAnswer, HealthChanged
 from models.notices import Notice, NoticeKind
 from models.stages import Command, Stage
@@ -411,46 +411,50 @@ async def test_hardware_that_fails_as_a_gate_opens_hardens_nothing(world: World,
     assert world.sql.gpus(name) == BACKED
 
 
-@pytest.mark.parametrize("kind", [EffectKind.SET_SOFT, EffectKind.HARDEN, EffectKind.FOLLOW])
-async def test_hardware_that_fails_under_an_effect_is_rolled_back(world: World, hooks: Hooks, kind: EffectKind) -> None:
-    name = await at(world, Stage.PLANNED, "effect-breach", soak_buffered="0s", soak_enforced="0s")
-    with hooks.effect(name, kind) as effect:
-        await world.approve(name)
-        await effect.here()
-        await signalled(world, name, 300)
-        effect.go()
-    await world.until(name, Stage.ROLLED_BACK)
-    made = [*CUT, "harden", "follow"]
-    made = made[: made.index(kind.value) + 1]
-    undone = {"harden": ["soften"], "follow": ["unfollow", "soften"]}.get(kind.value, [])
-    assert receipts(world, name) == [*made, *undone, *UNCUT]
-    assert world.sql.gpus(name) == BACKED
-    assert world.sql.mode(name) == "soft"
+async def test_hardware_that_fails_under_an_effect_is_rolled_back(world: World, hooks: Hooks) -> None:
+    async def scene(kind: EffectKind, *undone: str) -> None:
+        name = await at(world, Stage.PLANNED, "effect-breach")
+        with hooks.effect(name, kind) as effect:
+            await world.approve(name)
+            await effect.here()
+            await signalled(world, name, 300)
+            effect.go()
+        await world.until(name, Stage.ROLLED_BACK)
+        made = [*CUT, "harden", "follow"]
+        assert receipts(world, name) == [*made[: made.index(kind) + 1], *undone, *UNCUT]
+        assert world.sql.gpus(name) == BACKED
+        assert world.sql.mode(name) == "soft"
+
+    await asyncio.gather(
+        scene(EffectKind.SET_SOFT),
+        scene(EffectKind.HARDEN, "soften"),
+        scene(EffectKind.FOLLOW, "unfollow", "soften"),
+    )
 
 
 # --- others write ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [EffectKind.RESERVE, EffectKind.SET_SOFT])
-async def test_a_quota_changed_before_the_first_write_is_planned_anew(
-    world: World, hooks: Hooks, kind: EffectKind
-) -> None:
-    name = await at(world, Stage.PLANNED, "before", soak_buffered=LONG)
-    with hooks.effect(name, kind) as effect:
-        await world.approve(name)
-        await effect.here()
-        world.sql.set("b", 150, name)
-        effect.go()
-        await effect.over()
-    assert type(effect.failed_with).__name__ == "Drift"
-    await world.until(name, Stage.BUFFERED)  # inside what was approved: b gives 44, not 55
-    assert world.sql.gpus(name) == PROMISED
-    assert receipts(world, name) == [*(["reserve"] if kind is EffectKind.SET_SOFT else []), *CUT]
-    last = world.sql.one("SELECT max(counter) FROM receipts WHERE rollout = ?", f"{name}/1")
-    assert world.sql.receipt(f"{name}/1", last)["before"] == {"a": 200, "b": 150}
-    await world.say(name, Command.ROLLBACK)
-    await world.until(name, Stage.ROLLED_BACK)
-    assert world.sql.gpus(name) == {"a": 200, "b": 150}
+async def test_a_quota_changed_before_the_first_write_is_planned_anew(world: World, hooks: Hooks) -> None:
+    async def scene(kind: EffectKind, *landed: str) -> None:
+        name = await at(world, Stage.PLANNED, "before", soak_buffered=LONG)
+        with hooks.effect(name, kind) as effect:
+            await world.approve(name)
+            await effect.here()
+            world.sql.set("b", 150, name)
+            effect.go()
+            await effect.over()
+        assert isinstance(effect.failed_with, Drift)
+        await world.until(name, Stage.BUFFERED)  # inside what was approved: b gives 44, not 55
+        assert world.sql.gpus(name) == PROMISED
+        assert receipts(world, name) == [*landed, *CUT]
+        last = world.sql.one("SELECT max(counter) FROM receipts WHERE rollout = ?", f"{name}/1")
+        assert world.sql.receipt(f"{name}/1", last)["before"] == {"a": 200, "b": 150}
+        await world.say(name, Command.ROLLBACK)
+        await world.until(name, Stage.ROLLED_BACK)
+        assert world.sql.gpus(name) == {"a": 200, "b": 150}
+
+    await asyncio.gather(scene(EffectKind.RESERVE), scene(EffectKind.SET_SOFT, "reserve"))
 
 
 async def test_a_quota_changed_as_limits_are_made_hard_is_drift(world: World, hooks: Hooks) -> None:
@@ -464,7 +468,7 @@ async def test_a_quota_changed_as_limits_are_made_hard_is_drift(world: World, ho
                 world.sql.set("b", 106, name)
             effect.go()
             await effect.over()
-        assert type(effect.failed_with).__name__ == "Drift"
+        assert isinstance(effect.failed_with, Drift)
         if not back:
             status = await world.until(name, lambda s: bool(s.holds))
             assert [(h.id, h.reason) for h in status.holds] == [("drift", "changed by others: b 106 -> 90")]
@@ -487,7 +491,7 @@ async def test_a_second_change_during_the_restoring_of_the_first_is_restored_too
         world.sql.set("b", 95, name)
         effect.go()
         await effect.over()
-    assert type(effect.failed_with).__name__ == "Drift"
+    assert isinstance(effect.failed_with, Drift)
     await eventually(lambda: world.sql.gpus(name) == PROMISED, "our values again")
     await world.archived(name)
     last = world.sql.one("SELECT max(counter) FROM receipts WHERE rollout = ?", f"{name}/1")
