@@ -26,7 +26,7 @@ from models.capacity import Island
 from models.commands import CommandRequest
 from models.effects import Change, EffectKind, HealthSample
 from models.errors import BackstopError, BadInput, Conflict, Drift, Refusal
-from models.messages import HEALTH_SIGNAL, CommandAnswer, HealthChanged
+from models.messages import HEALTH_SIGNAL, CommandAnswer, HealthChanged, RolloutStatus
 from models.notices import Notice, NoticeKind
 from models.stages import Command, Stage
 from tests.e2e.world import PATIENCE, World, cluster, connected, eventually, fresh, team, world_of
@@ -685,6 +685,11 @@ async def test_slow_mail_delays_no_rollback_and_keeps_its_order(world: World, ho
     await asyncio.gather(scene(NoticeKind.BUFFERED, False), scene(NoticeKind.ENFORCED, True))
 
 
+def after(status: RolloutStatus) -> Callable[[RolloutStatus], bool]:
+    """A signal has been taken and looked into since, or another run has begun."""
+    return lambda s: s.runs > status.runs or s.history_events >= status.history_events + 7
+
+
 async def test_a_new_run_waits_for_the_mail(sqlite_ledger_url: str, tmp_path: Path, hooks: Hooks) -> None:
     limit = "limit.historyCount.suggestContinueAsNew=120"
     async with (
@@ -699,6 +704,9 @@ async def test_a_new_run_waits_for_the_mail(sqlite_ledger_url: str, tmp_path: Pa
             while status.history_events < 160:
                 await world.say(name, Command.ACK, team="b")
                 status = await world.status(name)
+            for _ in range(2):  # nothing but the mail is under way in the end, and the loop comes round
+                await ask_to_look(world, name)
+                status = await world.until(name, after(status))
             assert status.runs == 1
             mail.go()
         await world.until(name, lambda s: s.runs == 2)
