@@ -12,7 +12,7 @@ from activities.failures import translated
 from activities.ports import CalendarPort, HealthPort, OpenRollout, QuotaPort, RegistryPort, UsagePort
 from models.backing import Backing, back
 from models.capacity import Island
-from models.effects import HealthSample, Observation, QuotaReading, Standing
+from models.effects import HealthSample, Observation, QuotaReading, Standing, truthful
 from models.errors import BlastRadius, Refusal
 from models.fleet import Window, merged_policy
 from models.flex import flex_pool, in_quota_use
@@ -47,7 +47,7 @@ class ClusterActivities:
             facts = self._registry.facts(launch.cluster)
             policy = merged_policy(facts.policy, launch.policy)
             reading = self._quotas.read(launch.cluster)
-            sample = self._sample(launch.cluster)
+            sample = self._sample(launch.cluster, request.at)
             baseline = self._snapshot(reading, sample, policy, facts.completed_rollouts, request.at)
             opened = self._registry.open_rollout(
                 OpenRollout(
@@ -61,6 +61,9 @@ class ClusterActivities:
                 ),
                 launch.adopt,
             )
+            if opened.adopted_from:
+                # Only now are the lost rollout's writes dead: one may have landed since the first reading.
+                reading = self._quotas.read(launch.cluster)
             return Opening(
                 baseline=opened.baseline.with_islands(baseline.islands),
                 policy=policy,
@@ -75,7 +78,7 @@ class ClusterActivities:
         """A plan from the baseline (today's values, where none stands yet) and today's health."""
         with translated():
             reading = self._quotas.read(request.cluster)
-            sample = self._sample(request.cluster)
+            sample = self._sample(request.cluster, request.at)
             frozen = request.frozen
             if request.baseline is not None:
                 # Without a sample the last known islands stand; the gate opens only on fresh health anyway.
@@ -99,7 +102,7 @@ class ClusterActivities:
         """One fresh look: values, generation, health, windows, and the backing of the tested values."""
         with translated():
             reading = self._quotas.read(request.cluster)
-            sample = self._sample(request.cluster)
+            sample = self._health.read([request.cluster]).get(request.cluster)
             windows = self._calendar.windows([request.cluster]).get(request.cluster, ())
             seen = observed(reading, sample, windows, request)
             meters.cluster_gauges(seen)
@@ -122,13 +125,13 @@ class ClusterActivities:
         """The cluster as a launch would plan from it now. Errors: Refusal for an unknown cluster."""
         facts = self._registry.facts(cluster)
         reading = self._quotas.read(cluster)
-        sample = self._sample(cluster)
+        sample = self._sample(cluster, now)
         return self._snapshot(reading, sample, facts.policy, facts.completed_rollouts, now), facts.policy
 
     # --- reading ----------------------------------------------------------------------------
 
-    def _sample(self, cluster: str) -> HealthSample | None:
-        return self._health.read([cluster]).get(cluster)
+    def _sample(self, cluster: str, now: datetime) -> HealthSample | None:
+        return truthful(self._health.read([cluster]).get(cluster), now)
 
     def _snapshot(
         self, reading: QuotaReading, sample: HealthSample | None, policy: Policy, completed: int, now: datetime
@@ -146,7 +149,7 @@ class ClusterActivities:
             for q in reading.quotas
         )
         if sample is None:
-            raise Refusal(f"cluster {reading.cluster} has no health sample: import its health first")
+            raise Refusal(f"cluster {reading.cluster} has no health sample up to now: import its health first")
         return Snapshot(
             cluster=reading.cluster,
             gpus_per_node=facts.gpus_per_node,
@@ -196,9 +199,18 @@ def observed(
     windows = tuple(w for w in windows if w.ends > request.at)
     values: Mapping[str, int] = reading.values if request.values is None else request.values
     quotas = tuple(p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in reading.quotas)
+    ahead_to = None if sample is None else sample.ahead_to
+    if sample is not None and truthful(sample, request.at) is None:
+        ahead_to, sample = sample.at, None
     if sample is None or not sample.islands:
         return Observation(
-            cluster=request.cluster, at=request.at, reading=reading, health=None, windows=windows, tested=dict(values)
+            cluster=request.cluster,
+            at=request.at,
+            reading=reading,
+            health=None,
+            ahead_to=ahead_to,
+            windows=windows,
+            tested=dict(values),
         )
     snapshot = Snapshot(
         cluster=request.cluster,
@@ -217,6 +229,7 @@ def observed(
         at=request.at,
         reading=reading,
         health=sample,
+        ahead_to=ahead_to,
         windows=windows,
         tested={q.team: q.gpus for q in quotas},
         backing=now.of,

@@ -23,7 +23,7 @@ from activities.clusters import islands_for
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from models.backing import back
 from models.capacity import Island
-from models.effects import HealthSample, QuotaReading
+from models.effects import HealthSample, QuotaReading, truthful
 from models.errors import BackstopError
 from models.fleet import Window
 from models.guard import active
@@ -136,6 +136,7 @@ class Facts:
     sample: HealthSample | None = field(compare=False)
     islands: tuple[Island, ...] | None
     stale: bool
+    ahead: bool
     windows: tuple[Window, ...]
 
 
@@ -148,6 +149,7 @@ def facts_of(
         sample=sample,
         islands=None if sample is None else sample.islands,
         stale=sample is not None and now - sample.at >= _STALE,
+        ahead=sample is not None and (sample.ahead_to is not None or truthful(sample, now) is None),
         windows=active(windows, now),
     )
 
@@ -158,6 +160,7 @@ def fingerprint(reading: QuotaReading, facts: Facts) -> str:
     if sample is None:
         return "no health"
     parts = [f"generation {reading.generation}", "stale" if facts.stale else "fresh"]
+    parts += ["dated ahead"] * facts.ahead
     parts += [f"{w.kind} {w.reason}" for w in facts.windows]
     if facts.guarded:
         parts.append(_shortage(reading, sample))

@@ -134,10 +134,11 @@ class Backstop:
 
     async def _already_open(self, request: LaunchRequest) -> BackstopError:
         try:
-            stage: str = (await self.status(request.cluster)).stage
+            found = await self.status(request.cluster)
+            who = f"{found.stage}, {found.rollout} of {found.owner}"
         except BackstopError:
-            stage = "open"
-        why = f"a rollout of {request.cluster} is open already ({stage}): see `backstop status {request.cluster}`"
+            who = "it is just being opened"
+        why = f"a rollout of {request.cluster} is open already ({who}): see `backstop status {request.cluster}`"
         await self._archive_refusal(request.cluster, "launch", request.reason, why)
         return Refusal(why)
 

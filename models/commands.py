@@ -90,7 +90,7 @@ def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
         if request.hold == "unknown_health" and r.sight.suspect is not None:
             return None
         if request.hold == "unknown_health":
-            return "no sample awaits confirmation: the health source is silent, and its samples lift the hold"
+            return "no sample awaits confirmation: samples of today, from a clock that is right, lift the hold"
         standing = ", ".join(h.id for h in r.holds if h.kind is not HoldKind.PAUSED) or "none that a person can lift"
         return f"no such hold: {request.hold or '(none given)'}; standing: {standing}"
     if hold.kind is HoldKind.PAUSED:
@@ -152,7 +152,7 @@ def _approve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollou
 def _object(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     late = r.stage in (Stage.ENFORCED, Stage.MONITORED)  # rolled back, it is early for the next attempt
     hold = Hold(
-        id=f"objection-{request.team}",
+        id=_objection_id(r, request),
         kind=HoldKind.OBJECTION,
         reason=request.reason,
         actor=request.actor,
@@ -162,6 +162,21 @@ def _object(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout
     )
     said = "recorded: too late to hold the rollout, a person must answer it" if late else "holds the rollout"
     return _held(r, hold, now), f"the objection of {request.team} is {said}" if late else f"the objection {said}"
+
+
+def _objection_id(r: Rollout, request: CommandRequest) -> str:
+    """Its own id for each objection: a resolve on its way means the one that was read, not what came after.
+
+    The same words of the same person are the same objection, said again.
+    """
+    first = f"objection-{request.team}"
+    standing = {h.id: h for h in r.holds}
+    for number in range(1, len(standing) + 2):
+        name = first if number == 1 else f"{first}-{number}"
+        found = standing.get(name)
+        if found is None or (found.team, found.actor, found.reason) == (request.team, request.actor, request.reason):
+            return name
+    raise AssertionError("one of the names is free")
 
 
 def _held(r: Rollout, hold: Hold, now: datetime) -> Rollout:

@@ -6,6 +6,7 @@ never ran. See DESIGN.md, "The state machine" and "Ports".
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from pydantic import Field
@@ -178,6 +179,8 @@ class HealthSample(Model):
     cluster: Name
     at: Time
     islands: tuple[Island, ...]
+    ahead_to: Time | None = None
+    """The latest date of samples that were left out because they are dated ahead; None: there is none."""
 
     @property
     def healthy_gpus(self) -> int:
@@ -186,6 +189,15 @@ class HealthSample(Model):
     @property
     def total_gpus(self) -> int:
         return sum(i.total_gpus for i in self.islands)
+
+
+CLOCK_SKEW = timedelta(minutes=1)
+"""How far ahead of now a sample may be dated: clocks that somebody keeps differ by less (ADR 0010)."""
+
+
+def truthful(sample: HealthSample | None, now: datetime) -> HealthSample | None:
+    """The sample, where its date can be: one that is dated ahead says nothing about any time."""
+    return None if sample is None or sample.at > now + CLOCK_SKEW else sample
 
 
 class TeamUsage(Model):
@@ -219,6 +231,8 @@ class Observation(Model):
     reading: QuotaReading
     health: HealthSample | None
     """None: no sample at all; counts as unknown."""
+    ahead_to: Time | None = None
+    """The source's clock is ahead, or was: samples dated up to this are left out, and no gate opens."""
     windows: tuple[Window, ...] = ()
     tested: dict[str, int] = Field(default_factory=dict)
     """The values whose backing was looked at: the present ones, or a plan's."""

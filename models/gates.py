@@ -46,7 +46,17 @@ def holds_now(r: Rollout, now: datetime) -> tuple[Hold, ...]:
             )
         )
     unknown = unknown_since(r)
-    if r.looked_at is not None and r.looked_at - unknown >= r.policy.stale_after:
+    if r.seen is not None and r.seen.ahead_to is not None:
+        standing.append(
+            Hold(
+                id="unknown_health",
+                kind=HoldKind.UNKNOWN_HEALTH,
+                reason=f"health samples dated ahead of now, up to {_at(r.seen.ahead_to)}, are left out",
+                actor="health",
+                at=r.seen.at,
+            )
+        )
+    elif r.looked_at is not None and r.looked_at - unknown >= r.policy.stale_after:
         standing.append(
             Hold(
                 id="unknown_health",
@@ -71,6 +81,8 @@ def health_fresh(r: Rollout) -> bool:
     """
     if r.sight.unknown or r.sight.known is None or r.looked_at is None:
         return False
+    if r.seen is not None and r.seen.ahead_to is not None:
+        return False  # what seems fresh may be a sample that was dated ahead when it was written
     return r.looked_at - r.sight.known.at < r.policy.stale_after
 
 

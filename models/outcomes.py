@@ -180,6 +180,7 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
     `fence`: the counter when the look began. A look that an effect overtook says nothing about drift.
     """
     before_risk, before_unknown = r.clocks.at_risk, r.sight.unknown
+    before_ahead = r.seen is not None and r.seen.ahead_to is not None
     sight = (
         r.sight
         if seen.health is None
@@ -200,6 +201,9 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
         r = r.but(clocks=r.clocks.seeing(seen.counted, now, r.policy.clear_after, backed=backed))
     if sight.unknown and not before_unknown:
         r = r.noting(AuditKind.GUARD, "health is UNKNOWN: the drop is implausible and awaits confirmation", now)
+    if (seen.ahead_to is not None) is not before_ahead:
+        text = "health samples are dated ahead of now and left out: is the clock of the source right?"
+        r = r.noting(AuditKind.GUARD, "no longer so: " * before_ahead + text, now, ahead_to=str(seen.ahead_to or ""))
     risk = r.clocks.at_risk
     if risk != before_risk:
         text = "; ".join(f"{t} lacks {gpus} GPUs" for t, gpus in risk.items())

@@ -81,7 +81,7 @@ class LedgerFleet(LedgerHealth):
             rows = session.exec(
                 select(ClusterRow).where(ClusterRow.name > after).order_by(col(ClusterRow.name)).limit(limit)
             ).all()
-            page = _Page(session, rows)
+            page = _Page(session, rows, self._database.now())
             return tuple((page.spec(row), page.rollouts.get(row.open_rollout or "")) for row in rows)
 
     def teams(self) -> tuple[Team, ...]:
@@ -95,10 +95,10 @@ class LedgerFleet(LedgerHealth):
 class _Page:
     """All that the shown clusters need, in one query for each table."""
 
-    def __init__(self, session: Session, rows: Sequence[ClusterRow]) -> None:
+    def __init__(self, session: Session, rows: Sequence[ClusterRow], now: datetime) -> None:
         names = [row.name for row in rows]
-        self.health = latest_health(session, names)
-        self.usage = latest_usage(session, names)
+        self.health = latest_health(session, names, now)
+        self.usage = latest_usage(session, names, now)
         self.windows: dict[str, tuple[Window, ...]] = windows_of(session, names)
         self.islands: dict[str, list[IslandRow]] = {name: [] for name in names}
         self.quotas: dict[str, list[QuotaRow]] = {name: [] for name in names}

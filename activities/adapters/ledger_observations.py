@@ -18,7 +18,7 @@ from activities.adapters.ledger_bulk import store
 from activities.adapters.ledger_db import Database
 from models.base import duration_text
 from models.capacity import Island
-from models.effects import HealthSample, TeamUsage, UsageReading
+from models.effects import CLOCK_SKEW, HealthSample, TeamUsage, UsageReading
 from models.errors import BadInput
 from models.fleet import Window, WindowKind
 from models.tables import HealthRow, IslandRow, QuotaRow, UsageRow, WindowRow
@@ -35,13 +35,15 @@ class LedgerHealth:
 
     def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
         with self._database.reading() as session:
-            return latest_health(session, clusters)
+            return latest_health(session, clusters, self._database.now())
 
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
         """The samples are stored, marked with their source; answers how many rows.
 
-        Errors: BadInput for a cluster or an island that the ledger does not have; nothing is stored then.
+        Errors: BadInput for a sample that is dated ahead, and for a cluster or an island that the ledger
+        does not have; nothing is stored then.
         """
+        _refuse_dated_ahead(samples, self._database.now())
         rows = {
             (sample.cluster, island.name, sample.at): health_row(sample.cluster, island, sample.at, actor)
             for sample in samples
@@ -62,8 +64,8 @@ class LedgerUsage:
     def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:
         """S and L per leaf quota of today; p95 and instant are told apart team by team in `source`."""
         with self._database.reading() as session:
-            instant = latest_usage(session, [cluster]).get(cluster, {})
-            usual = {t: u for t, u in _usual(session, cluster, now - window).items() if t in instant}
+            instant = latest_usage(session, [cluster], now).get(cluster, {})
+            usual = {t: u for t, u in _usual(session, cluster, now - window, now).items() if t in instant}
         return UsageReading(
             cluster=cluster,
             source=_source(len(usual), len(instant), window),
@@ -82,18 +84,21 @@ class LedgerCalendar:
             return windows_of(session, clusters)
 
 
-def latest_health(session: Session, clusters: Sequence[str]) -> dict[str, HealthSample]:
-    """By cluster: its islands' latest samples, as old as the oldest of them."""
+def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, HealthSample]:
+    """By cluster: its islands' latest samples, as old as the oldest of them.
+
+    Those dated ahead of now are left out, so that they shadow none; `ahead_to` tells of them.
+    """
     newest = aliased(HealthRow)
-    latest_at = (
+    of_island = (
         sa.select(sa.func.max(newest.at))
         .where(col(newest.cluster) == IslandRow.cluster, col(newest.island) == IslandRow.name)
         .correlate(IslandRow)
-        .scalar_subquery()
     )
+    latest_at = of_island.where(col(newest.at) <= now + CLOCK_SKEW).scalar_subquery()
     # By way of the islands: one step into the samples' index for each, however long the history.
     rows = session.exec(
-        select(HealthRow)
+        select(HealthRow, of_island.scalar_subquery())
         .select_from(IslandRow)
         .join(
             HealthRow,
@@ -107,15 +112,20 @@ def latest_health(session: Session, clusters: Sequence[str]) -> dict[str, Health
         # By the islands' own columns: it keeps SQLite from walking through all samples first.
         .order_by(col(IslandRow.cluster), col(IslandRow.name))
     ).all()
-    return {cluster: _sample(cluster, list(islands)) for cluster, islands in groupby(rows, lambda row: row.cluster)}
+    by_cluster = groupby(rows, lambda row: row[0].cluster)
+    return {cluster: _sample(cluster, list(islands)) for cluster, islands in by_cluster}
 
 
-def latest_usage(session: Session, clusters: Sequence[str]) -> dict[str, dict[str, TeamUsage]]:
-    """By cluster and team: the latest sample of each leaf quota that has any."""
+def latest_usage(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
+    """By cluster and team: the latest sample of each leaf quota that has any, but for those dated ahead."""
     newest, child = aliased(UsageRow), aliased(QuotaRow)
     latest_at = (
         sa.select(sa.func.max(newest.at))
-        .where(col(newest.cluster) == QuotaRow.cluster, col(newest.team) == QuotaRow.team)
+        .where(
+            col(newest.cluster) == QuotaRow.cluster,
+            col(newest.team) == QuotaRow.team,
+            col(newest.at) <= now + CLOCK_SKEW,
+        )
         .correlate(QuotaRow)
         .scalar_subquery()
     )
@@ -168,10 +178,12 @@ def health_row(cluster: str, island: Island, at: datetime, source: str) -> dict[
     }
 
 
-def _sample(cluster: str, rows: Sequence[HealthRow]) -> HealthSample:
+def _sample(cluster: str, found: Sequence[tuple[HealthRow, datetime]]) -> HealthSample:
+    rows = [row for row, _ in found]
     return HealthSample(
         cluster=cluster,
         at=min(row.at for row in rows),
+        ahead_to=max((newest for row, newest in found if newest > row.at), default=None),
         islands=tuple(
             Island(
                 name=row.island,
@@ -182,6 +194,15 @@ def _sample(cluster: str, rows: Sequence[HealthRow]) -> HealthSample:
             for row in rows
         ),
     )
+
+
+def _refuse_dated_ahead(samples: Sequence[HealthSample], now: datetime) -> None:
+    for sample in samples:
+        if sample.at > now + CLOCK_SKEW:
+            raise BadInput(
+                f"a health sample of cluster {sample.cluster!r} is dated {sample.at:%Y-%m-%d %H:%M:%SZ}, "
+                f"ahead of now ({now:%Y-%m-%d %H:%M:%SZ}): set the clock of its source right"
+            )
 
 
 def _refuse_unknown_islands(session: Session, wanted: set[tuple[str, str]]) -> None:
@@ -195,8 +216,8 @@ def _refuse_unknown_islands(session: Session, wanted: set[tuple[str, str]]) -> N
         raise BadInput(f"a health sample of cluster {cluster!r} names {what} that the ledger does not have")
 
 
-def _usual(session: Session, cluster: str, since: datetime) -> dict[str, TeamUsage]:
-    """The 95th percentile (nearest-rank) of each team with enough samples since then."""
+def _usual(session: Session, cluster: str, since: datetime, now: datetime) -> dict[str, TeamUsage]:
+    """The 95th percentile (nearest-rank) of each team with enough samples since then, up to now."""
     team = col(UsageRow.team)
     scheduled, idle = col(UsageRow.scheduled_gpus), col(UsageRow.idle_gpus)
     ranked = (
@@ -208,7 +229,7 @@ def _usual(session: Session, cluster: str, since: datetime) -> dict[str, TeamUsa
             sa.func.row_number().over(partition_by=team, order_by=idle).label("by_idle"),
             sa.func.count().over(partition_by=team).label("samples"),
         )
-        .where(col(UsageRow.cluster) == cluster, col(UsageRow.at) >= since)
+        .where(col(UsageRow.cluster) == cluster, col(UsageRow.at) >= since, col(UsageRow.at) <= now + CLOCK_SKEW)
         .subquery()
     )
     rank = (95 * ranked.c.samples + 99) // 100  # rounds up, in whole numbers

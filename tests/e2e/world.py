@@ -293,15 +293,19 @@ async def world_of(
     home: Path,
     wrapped: Callable[[QuotaPort], QuotaPort] = lambda real: real,
     watch_seconds: float = WATCH_SECONDS,
+    touch: Callable[[Ledger, Notifier], None] | None = None,
 ) -> AsyncIterator[World]:
     """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays.
 
-    `wrapped`: puts something between the worker and the ledger's quotas.
+    `wrapped`: puts something between the worker and the ledger's quotas. `touch`: lays hands on the worker's
+    ports before it starts.
     """
     sql = Sql(ledger_url)
     world = World(client, sql, home)
     notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None)
     with contextlib.closing(sql), Ledger(ledger_url) as ledger, ThreadPoolExecutor(16) as executor:
+        if touch is not None:
+            touch(ledger, notify)
         async with make_worker(client, ledger, notify, executor, TASK_QUEUE, wrapped(ledger.quotas)):
             await ensure_watch(client, TASK_QUEUE, watch_seconds)
             try:

@@ -124,6 +124,8 @@ class World:
         self.islands = {name: Island(name=name, total_gpus=t, healthy_gpus=h) for name, (t, h) in where.items()}
         self.sampled_at: datetime | None = None
         """The time of the last sample of a source that has fallen silent; None: it reports all the while."""
+        self.ahead_to: datetime | None = None
+        """Where the ledger has samples that are dated ahead: up to when."""
         self.has_sample = True
         self.windows: tuple[Window, ...] = ()
         self.watch_runs = True
@@ -460,7 +462,8 @@ class World:
     def sample(self) -> HealthSample | None:
         if not self.has_sample:
             return None
-        return HealthSample(cluster=CLUSTER, at=self.sampled_at or self.now, islands=tuple(self.islands.values()))
+        at, islands = self.sampled_at or self.now, tuple(self.islands.values())
+        return HealthSample(cluster=CLUSTER, at=at, islands=islands, ahead_to=self.ahead_to)
 
     def snapshot(self) -> Snapshot:
         parents = {q.parent for q in self.quotas.values()}

@@ -144,6 +144,22 @@ def test_an_objection_before_enforced_holds_until_somebody_with_authority_resolv
     assert world.is_in(Stage.BUFFERED)
 
 
+def test_a_resolve_lifts_the_objection_that_was_read_and_no_later_one() -> None:
+    world = World(**QUICK)
+    world.say(Command.OBJECT, actor="bob", team="b", reason="Friday")
+    world.say(Command.OBJECT, actor="bob", team="b", reason="Friday")  # the same, said again
+    world.say(Command.OBJECT, actor="bob", team="b", reason="and Monday")
+    world.say(Command.OBJECT, actor="eve", team="b", reason="Friday")
+    assert world.holds == {"objection-b", "objection-b-2", "objection-b-3"}
+    world.start()
+    world.say(Command.RESOLVE, hold="objection-b")
+    world.say(Command.RESOLVE, hold="objection-b-3")
+    assert [(h.id, h.reason) for h in world.r.holds] == [("objection-b-2", "and Monday")]
+    assert world.stage is Stage.PLANNED
+    world.say(Command.RESOLVE, hold="objection-b-2")
+    assert world.is_in(Stage.BUFFERED)
+
+
 def test_a_later_objection_is_recorded_and_holds_nothing() -> None:
     world = at(Stage.ENFORCED, World(**QUICK))
     assert "too late" in world.say(Command.OBJECT, actor="bob", team="b", reason="we need them")
@@ -360,6 +376,59 @@ def test_a_plan_that_cannot_be_made_holds_and_is_made_when_a_person_asks_again()
 
 
 # --- health that is not known ----------------------------------------------------------------
+
+
+def test_a_source_whose_clock_is_ahead_is_not_believed_and_shadows_nothing() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.sampled_at = world.now + 2 * HOUR
+    world.healthy(0)
+    assert world.status.healthy_gpus == 361
+    assert world.holds == {"unknown_health"}
+    assert "dated ahead of now" in world.needs
+    world.wait("20m")
+    assert (world.stage, world.status.at_risk) == (Stage.MONITORED, ())
+    world.sampled_at = None  # set right: what it says now counts at once, and is no older than what is known
+    world.healthy(300)
+    assert (world.status.healthy_gpus, world.holds) == (300, set())
+    world.wait("10m")
+    assert world.is_in(Stage.ROLLED_BACK)
+
+
+def test_while_samples_stand_that_are_dated_ahead_the_guard_works_and_no_gate_opens() -> None:
+    world = at(Stage.BUFFERED, World(**QUICK))
+    world.ahead_to = world.now + 2 * HOUR
+    world.noticed()
+    world.wait("2h")
+    assert (world.stage, world.holds) == (Stage.BUFFERED, {"unknown_health"})
+    with pytest.raises(Refused, match="from a clock that is right"):
+        world.say(Command.RESOLVE, hold="unknown_health")
+    world.healthy(300)
+    world.wait("10m")
+    assert world.is_in(Stage.ROLLED_BACK)
+    world.healthy(361)
+    world.wait("9d")
+    assert world.stage is Stage.ROLLED_BACK  # no attempt is begun on such health either
+    world.ahead_to = None
+    world.noticed()
+    world.wait("7h")
+    assert world.status.attempt == 2
+
+
+def test_clocks_that_differ_by_less_than_a_minute_are_as_good_as_one() -> None:
+    world = at(Stage.BUFFERED, World(**QUICK))
+    world.sampled_at = world.now + timedelta(seconds=60)
+    world.healthy(353)
+    assert (world.status.healthy_gpus, world.holds) == (353, set())
+
+
+def test_a_source_whose_clock_jumps_back_says_nothing_new() -> None:
+    world = at(Stage.MONITORED, World(**QUICK, stale_after="2h"))
+    world.sampled_at = world.now - 3 * HOUR
+    world.healthy(300)
+    world.wait("119m")
+    assert (world.stage, world.status.healthy_gpus, world.holds) == (Stage.MONITORED, 361, set())
+    world.wait("61m")
+    assert (world.stage, world.holds) == (Stage.MONITORED, {"unknown_health"})
 
 
 def test_stale_health_opens_no_gate_and_says_so_after_stale_after() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from activities.adapters.ledger import Ledger
-from tests.integration.ledger.world import NOW, ForeignTool, fleet, import_fleet
+from tests.integration.ledger.world import LEDGER_NOW, ForeignTool, fleet, import_fleet
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def ledgers() -> Iterator[dict[str, Ledger]]:
 @pytest.fixture
 def empty_ledger(ledger_url: str, ledgers: dict[str, Ledger]) -> Ledger:
     if ledger_url not in ledgers:
-        ledgers[ledger_url] = Ledger(ledger_url, now=lambda: NOW)
+        ledgers[ledger_url] = Ledger(ledger_url, now=lambda: LEDGER_NOW)
     return ledgers[ledger_url]
 
 

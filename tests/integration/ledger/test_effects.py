@@ -13,7 +13,7 @@ from models.effects import EffectKind, Mode, QuotaReading, Receipt, Reserve, Val
 from models.errors import Conflict, Drift, Refusal
 from tests.integration.ledger.world import (
     CLUSTER,
-    NOW,
+    LEDGER_NOW,
     ForeignTool,
     effect,
     land,
@@ -57,7 +57,7 @@ def test_quotas_are_set_soft_once_however_often_the_call_comes(ledger: Ledger, t
     assert receipt.before == {"a": 100, "b": 120}
     assert receipt.after == {"a": 90, "b": 110}
     assert receipt.conflicts == ()
-    assert receipt.at == NOW
+    assert receipt.at == LEDGER_NOW
     assert receipt.generation == generation == tool.generation()
     assert receipts(tool) == [("r-1", 1, "set_soft")]
     assert tool.rows("SELECT DISTINCT written_by FROM quotas WHERE team IN ('a', 'b') AND cluster = 'alpha'") == [

@@ -15,7 +15,7 @@ from models.capacity import Island
 from models.effects import HealthSample, TeamUsage, UsageReading
 from models.errors import BadInput
 from models.fleet import Window, WindowKind
-from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool, minutes, twice
+from tests.integration.ledger.world import CLUSTER, LEDGER_NOW, NOW, ForeignTool, minutes, twice
 
 WEEK = timedelta(days=7)
 
@@ -118,6 +118,48 @@ def test_an_exporter_may_write_by_plain_sql(ledger: Ledger, tool: ForeignTool) -
     if not tool.postgresql:  # texts are compared: they must be of our one form
         tool.run("UPDATE health_samples SET at = '2026-03-01T12:03:00Z' WHERE healthy_gpus = 111")
         assert ledger.health.read([CLUSTER])[CLUSTER].islands[0].healthy_gpus == 111
+
+
+STORE = "INSERT INTO health_samples (cluster, island, at, total_gpus, healthy_gpus) VALUES (?, ?, ?, 200, ?)"
+
+
+def exported(tool: ForeignTool, island: str, at: datetime, healthy: int) -> None:
+    """A sample by plain SQL, in the ledger's own form."""
+    tool.run(STORE, CLUSTER, island, at if tool.postgresql else f"{at:%Y-%m-%dT%H:%M:%S.%fZ}", healthy)
+
+
+def test_a_sample_that_is_dated_ahead_is_refused_whole(ledger: Ledger, tool: ForeignTool) -> None:
+    before = tool.rows("SELECT * FROM health_samples ORDER BY cluster, island, at")
+    good, bad = sample(CLUSTER, LEDGER_NOW, X=1), sample("beta", LEDGER_NOW + minutes(1.1), Z=1)
+    with pytest.raises(BadInput, match=r"'beta' is dated 2026-03-01 12:11:06Z, ahead of now \(2026-03-01 12:10:00Z\)"):
+        ledger.fleet.add_health([good, bad], "exporter")
+    assert tool.rows("SELECT * FROM health_samples ORDER BY cluster, island, at") == before
+    assert ledger.fleet.add_health([sample(CLUSTER, LEDGER_NOW + minutes(1), X=1)], "exporter") == 1  # two clocks
+
+
+def test_samples_that_an_exporter_dated_ahead_shadow_none_and_are_told_of(ledger: Ledger, tool: ForeignTool) -> None:
+    exported(tool, "X", LEDGER_NOW + minutes(180), 3)
+    exported(tool, "X", LEDGER_NOW + minutes(120), 2)
+    reading = ledger.health.read([CLUSTER])[CLUSTER]
+    assert [i.healthy_gpus for i in reading.islands] == [180, 190]
+    assert (reading.at, reading.ahead_to) == (NOW, LEDGER_NOW + minutes(180))
+    for island in "XY":  # the clock is set right: what is written now counts at once
+        exported(tool, island, LEDGER_NOW - minutes(1), 111)
+    reading = ledger.health.read([CLUSTER])[CLUSTER]
+    assert [i.healthy_gpus for i in reading.islands] == [111, 111]
+    assert (reading.at, reading.ahead_to) == (LEDGER_NOW - minutes(1), LEDGER_NOW + minutes(180))
+    (shown,) = [spec for spec, _ in ledger.fleet.clusters("", 9) if spec.name == CLUSTER]
+    assert [i.healthy_gpus for i in shown.islands] == [111, 111]
+
+    tool.run("DELETE FROM health_samples WHERE healthy_gpus < 4")
+    assert ledger.health.read([CLUSTER])[CLUSTER].ahead_to is None
+
+
+def test_usage_that_is_dated_ahead_is_left_out(ledger: Ledger, tool: ForeignTool) -> None:
+    observe_usage(tool, "a", [(1, 0)] * 30, end=NOW + timedelta(hours=9))
+    assert usage(ledger).teams[0] == TeamUsage(team="a", scheduled_gpus=90, idle_gpus=10)
+    (shown,) = [spec for spec, _ in ledger.fleet.clusters("", 9) if spec.name == CLUSTER]
+    assert {q.team: q.scheduled_gpus for q in shown.quotas}["a"] == 90
 
 
 def observe_usage(tool: ForeignTool, team: str, readings: list[tuple[int, int]], end: datetime = NOW) -> None:

@@ -18,6 +18,8 @@ from models.effects import Change, EffectKind, Fence, Mode, Receipt, Reserve, Va
 from models.snapshot import Snapshot, snapshot_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+LEDGER_NOW = NOW + timedelta(minutes=10)
+"""What the ledger's clock says: the small fleet was imported a little earlier."""
 CLUSTER = "alpha"
 T = TypeVar("T")
 
