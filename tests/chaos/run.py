@@ -18,7 +18,7 @@ from temporalio.worker import Replayer
 
 from models.fleet import Fleet
 from tests.chaos.check import Loss, lost
-from tests.chaos.outcome import TABLES, Outcome, Row
+from tests.chaos.outcome import TABLES, Outcome, Row, Told
 from tests.chaos.people import BREACH_AFTER, Cluster, shape
 from tests.chaos.site import FAULTS, Site, site
 from workers.main import FAILURES, sandbox
@@ -163,8 +163,6 @@ async def _histories(there: Site) -> list[Row]:
         row["status"] = found.status.name
         row["rollout"] = ""
         runs.append(row)
-    from tests.chaos.outcome import Told
-
     for row in runs:
         if row["type"] == "ClusterRollout":
             row["rollout"] = Told(row).rollout

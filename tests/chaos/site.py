@@ -26,6 +26,7 @@ import psycopg
 from psycopg.rows import dict_row
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 
 from activities.adapters.ledger import upgrade
 from client.backstop import Backstop
@@ -100,8 +101,9 @@ class Site:
             connection.execute(WITNESS)
         await self.proxy.start()
         await self.temporal.start()
+        quiet = Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter="error")))  # it would tell each retry
         self._client = await Client.connect(
-            self.temporal.address, namespace=NAMESPACE, data_converter=pydantic_data_converter
+            self.temporal.address, namespace=NAMESPACE, data_converter=pydantic_data_converter, runtime=quiet
         )
         await asyncio.gather(*(self._start_worker(n) for n in range(len(self._workers))))
         await self._serving()
