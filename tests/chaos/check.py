@@ -292,7 +292,8 @@ def promises_are_kept(case: Case) -> Iterator[Loss]:
         healthy = _healthy_at(case, rest["cluster"], _time(rest["at"]))
         promised = sum(rest["values"].values())
         withdrawn = _withdrawn_at(case, rest["cluster"], _time(rest["at"]))
-        if rest["stage"] in PROMISING and promised > healthy and not withdrawn:
+        stage = _stage_at(case, rest["cluster"], _time(rest["at"]))
+        if stage in PROMISING and promised > healthy and not withdrawn:
             yield Loss("promise", rest["cluster"], f"{promised} GPUs promised at rest, {healthy} healthy")
     for rollout in case.effects:
         for start, end, cluster in _promising(case, rollout):
@@ -362,6 +363,12 @@ def _withdrawn_at(case: Case, cluster: str, at: datetime) -> bool:
         elif entry["kind"] == "transition" or entry["text"].startswith("backed again"):
             state = False
     return state
+
+
+def _stage_at(case: Case, cluster: str, at: datetime) -> str:
+    """As the archive has it: the registry's stage is noted a moment later."""
+    reached = [e for e in case.entries[cluster] if e["kind"] == "transition" and _time(e["at"]) <= at]
+    return str(reached[-1]["data"]["after"]) if reached else "planned"
 
 
 def _disturbed(case: Case, start: datetime, end: datetime) -> timedelta:

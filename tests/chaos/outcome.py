@@ -65,7 +65,7 @@ class Outcome:
     health: list[Row] = field(default_factory=list)
     """{cluster, at, healthy_gpus}."""
     rest: list[Row] = field(default_factory=list)
-    """{cluster, at, stage, values}: rollouts that rest, before the script ends them."""
+    """{cluster, at, stage, values, archived}: rollouts that rest, before the script ends them."""
     restless: dict[str, str] = field(default_factory=dict)
     """Where a rollout was that did not come to rest, by cluster."""
     notices: list[Row] = field(default_factory=list)

@@ -287,7 +287,8 @@ class Cluster:
         rows = await self._site.asked("SELECT team, gpus, parent FROM quotas WHERE cluster = %s", self.name)
         parents = {r["parent"] for r in rows}
         values = {r["team"]: r["gpus"] for r in rows if r["team"] not in parents}
-        return {"cluster": self.name, "at": at, "stage": stage, "values": values}
+        (head,) = await self._site.asked("SELECT length FROM audit_heads WHERE cluster = %s", self.name)
+        return {"cluster": self.name, "at": at, "stage": stage, "values": values, "archived": head["length"]}
 
     def _token(self, what: str) -> str:
         return f"{self.name}-{what}-{next(self._tokens)}"

@@ -121,7 +121,8 @@ class Scribe:
 
     def archived(self, kind: str, text: str, reason: str = "", **data: Any) -> None:
         self.serial += 1
-        entry = {"key": f"{self.rollout}/{self.serial:06d}", "cluster": "c", "rollout": self.rollout, "at": self.now()}
+        key = f"{self.rollout}/{self.serial:06d}"
+        entry: Row = {"key": key, "cluster": "c", "rollout": self.rollout, "at": self.now()}
         entry |= {"kind": kind, "actor": "tpm", "text": text, "reason": reason, "refused": False, "data": data}
         rows = self.o.tables["audit"]
         previous = rows[-1]["hash"] if rows else "0" * 64
