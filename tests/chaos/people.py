@@ -290,6 +290,19 @@ class Cluster:
         (head,) = await self._site.asked("SELECT length FROM audit_heads WHERE cluster = %s", self.name)
         return {"cluster": self.name, "at": at, "stage": stage, "values": values, "archived": head["length"]}
 
+    async def answered(self) -> bool:
+        """No promise is above the hardware, or the guard has withdrawn it."""
+        rest = await self.at_rest()
+        if rest is None or rest["stage"] not in ("enforced", "monitored"):
+            return True
+        if sum(rest["values"].values()) <= self.health[-1]["healthy_gpus"]:
+            return True
+        rows = await self._site.asked(
+            "SELECT entry FROM audit WHERE cluster = %s AND entry LIKE %s ORDER BY seq DESC LIMIT 1",
+            *(self.name, '%"kind":"guard"%'),
+        )
+        return bool(rows) and '"breach":' in rows[0]["entry"]
+
     def _token(self, what: str) -> str:
         return f"{self.name}-{what}-{next(self._tokens)}"
 
@@ -298,7 +311,8 @@ class Cluster:
         noted["at"] = datetime.now(UTC).isoformat()
         self.said.append(noted)
         try:
-            await asyncio.wait_for(call, ANSWER_SECONDS)
+            # A launch has a patience of its own, and is not to be cut off before that.
+            await asyncio.wait_for(call, 3 * ANSWER_SECONDS if what == "launch" else ANSWER_SECONDS)
         except Refusal:
             noted["answer"] = "refused"
         except (BackstopError, TimeoutError) as error:

@@ -25,6 +25,10 @@ from workers.main import FAILURES, sandbox
 from workflows.cluster_rollout import ClusterRollout
 
 
+GUARD_SECONDS = 120.0
+"""Until hardware that fails for good must have been answered: breach_after, the watch, and a busy machine."""
+
+
 @dataclass(frozen=True)
 class Options:
     """`seconds`: how long it rages; `gap`: seconds from one fault to the next, on average."""
@@ -107,15 +111,24 @@ async def _calm(options: Options, clusters: list[Cluster], outcome: Outcome) -> 
     struck = [c for n, c in enumerate(clusters) if n % 4 == 1]
     await asyncio.gather(*(c.hardware(0.19) for c in struck))
     await asyncio.sleep(BREACH_AFTER)
-    await _until_kept(clusters, outcome, until)
+    await _until_answered(struck, until)
+    await _until_still(clusters, outcome, until)
     await asyncio.gather(*(c.hardware(0) for c in clusters))
     where = await asyncio.gather(*(c.end(until + 120) for c in clusters))
     outcome.restless |= {c.name: w for c, w in zip(clusters, where, strict=True) if w}
     _say("everything has ended" if not outcome.restless else f"not ended: {sorted(outcome.restless)}")
 
 
-async def _until_kept(clusters: list[Cluster], outcome: Outcome, until: float) -> None:
-    """The guard has had its time: stages stand still."""
+async def _until_answered(struck: list[Cluster], until: float) -> None:
+    """The guard has acted on each; or it has had its time, and the judge will say so."""
+    loop = asyncio.get_running_loop()
+    until = min(until, loop.time() + GUARD_SECONDS)
+    while loop.time() < until and not all(await asyncio.gather(*(c.answered() for c in struck))):
+        await asyncio.sleep(1)
+
+
+async def _until_still(clusters: list[Cluster], outcome: Outcome, until: float) -> None:
+    """What the guard has begun is done."""
     before: list[Row | None] = []
     loop = asyncio.get_running_loop()
     while loop.time() < until:
