@@ -15,7 +15,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3; do \
 	"$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
 	&& { command -v "$$candidate"; break; }; done)
 
-.PHONY: help setup demo real test lint up lock clean
+.PHONY: help setup demo real test chaos lint up lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,9 @@ real: setup ## the same arithmetic on public data: make real DATA=directory
 
 test: setup ## all tests (ARGS="-k name" for some)
 	$(VENV)/bin/python -m pytest $(ARGS)
+
+chaos: setup ## fifty rollouts while everything breaks, and what was lost (ARGS="--seed 7 --rollouts 10")
+	$(VENV)/bin/python -m tests.chaos $(ARGS)
 
 lint: setup ## ruff, mypy and the import contracts
 	$(VENV)/bin/ruff check .

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -34,6 +35,9 @@ from models.stages import Stage
 _STALE = timedelta(minutes=30)
 _ROUND = timedelta(minutes=30)
 """How long one call of the activity watches before its workflow calls it again."""
+_BEAT_SECONDS = 1.0
+"""A round that is long, because much has changed or the ledger is slow, must not count as silence: it would be
+cancelled, begun anew and cancelled again, and nobody would ever be told."""
 
 
 class WatchActivities:
@@ -70,27 +74,32 @@ class WatchActivities:
                 raise _handed_over()
 
     async def _round(self, cursor: Mapping[str, str]) -> dict[str, str]:
-        seen = await asyncio.to_thread(self._fingerprints)
-        now = datetime.now(UTC)
-        return {
-            cluster: mark
-            for cluster, mark in seen.items()
-            if cursor.get(cluster) == mark or await self._signal(cluster, mark, now)
-        }
+        loop, began = asyncio.get_running_loop(), dict(cursor)
+        seen = await asyncio.to_thread(self._fingerprints, lambda: loop.call_soon_threadsafe(activity.heartbeat, began))
+        told, now, beat = {c: mark for c, mark in cursor.items() if c in seen}, datetime.now(UTC), loop.time()
+        for cluster, mark in seen.items():
+            if told.get(cluster) == mark:
+                continue
+            told.pop(cluster, None)
+            if await self._signal(cluster, mark, now):
+                told[cluster] = mark
+            if loop.time() - beat >= _BEAT_SECONDS:
+                activity.heartbeat(dict(told))
+                beat = loop.time()
+        return told
 
-    def _fingerprints(self) -> dict[str, str]:
+    def _fingerprints(self, alive: Callable[[], object]) -> dict[str, str]:
         """What each open rollout would want to know, as one comparable text.
+
 
         Four calls for all clusters; one more and the arithmetic for each whose facts have moved.
         """
         rollouts = self._registry.open_clusters()
         names, now = sorted(rollouts), datetime.now(UTC)
-        samples, windows, versions = (
-            self._health.read(names),
-            self._calendar.windows(names),
-            self._quotas.versions(names),
-        )
+        samples, windows = self._health.read(names), self._calendar.windows(names)
+        versions = self._quotas.versions(names)
         marks: dict[str, tuple[Facts, str]] = {}
+        beat = time.monotonic()
         for cluster in names:
             stage, shadow = rollouts[cluster]
             guarded = Stage(stage).guarded and not shadow
@@ -100,6 +109,9 @@ class WatchActivities:
                 marks[cluster] = known
             else:
                 marks[cluster] = facts, fingerprint(self._quotas.read(cluster), facts)
+            if time.monotonic() - beat >= _BEAT_SECONDS:
+                alive()
+                beat = time.monotonic()
         self._marks = marks
         return {cluster: mark for cluster, (_, mark) in marks.items()}
 

@@ -39,6 +39,7 @@ from models.fleet import ClusterSpec, Fleet
 from models.messages import (
     DESK_WORKFLOW,
     LAUNCHED_UPDATE,
+    MOVES_ON,
     ROLLOUT_WORKFLOW,
     STATUS_QUERY,
     TASK_QUEUE,
@@ -58,6 +59,8 @@ from models.stages import Command
 
 _PATIENCE = timedelta(seconds=30)
 """How long a person waits for a worker's answer."""
+_TRIES, _MOMENT_SECONDS = 5, 0.5
+"""For a question that came at a moment when nobody may answer it."""
 _PART = 700_000
 """Bytes of one part of a large document: below Temporal's payload limit, base64 included."""
 _TRIES = 60
@@ -122,10 +125,10 @@ class Backstop:
                 120,
             )
         except WorkflowAlreadyStartedError:
-            with contextlib.suppress(WorkflowAlreadyStartedError):
-                await start.workflow_handle()  # the same error again: unread, it would be printed at exit
+            await _read(start)
             raise await self._already_open(request) from None
         except (WorkflowUpdateFailedError, RPCError, TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+            await _read(start)
             raise await self._told(error) from error
         if not answer.launched:
             await self._archive_refusal(request.cluster, "launch", request.reason, answer.reason)
@@ -175,11 +178,18 @@ class Backstop:
     async def status(self, cluster: str) -> RolloutStatus:
         """Errors: Refusal where there never was a rollout, Unavailable."""
         handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
-        try:
-            found: RolloutStatus = await handle.query(STATUS_QUERY, result_type=RolloutStatus, rpc_timeout=_PATIENCE)
-            return found
-        except (WorkflowQueryFailedError, RPCError) as error:
-            raise await self._told(error, cluster) from error
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                found: RolloutStatus = await handle.query(
+                    STATUS_QUERY, result_type=RolloutStatus, rpc_timeout=_PATIENCE
+                )
+                return found
+            except (WorkflowQueryFailedError, RPCError) as error:
+                if tries_left and MOVES_ON in str(error):
+                    await asyncio.sleep(_MOMENT_SECONDS)
+                    continue
+                raise await self._told(error, cluster) from error
+        raise AssertionError("the last try neither answered nor failed")
 
     async def rollouts(self) -> list[RolloutSummary]:
         """The newest rollout of each cluster, open ones first, then by name."""
@@ -346,6 +356,12 @@ class Backstop:
         except RPCError:
             return False
         return True
+
+
+async def _read(start: WithStartWorkflowOperation[Any, Any]) -> None:
+    """The start holds the error of its update again: unread, it would be printed at exit."""
+    with contextlib.suppress(WorkflowAlreadyStartedError, RPCError, TimeoutError):
+        await asyncio.wait_for(start.workflow_handle(), 0.1)
 
 
 def _planning(row: dict[str, Any]) -> tuple[Snapshot, Policy]:

@@ -28,6 +28,8 @@ WATCH_ID = "health-watch/ledger"
 STATUS_QUERY = "status"
 LAUNCHED_UPDATE = "launched"
 HEALTH_SIGNAL = "health_changed"
+MOVES_ON = "the rollout is moving on at this moment: ask again"
+"""Why a worker does not answer a query: it would have to guess the time (workers/queries.py)."""
 
 
 class SearchName:

@@ -33,6 +33,7 @@ from client.connection import connect, find_target
 from models.errors import BackstopError
 from models.messages import WATCH_ID, WATCH_WORKFLOW, WatchInput
 from workers.heartbeats import Heartbeats
+from workers.queries import OnTimeRunner
 from workers.settings import Settings, load_settings
 from workflows.cluster_rollout import ClusterRollout
 from workflows.health_watch import HealthWatch
@@ -47,9 +48,12 @@ FAILURES = (pydantic.ValidationError,)
 """A start input that does not parse fails its workflow; anything else waits for a fixed worker."""
 
 
+_RESTRICTIONS = SandboxRestrictions.default.with_passthrough_modules(*_PASSED)
+
+
 def sandbox() -> SandboxedWorkflowRunner:
-    """What workflows run in, here and when a golden history is replayed."""
-    return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED))
+    """What workflows run in when a history is replayed."""
+    return SandboxedWorkflowRunner(restrictions=_RESTRICTIONS)
 
 
 def make_worker(
@@ -79,7 +83,7 @@ def make_worker(
             WatchActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry).watch,
         ],
         activity_executor=executor,
-        workflow_runner=sandbox(),
+        workflow_runner=OnTimeRunner(restrictions=_RESTRICTIONS),
         workflow_failure_exception_types=FAILURES,
         interceptors=[Heartbeats()],
         max_concurrent_activities=_THREADS,

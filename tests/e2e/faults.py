@@ -7,7 +7,7 @@ and a dying worker can do; the quota system behind it is the real one and knows 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -150,6 +150,9 @@ class FaultyQuotas:
                 self.rehearsals_silenced[cluster] += 1
                 raise away()
         return self.real.read(cluster)
+
+    def versions(self, clusters: Sequence[str]) -> dict[str, str]:
+        return self._real.versions(clusters)
 
     def apply(self, change: Change) -> Receipt:
         fault = self._faults.get((change.cluster, change.kind))

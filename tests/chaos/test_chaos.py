@@ -1,0 +1,27 @@
+"""The short form: a few rollouts, every kind of fault, and nothing lost. `make chaos` runs the long one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.run import Options, run, table
+from tests.chaos.site import FAULTS
+
+SEED = int(os.environ.get("CHAOS_SEED", "20"))
+
+
+@pytest.mark.chaos
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+async def test_nothing_is_lost_while_everything_breaks(tmp_path: Path) -> None:
+    print(f"seed {SEED}: again with CHAOS_SEED={SEED}, or `python -m tests.chaos --seed {SEED} --rollouts 8 ...`")
+    outcome, losses = await run(Options(rollouts=8, seconds=35, gap=2, settle_seconds=200, seed=SEED), tmp_path)
+    outcome.save(tmp_path / "outcome.json.gz")
+    print(table(outcome))
+    assert losses == [], "\n".join(map(str, losses))
+    assert {f["kind"] for f in outcome.faults} == set(FAULTS)
+    assert len(outcome.tables["receipts"]) > 16, "too little happened to prove anything"
+    assert any(s["answer"] == "taken" for s in outcome.said)

@@ -1,0 +1,40 @@
+"""A question at the wrong moment changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from activities.adapters.ledger import upgrade
+from models.messages import rollout_workflow_id
+from models.stages import Command, Stage
+from tests.e2e.test_crashes import free_ports, killed, ledger_of, processes, world_at
+from tests.e2e.world import _replay, cluster, team
+from workers.embedded import NAMESPACE, EmbeddedTemporal
+
+pytestmark = pytest.mark.chaos
+
+
+async def test_a_question_does_not_move_a_rollout_on_at_the_time_of_its_last_task(tmp_path: Path) -> None:
+    """It waits for a dead worker; meanwhile the notice is over, and the next worker gets both at once."""
+    name, home = "asked", tmp_path / "home"
+    async with processes(home) as running, EmbeddedTemporal(home / "temporal", *free_ports()) as server:
+        upgrade(ledger_of(home))
+        where = {"TEMPORAL_ADDRESS": server.address, "TEMPORAL_NAMESPACE": NAMESPACE, "BACKSTOP_WATCH_INTERVAL": "600"}
+        worker = await running.start("workers.main", "serving", **where)
+        world = await world_at(server.address, home)
+        quotas = [team("a", 200), team("b", 161, busy=100)]
+        await world.fleet(cluster(name, {"main": (361, 361)}, quotas, notice="6s"))
+        await world.start(name)
+        await world.until(name, lambda s: s.next_at is not None and any("6s from" in c.text for c in s.waiting_for))
+
+        await killed(worker)
+        question = asyncio.create_task(world.tpm.status(name))
+        await running.start("workers.main", "serving", **where)
+        assert (await question).stage in (Stage.PLANNED, Stage.BUFFERED)
+        await world.until(name, Stage.MONITORED)
+        await world.say(name, Command.CLOSE)
+        await world.ended(name)
+        await _replay(world.client, [rollout_workflow_id(name)])

@@ -1,0 +1,73 @@
+"""Keeps a query from moving a workflow on with a stale clock.
+
+Theory of operation. A query that waits for a dead worker reaches the next one together with events that no
+workflow task has taken in yet, such as a timer that has just fired. temporalio 1.35 then lets the workflow live
+through these events for real, at the time of its last task; what it decides so stays in the cache and becomes the
+next task's commands, which no replay can repeat (TMPRL1100, and the rollout would stand still for good). Such an
+activation shows itself: history has grown, and time has not. It is failed here: the query is refused, the run
+leaves the cache, and the next workflow task replays it with its true time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from temporalio.converter import SerializationContext, StorageDriverStoreContext
+from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+from temporalio.workflow import Info
+
+from models.messages import MOVES_ON
+
+_NO_EVENTS = {"query_workflow", "remove_from_cache"}
+"""Jobs that do not come out of history."""
+
+
+@dataclass(frozen=True)
+class OnTimeRunner(SandboxedWorkflowRunner):
+    """The sandbox, for workers. A replay has no queries and needs none of this."""
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        return _OnTime(super().create_instance(det))
+
+
+class _OnTime(WorkflowInstance):
+    def __init__(self, inner: WorkflowInstance) -> None:
+        self._inner = inner
+        self._last: tuple[int, int, int] | None = None
+        """The last activation's time (seconds, nanoseconds) and length of history."""
+
+    def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        jobs = {job.WhichOneof("variant") for job in act.jobs}
+        if jobs <= _NO_EVENTS:
+            return self._inner.activate(act)
+        if self._untimely(act):
+            refused = WorkflowActivationCompletion(run_id=act.run_id)
+            refused.failed.failure.message = MOVES_ON
+            return refused
+        self._last = (act.timestamp.seconds, act.timestamp.nanos, act.history_length)
+        return self._inner.activate(act)
+
+    def _untimely(self, act: WorkflowActivation) -> bool:
+        """A server whose clock was set back looks the same: its tasks are tried again until it has caught up."""
+        if self._last is None or act.is_replaying:
+            return False
+        *time, length = self._last
+        return act.history_length > length and [act.timestamp.seconds, act.timestamp.nanos] <= time
+
+    # Temporal names their argument's type in a private module.
+    def get_serialization_context(self, command_info):  # type: ignore[no-untyped-def]
+        found: SerializationContext | None = self._inner.get_serialization_context(command_info)
+        return found
+
+    def get_external_store_context(self, command_info):  # type: ignore[no-untyped-def]
+        found: StorageDriverStoreContext = self._inner.get_external_store_context(command_info)
+        return found
+
+    def get_info(self) -> Info:
+        return self._inner.get_info()
+
+    def get_thread_id(self) -> int | None:
+        return self._inner.get_thread_id()
