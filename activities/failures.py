@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pydantic
 from temporalio.exceptions import ApplicationError
 
+from models.base import in_one_sentence
 from models.errors import BackstopError, BadInput
 
 
@@ -23,6 +24,5 @@ def translated() -> Iterator[None]:
     except BackstopError as error:
         raise ApplicationError(error.message, type=type(error).__name__, non_retryable=not error.retryable) from error
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ApplicationError(f"{where}: {first['msg']}", type=BadInput.__name__, non_retryable=True) from error
+        # Not "from error": as a cause it would be sent along, with every fault and however long each is.
+        raise ApplicationError(in_one_sentence(error), type=BadInput.__name__, non_retryable=True) from None

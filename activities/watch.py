@@ -91,7 +91,6 @@ class WatchActivities:
     def _fingerprints(self, alive: Callable[[], object]) -> dict[str, str]:
         """What each open rollout would want to know, as one comparable text.
 
-
         Four calls for all clusters; one more and the arithmetic for each whose facts have moved.
         """
         rollouts = self._registry.open_clusters()

@@ -25,6 +25,7 @@ _SHOWN.maxlong = 40
 # By pydantic's error type; {value} is what was given, the rest comes from the error's context.
 _SAYS = {
     "missing": "is missing",
+    "string_unicode": "must be whole Unicode text, not {value}",
     "string_type": "must be text, not {value}{quotes}",
     "string_too_short": "must not be empty",
     "string_too_long": "must be at most {max_length} characters long; it begins {value}",
@@ -49,7 +50,7 @@ _FIELDS = frozenset(
     name for model in (Fleet, ClusterSpec, Quota, Window, Team, Policy) for name in model.model_fields
 ) | {"total_gpus", "healthy_gpus", "block_gpus", "$schema"}
 _NAMES_TEAM = re.compile(r"\(team (?P<a>.+)\)$|team '(?P<b>[^']+)'|a cycle: (?P<c>.+?) ->")
-_NAMES_ISLAND = re.compile(r"^island '(?P<a>[^']+)' is given twice")
+_NAMES_ISLAND = re.compile(r"^island '(?P<a>[^']+)' (?:is given twice|has a comma)")
 _GIVEN_TWICE = re.compile(r"^(?P<what>cluster|team) '(?P<name>.+)' is given twice")
 
 

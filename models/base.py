@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 
 class Model(BaseModel):
@@ -27,10 +28,31 @@ class Model(BaseModel):
         return copied
 
 
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = 120
+_BRIEF.maxlong = 40
+
+
+def brief(value: Any) -> str:
+    """The value as Python writes it, cut short where it is long or deep: a refusal travels, and is read."""
+    return _BRIEF.repr(value)
+
+
+def in_one_sentence(error: ValidationError) -> str:
+    """The first fault with its place and value, and how many more there are: for what came over the wire."""
+    faults = error.errors(include_url=False, include_context=False)
+    place = ".".join(str(step) for step in faults[0]["loc"])
+    given = brief(faults[0]["input"])
+    value = f" (given: {given})" if len(given) <= 80 else ""
+    more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+    text = f"{place + ': ' if place else ''}{faults[0]['msg'].removeprefix('Value error, ')}"
+    return f"{text if len(text) <= 600 else text[:600] + ' and so on'}{value}{more}"
+
+
 def _whole(value: Any) -> Any:
     """Refuse what only looks like a count: text, fractions, NaN, true and false."""
     if type(value) is not int:  # isinstance is slow in the workflow sandbox, and true is an int to it
-        raise ValueError(f"must be a whole number, not {value!r}")
+        raise ValueError(f"must be a whole number, not {brief(value)}")
     return value
 
 
@@ -44,6 +66,18 @@ Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f
 """A name of a cluster, island or team. Compared by code point."""
 
 
+def _storable(value: str) -> str:
+    if "\0" in value:  # PostgreSQL's texts cannot hold it
+        raise ValueError(f"must not have a NUL character in it: {brief(value)}")
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        raise ValueError(f"must be whole Unicode text, not {brief(value)}")
+    return value
+
+
+Words = Annotated[str, Field(max_length=2000), AfterValidator(_storable)]
+"""What people write in their own words."""
+
+
 def exact_fraction(value: Any) -> Fraction:
     """The number a person wrote, exactly: 0.15 is 3/20 and not its nearest binary float.
 
@@ -52,15 +86,15 @@ def exact_fraction(value: Any) -> Fraction:
     if isinstance(value, Fraction):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
-        raise ValueError(f"must be a number, not {value!r}")
+        raise ValueError(f"must be a number, not {brief(value)}")
     try:
         number = Decimal(str(value))
     except InvalidOperation:
-        raise ValueError(f"must be a number, not {value!r}") from None
+        raise ValueError(f"must be a number, not {brief(value)}") from None
     if not number.is_finite():
         raise ValueError(f"must be a finite number, not {value!r}")
     if number and abs(number.adjusted()) > 30:  # its fraction would fill the memory
-        raise ValueError(f"must be a number of ordinary size, not {value!r}")
+        raise ValueError(f"must be a number of ordinary size, not {brief(value)}")
     return Fraction(number)
 
 
@@ -72,7 +106,7 @@ def _share(value: Any) -> Fraction:
             raise ValueError(f"must be a number, not {value[:100]!r}") from None
     number = exact_fraction(value)
     if not 0 <= number < 1:
-        raise ValueError(f"must be at least 0 and below 1, not {value}")
+        raise ValueError(f"must be at least 0 and below 1, not {str(value)[:120]}")
     return number
 
 
@@ -98,6 +132,15 @@ Share = Annotated[
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
+_LONGEST = timedelta(days=3660)
+
+
+def _span(number: Fraction, unit: int, value: Any) -> timedelta:
+    if abs(number) * unit > 10**12:  # more than a timedelta holds
+        raise ValueError(f"a duration cannot be longer than ten years: {brief(value)}")
+    return timedelta(seconds=float(number) * unit)
+
+
 def parse_duration(value: Any) -> timedelta:
     """`30s`, `10m`, `24h`, `14d`, `2w`, or a number of seconds.
 
@@ -105,21 +148,20 @@ def parse_duration(value: Any) -> timedelta:
     """
     if isinstance(value, timedelta):
         result = value
-    elif isinstance(value, bool):
-        raise ValueError(f"must be a duration such as 30s, 10m, 24h or 14d, not {value!r}")
-    elif isinstance(value, int | float):
-        result = timedelta(seconds=float(exact_fraction(value)))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        result = _span(exact_fraction(value), 1, value)
     elif isinstance(value, str) and value[-1:] in _UNITS:
         try:
-            result = timedelta(seconds=float(exact_fraction(value[:-1])) * _UNITS[value[-1]])
-        except (ValueError, OverflowError):
-            raise ValueError(f"must be a duration such as 30s, 10m, 24h or 14d, not {value!r}") from None
+            number = exact_fraction(value[:-1])
+        except ValueError:
+            raise ValueError(f"must be a duration such as 30s, 10m, 24h or 14d, not {brief(value)}") from None
+        result = _span(number, _UNITS[value[-1]], value)
     else:
-        raise ValueError(f"must be a duration such as 30s, 10m, 24h or 14d, not {value!r}")
+        raise ValueError(f"must be a duration such as 30s, 10m, 24h or 14d, not {brief(value)}")
     if result < timedelta(0):
-        raise ValueError(f"a duration cannot be negative: {value!r}")
-    if result > timedelta(days=3660):
-        raise ValueError(f"a duration cannot be longer than ten years: {value!r}")
+        raise ValueError(f"a duration cannot be negative: {brief(value)}")
+    if result > _LONGEST:
+        raise ValueError(f"a duration cannot be longer than ten years: {brief(value)}")
     return result
 
 
@@ -143,7 +185,10 @@ Duration = Annotated[
 def _aware(value: datetime) -> datetime:
     if value.tzinfo is None:
         raise ValueError(f"needs a time zone (for example a final Z): {value.isoformat()}")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"must lie between the years 1 and 9999 in UTC, not {value.isoformat()}") from None
 
 
 Time = Annotated[datetime, AfterValidator(_aware)]

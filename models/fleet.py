@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from models.base import GpuCount, Model, Name, PositiveCount, Time
+from models.base import GpuCount, Model, Name, PositiveCount, Time, Words
 from models.capacity import Island
 from models.policy import Policy
 from models.quota import Quota, QuotaTree, check_islands
@@ -29,8 +29,8 @@ class Window(Model):
     kind: WindowKind
     starts: Time
     ends: Time
-    reason: str = Field(min_length=1, max_length=500)
-    islands: tuple[Name, ...] | None = None
+    reason: Words = Field(min_length=1, max_length=500)
+    islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
     gpus: GpuCount | None = None
 
     @model_validator(mode="after")
@@ -44,7 +44,7 @@ class ClusterSpec(Model):
     """A scheduling domain of one GPU model with its quotas."""
 
     name: Name
-    gpu_model: str | None = None
+    gpu_model: Words | None = None
     gpus_per_node: PositiveCount = 8
     islands: tuple[Island, ...] = Field(min_length=1)
     policy: dict[str, Any] = Field(default_factory=dict)
@@ -55,14 +55,18 @@ class ClusterSpec(Model):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         names = [i.name for i in self.islands]
+        seen: set[str] = set()
         for name in names:
-            if names.count(name) > 1:
+            if name in seen:
                 raise ValueError(f"island {name!r} is given twice (cluster {self.name})")
+            seen.add(name)
+            if "," in name:
+                raise ValueError(f"island {name!r} has a comma, which separates the names of islands")
         QuotaTree(self.quotas)
-        check_islands(self.quotas, names)
+        check_islands(self.quotas, seen)
         for window in self.windows:
             for island in window.islands or ():
-                if island not in names:
+                if island not in seen:
                     raise ValueError(f"windows names island {island!r}, which this cluster does not have")
         return self
 
@@ -71,7 +75,7 @@ class Team(Model):
     """Whom to tell. `contacts` are channel addresses: log, mailto:, slack or webhook URLs."""
 
     name: Name
-    contacts: tuple[str, ...] = ()
+    contacts: tuple[Words, ...] = ()
 
 
 class Fleet(Model):
@@ -80,7 +84,7 @@ class Fleet(Model):
     # A person may head the file with `$schema:` so that an editor checks it.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
-    schema_: str | None = Field(default=None, alias="$schema")
+    schema_: Words | None = Field(default=None, alias="$schema")
     clusters: tuple[ClusterSpec, ...] = Field(min_length=1)
     policy: Policy = Policy()
     teams: tuple[Team, ...] = ()

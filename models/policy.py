@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Share
+from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Share, brief
 
 
 class Tier(StrEnum):
@@ -93,7 +93,7 @@ def _buffer(value: Any) -> Any:
             return Ramp.model_validate(value)
         if "health" in value:
             raise ValueError("the health-derived buffer is not available yet: give a number or a ramp")
-        raise ValueError(f"must be a number or {{ramp: [...]}}, not {value!r}")
+        raise ValueError(f"must be a number or {{ramp: [...]}}, not {brief(value)}")
     return value
 
 

@@ -76,9 +76,10 @@ def make_engine(url: str, patience: timedelta) -> sa.Engine:
     """An engine whose connections are ready for threads. It does not connect yet."""
     parsed = database_url(url)
     if parsed.drivername == "postgresql+psycopg":
-        # Milliseconds, by SET, so that options in the URL stay as they are.
+        # Milliseconds, by SET, so that options in the URL stay as they are. In a zone east of Greenwich the last
+        # hours of the year 9999 ("until further notice") could be written and never be read.
         engine = sa.create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=20)
-        _on_connect(engine, [f"SET lock_timeout = {int(patience.total_seconds() * 1000)}"])
+        _on_connect(engine, [f"SET lock_timeout = {int(patience.total_seconds() * 1000)}", "SET TIME ZONE 'UTC'"])
         return engine
     waits = {"timeout": patience.total_seconds(), "check_same_thread": False, "isolation_level": None}
     engine = sa.create_engine(parsed, pool_size=10, max_overflow=20, connect_args=waits)

@@ -23,7 +23,7 @@ from activities.adapters.ledger_observations import LedgerHealth, latest_health,
 from activities.adapters.ledger_quotas import present_of
 from activities.adapters.ledger_registry import open_rollouts
 from activities.ports import OpenRollout
-from models.base import canonical_json
+from models.base import canonical_json, in_one_sentence
 from models.capacity import Island
 from models.effects import HealthSample, TeamUsage
 from models.errors import BadInput, Refusal
@@ -128,16 +128,6 @@ class _Page:
             raise Refusal(f"cluster {row.name} in the ledger does not make sense: {in_one_sentence(error)}") from None
 
 
-def in_one_sentence(error: ValidationError) -> str:
-    """The first fault with its place and value, and how many more there are."""
-    faults = error.errors(include_url=False, include_context=False)
-    place = ".".join(str(step) for step in faults[0]["loc"])
-    given = repr(faults[0]["input"])
-    value = f" (given: {given})" if len(given) <= 80 else ""
-    more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-    return f"{place + ': ' if place else ''}{faults[0]['msg'].removeprefix('Value error, ')}{value}{more}"
-
-
 def _shown(row: IslandRow, sample: HealthSample | None) -> Island:
     seen = next((i for i in sample.islands if i.name == row.name), None) if sample else None
     if seen is None:
@@ -195,9 +185,3 @@ def _check_what_the_ledger_asks(fleet: Fleet) -> None:
             raise BadInput(
                 f"the fleet is refused: policy of cluster {cluster.name}: {in_one_sentence(error)}"
             ) from None
-        for island in cluster.islands:
-            if "," in island.name:
-                raise BadInput(
-                    f"the fleet is refused: island {island.name!r} of cluster {cluster.name} has a comma, "
-                    "which separates the names of islands in the ledger"
-                )

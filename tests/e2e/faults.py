@@ -152,7 +152,7 @@ class FaultyQuotas:
         return self.real.read(cluster)
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
-        return self._real.versions(clusters)
+        return self.real.versions(clusters)
 
     def apply(self, change: Change) -> Receipt:
         fault = self._faults.get((change.cluster, change.kind))

@@ -16,7 +16,6 @@ key go on alike.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 import time
 from collections import deque
@@ -30,13 +29,12 @@ from unittest.mock import patch
 from models import outcomes
 from models.backing import Backing, back
 from models.commands import CommandRequest, refusal
-from models.effects import INVERSE, Change, EffectKind, Observation, QuotaReading
+from models.effects import INVERSE, Change, Observation, QuotaReading
 from models.fleet import Window, WindowKind
 from models.interpreter import FRESH, Finish, Wait, decide, recovery_pause
 from models.plans import Plan
-from models.policy import OnBreach
 from models.quota import Quota
-from models.rollout import HoldKind, Rollout
+from models.rollout import Rollout
 from models.snapshot import Snapshot
 from models.stages import ANSWERS, TRANSITIONS, Command, Refused, Stage, Undoing, answer
 from tests.property.witness import Observed
@@ -196,9 +194,13 @@ def happenings(world: Node) -> Iterator[tuple[str, Callable[[Node], object]]]:
         yield "others: a 45", lambda w: w.foreign("a", 45)
     else:
         yield f"others: a {ours}", lambda w: w.foreign("a", ours)
-    yield ("others: z gone", lambda w: w.foreign("z", None)) if "z" in world.values else (
-        "others: z 4",
-        lambda w: w.foreign("z", 4),
+    yield (
+        ("others: z gone", lambda w: w.foreign("z", None))
+        if "z" in world.values
+        else (
+            "others: z 4",
+            lambda w: w.foreign("z", 4),
+        )
     )
     if not world.windows:
         yield "maintenance begins", lambda w: w.window(WindowKind.MAINTENANCE, "2h")
@@ -340,7 +342,9 @@ def _rollout(world: Node) -> dict[str, Any]:
         "written": _items(r.written),
         "foreign": r.foreign,
         "attempted": _items(r.attempted),
-        "holds": tuple((h.id, h.kind, h.after_enforced, h.reason if h.id in ("drift", "replan") else "") for h in r.holds),
+        "holds": tuple(
+            (h.id, h.kind, h.after_enforced, h.reason if h.id in ("drift", "replan") else "") for h in r.holds
+        ),
         "acks": r.acks,
         "notified_at": clock.age(r.notified_at, policy.notice),
         "told_cuts": _items(r.told_cuts),

@@ -155,6 +155,11 @@ A, B = "{team: a, gpus: 5}", "{team: b, gpus: 6}"
         ),
         (B, "{team: a, gpus: 6}", "line 8: clusters[0].quotas[1].team: team 'a' is given twice"),
         ("name: d", "name: c", "line 9: clusters[1].name: cluster 'c' is given twice"),
+        (
+            "name: y",
+            'name: "y,z"',
+            "line 5: clusters[0].islands[1]: island 'y,z' has a comma, which separates the names",
+        ),
         ("name: y", "name: x", "line 5: clusters[0].islands[1]: island 'x' is given twice (cluster c)"),
         (
             B,
@@ -196,6 +201,12 @@ def test_a_bad_fleet_is_refused_by_line_field_and_value(tmp_path: Path, old: str
         ("{buffer: {ramp: [0.2, x]}}", "policy.buffer.ramp[1] must be a number, not 'x'"),
         ("{buffer: {ramps: [0.2]}}", "policy.buffer must be a number or {ramp: [...]}, not {'ramps': [0.2]}"),
         ("{notice: 3 days}", "policy.notice must be a duration such as 30s, 10m, 24h or 14d, not '3 days'"),
+        ("{notice: 1.0e+20}", "policy.notice: a duration cannot be longer than ten years: 1e+20"),
+        (
+            "{notice: 100000000000000000}",
+            "policy.notice: a duration cannot be longer than ten years: 100000000000000000",
+        ),
+        ("{notice: 1e25d}", "policy.notice: a duration cannot be longer than ten years: '1e25d'"),
         ("{notice: -1d}", "policy.notice: a duration cannot be negative: '-1d'"),
         ("{max_tier: deep}", "policy.max_tier must be 'unallocated', 'unscheduled', 'idle' or 'busy', not 'deep'"),
         ("{attempts: 0}", "policy.attempts must be at least 1, not 0"),
@@ -221,10 +232,18 @@ def test_a_bad_policy_names_whose_it_is(tmp_path: Path, policy: str, sentence: s
         ("starts: tomorrow, ends: 2026-01-02T00:00:00Z", "starts must be a time such as 2026-01-31T12:00:00Z, not"),
         ("starts: 2026-01-01T00:00:00, ends: 2026-01-02T00:00:00Z", "starts needs a time zone"),
         ("starts: 2026-01-03T00:00:00Z, ends: 2026-01-02T00:00:00Z", "ends: 2026-01-02T00:00:00+00:00 is not after"),
+        (
+            "starts: 0001-01-01T00:00:00+14:00, ends: 2026-01-02T00:00:00Z",
+            "starts must lie between the years 1 and 9999",
+        ),
+        ("starts: 2026-01-01T00:00:00Z, ends: 9999-12-31T23:00:00-05:00", "ends must lie between the years 1 and 9999"),
+        ("starts: 2026-01-01T00:00:00Z, ends: 2026-01-02T00:00:00Z, islands: []", "islands must have at least 1 entry"),
+        ('starts: 2026-01-01T00:00:00Z, ends: 2026-01-02T00:00:00Z, reason: "a\\0b"', "reason must not have a NUL"),
     ],
 )
 def test_a_bad_window_is_refused(tmp_path: Path, window: str, sentence: str) -> None:
-    content = f"{GOOD}  windows: [{{kind: sev, reason: r, {window}}}]\n"
+    reason = "" if "reason" in window else "reason: r, "
+    content = f"{GOOD}  windows: [{{kind: sev, {reason}{window}}}]\n"
     assert f"line 11: clusters[1].windows[0].{sentence}" in refusal(tmp_path, content)
 
 
@@ -268,6 +287,26 @@ def test_a_json_file_is_refused_by_line_too(tmp_path: Path) -> None:
     assert refusal(tmp_path, content, "f.json") == (
         f"f.json, line {line}: clusters[0].quotas[0].gpus must be at least 0, not -5"
     )
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("log:\ud800", "must be whole Unicode text, not 'log:\\ud800'"),
+        ("log:\0", "must not have a NUL character in it: 'log:\\x00'"),
+        ("x" * 2001, "must be at most 2000 characters long; it begins 'xxxx"),
+    ],
+)
+def test_an_address_that_no_database_can_hold_is_refused(tmp_path: Path, address: str, sentence: str) -> None:
+    content = json.dumps(yaml.safe_load(GOOD) | {"teams": [{"name": "a", "contacts": [address]}]})
+    assert f"teams[0].contacts[0] {sentence}" in refusal(tmp_path, content, "f.json")
+
+
+def test_a_value_as_deep_as_a_document_may_be_is_refused_by_its_field(tmp_path: Path) -> None:
+    content = json.dumps(yaml.safe_load(GOOD)).replace('"gpus": 5', f'"gpus": {"[" * 900}{"]" * 900}')
+    said = refusal(tmp_path, content, "f.json")
+    assert "clusters[0].quotas[0].gpus must be a whole number, not [[[" in said
+    assert len(said) < 200
 
 
 def test_nan_in_json_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,7 @@
+"""How many inputs the fuzzed tests have tried, by what they were: said at the end of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+TRIED: Counter[str] = Counter()
