@@ -148,7 +148,7 @@ def hooks() -> Hooks:
 
 @pytest.fixture
 async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path, hooks: Hooks) -> AsyncIterator[World]:
-    async with world_of(temporal, sqlite_ledger_url, tmp_path, hooks.on) as found:
+    async with world_of(temporal, sqlite_ledger_url, tmp_path, touch=hooks.on) as found:
         yield found
 
 
@@ -694,7 +694,7 @@ async def test_a_new_run_waits_for_the_mail(sqlite_ledger_url: str, tmp_path: Pa
     limit = "limit.historyCount.suggestContinueAsNew=120"
     async with (
         EmbeddedTemporal(tmp_path / "temporal", None, None, dynamic_config=[limit]) as server,
-        world_of(await connected(server.address), sqlite_ledger_url, tmp_path, hooks.on) as world,
+        world_of(await connected(server.address), sqlite_ledger_url, tmp_path, touch=hooks.on) as world,
     ):
         name = await at(world, Stage.PLANNED, "runs", soak_buffered="0s", soak_enforced="0s")
         with hooks.hold("tell.deliver", to_b(name, NoticeKind.MONITORED)) as mail:

@@ -438,7 +438,7 @@ def test_stale_health_opens_no_gate_and_says_so_after_stale_after() -> None:
     assert (world.stage, world.waits_for) == (Stage.PLANNED, {"holds", "backed"})
     assert world.holds == {"unknown_health"}
     assert "mend the health source" in world.needs
-    with pytest.raises(Refused, match="the health source is silent"):
+    with pytest.raises(Refused, match="samples of today"):
         world.say(Command.RESOLVE, hold="unknown_health")
     world.speaks()
     assert world.is_in(Stage.BUFFERED)

@@ -105,7 +105,7 @@ def test_a_window_of_any_year_is_shown_again(ledger: Ledger, monkeypatch: pytest
     document["clusters"][1]["windows"] = windows
     with Ledger(ledger_url) as far:
         import_fleet(far, document, "second")
-        assert far.calendar.windows("beta") == Fleet.model_validate(document).clusters[1].windows
+        assert far.calendar.windows(["beta"])["beta"] == Fleet.model_validate(document).clusters[1].windows
 
 
 def test_the_identical_file_again_moves_nothing(ledger: Ledger, tool: ForeignTool) -> None:
