@@ -293,10 +293,12 @@ async def world_of(
     home: Path,
     wrapped: Callable[[QuotaPort], QuotaPort] = lambda real: real,
     watch_seconds: float = WATCH_SECONDS,
+    replayed: bool = True,
 ) -> AsyncIterator[World]:
     """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays.
 
-    `wrapped`: puts something between the worker and the ledger's quotas.
+    `wrapped`: puts something between the worker and the ledger's quotas. `replayed`: False where the same
+    stories are replayed elsewhere.
     """
     sql = Sql(ledger_url)
     world = World(client, sql, home)
@@ -308,7 +310,8 @@ async def world_of(
                 yield world
             finally:
                 await _silence(client, [WATCH_ID, *map(rollout_workflow_id, sorted(world.launched))])
-    await _replay(client, map(rollout_workflow_id, sorted(world.launched)))
+    if replayed:
+        await _replay(client, map(rollout_workflow_id, sorted(world.launched)))
 
 
 async def _silence(client: Client, ids: Iterable[str]) -> None:
