@@ -9,7 +9,7 @@ from pydantic import Field
 from models.audit import AuditKind
 from models.base import Model
 from models.capacity import Island
-from models.effects import Present
+from models.effects import INVERSE, EffectKind, Present
 from models.gates import believed
 from models.notices import NoticeKind
 from models.plans import envelope_of
@@ -326,8 +326,14 @@ def without_own_holds(r: Rollout) -> Rollout:
 
 def _retry(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     if r.stage is Stage.STUCK:
-        left = tuple(u.kind for u in r.stuck_on)
-        again = r.but(owed=left, stuck_on=())
+        left, standing = tuple(u.kind for u in r.stuck_on), r.standing
+        undo = r.order is not None and r.order.why is Why.UNDO
+        if undo and EffectKind.HARDEN in left and EffectKind.SET_SOFT not in left:
+            # Softening makes every limit soft, also those whose baseline modes are restored already.
+            after = left.index(EffectKind.HARDEN) + 1
+            left = (*left[:after], EffectKind.SET_SOFT, *left[after:])
+            standing = tuple(k for k in INVERSE if k in {*standing, EffectKind.SET_SOFT})
+        again = r.but(owed=left, stuck_on=(), standing=standing)
         return again.reaching(Stage.ROLLING_BACK, now, "retry of what was left to undo", request.actor), (
             f"undoing again: {', '.join(left)}"
         )
