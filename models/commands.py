@@ -9,7 +9,7 @@ from pydantic import Field
 from models.audit import AuditKind
 from models.base import Model
 from models.capacity import Island
-from models.effects import EffectKind, Present
+from models.effects import INVERSE, EffectKind, Present
 from models.gates import believed
 from models.notices import NoticeKind
 from models.plans import envelope_of
@@ -342,7 +342,8 @@ def without_own_holds(r: Rollout) -> Rollout:
 def _retry(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     if r.stage is Stage.STUCK:
         left = _left_to_undo(r)
-        again = r.but(owed=left, stuck_on=())
+        standing = tuple(k for k in INVERSE if k in {*r.standing, *left})
+        again = r.but(owed=left, stuck_on=(), standing=standing)
         return again.reaching(Stage.ROLLING_BACK, now, "retry of what was left to undo", request.actor), (
             f"undoing again: {', '.join(left)}"
         )

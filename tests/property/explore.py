@@ -1,4 +1,4 @@
-"""Every order of outside events up to a depth, from a launched rollout: `python -m tests.property.explore`.
+"""Every order of outside events up to a depth, from a launched rollout on: `python -m tests.property.explore`.
 
 Theory of operation. A state is a rollout, its world and the action under way, if one is. What the rollout
 does by itself (an action begins, an action answers) costs no depth and every state in between is visited;
@@ -26,8 +26,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
+from pydantic import BaseModel
+
 from models import outcomes
 from models.backing import Backing, back
+from models.base import content_hash
 from models.commands import CommandRequest, refusal
 from models.effects import INVERSE, Change, Observation, QuotaReading
 from models.fleet import Window, WindowKind
@@ -45,15 +48,31 @@ Cell = tuple[Stage, Command, Stage | None]
 """What a command does in a stage; None: it is refused."""
 _ZERO = timedelta(0)
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "rollback": {},
-    "timed": {"notice": "1h", "soak_buffered": "1h", "soak_enforced": "1h"},
-    "realign": {"on_breach": "realign", "on_drift": "accept"},
-    "hold": {"on_breach": "hold", "on_drift": "restore"},
-    "radius": {"max_moved_gpus": 10, "rollback_to": "baseline"},
-    "shadow": {"shadow": True},
+
+@dataclass(frozen=True)
+class Setting:
+    """Where an exploration begins: a policy (what differs from `COMMON`), and what has happened already."""
+
+    policy: dict[str, Any] = field(default_factory=dict)
+    before: tuple[str, ...] = ()
+
+
+_BREACH = ("approve", "81 healthy", "11m pass")
+SETTINGS: dict[str, Setting] = {
+    "rollback": Setting(),
+    "timed": Setting({"notice": "1h", "soak_buffered": "1h", "soak_enforced": "1h"}),
+    "rolled back": Setting(before=_BREACH),
+    "tried again": Setting(before=(*_BREACH, "100 healthy", "13h pass")),
+    "half undone": Setting(before=("approve", "abort ...", "unfollow never lands")),
+    "realign": Setting({"on_breach": "realign", "on_drift": "accept"}, before=_BREACH),
+    "realign, buffered": Setting({"on_breach": "realign", "soak_buffered": "1d"}, before=_BREACH),
+    "realign, enforced": Setting({"on_breach": "realign", "soak_enforced": "1d"}, before=_BREACH),
+    "hold": Setting({"on_breach": "hold", "on_drift": "restore"}, before=_BREACH),
+    "drifted": Setting(before=("approve", "others: a 45")),
+    "radius": Setting({"max_moved_gpus": 10, "rollback_to": "baseline"}, before=("approve",)),
+    "shadow": Setting({"shadow": True}),
 }
-"""What differs from `COMMON`, by name."""
+"""Where explorations begin. `...` after a name: the action that it begins is still under way."""
 COMMON = {
     "notice": "0s",
     "soak_buffered": "0s",
@@ -490,8 +509,15 @@ def _world(world: Node) -> tuple[Any, ...]:
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """The backing of what was computed before is looked up: it is a pure function of quotas and islands."""
+    """Backings and hashes of plans that were computed before are looked up: both are pure functions."""
     known: dict[Any, Backing] = {}
+    hashes: dict[int, tuple[BaseModel, str]] = {}
+
+    def hashed(model: BaseModel, exclude: set[str] | None = None) -> str:
+        found = hashes.get(id(model))
+        if found is None:
+            found = hashes[id(model)] = (model, content_hash(model, exclude))  # kept alive, so its id stays its own
+        return found[1]
 
     def remembered(snapshot: Snapshot) -> Backing:
         at = (snapshot.quotas, snapshot.islands)
@@ -503,6 +529,7 @@ def remembering() -> Iterator[None]:
     with ExitStack() as stack:
         for place in ("activities.clusters", "activities.watch", "tests.unit.pure_world", "tests.property.witness"):
             stack.enter_context(patch(f"{place}.back", remembered))
+        stack.enter_context(patch("models.plans.content_hash", hashed))
         yield
 
 
@@ -534,12 +561,12 @@ class Found:
 
 
 class Exploration:
-    """Breadth first from one launched rollout."""
+    """Breadth first from one launched rollout, or from what has become of it."""
 
-    def __init__(self, depth: int, most_states: int | None = None, **policy: Any) -> None:
+    def __init__(self, setting: Setting, depth: int, most_states: int | None = None) -> None:
         self.found = Found(depth)
         self.most_states = most_states
-        self.policy = policy
+        self.setting = setting
         self.paths: list[tuple[int, str]] = []
         """By state: the one it was first reached from, and how."""
         self.known: dict[int, int] = {}
@@ -550,7 +577,14 @@ class Exploration:
     def run(self) -> Found:
         began, found = time.monotonic(), self.found
         level: list[tuple[Node, int]] = []
-        self._reached(Node(**self.policy), -1, "launch", level)
+        root = Node(**self.setting.policy)
+        if self.setting.before:
+            root.settle()
+        for name in self.setting.before:
+            step_by_name(root, name.removesuffix(" ..."))
+            if not name.endswith(" ..."):
+                root.settle()
+        self._reached(root, -1, " -> ".join(("launch", *self.setting.before)), level)
         for depth in range(found.depth + 1):
             reached: list[tuple[Node, int]] = []
             ready, before = deque(level), found.states - len(level)
@@ -657,6 +691,15 @@ class Exploration:
             self.found.violations.append(f"{what}\n    " + " -> ".join([*self.path(state), last]))
 
 
+def step_by_name(world: Node, name: str) -> None:
+    """What is called so happens."""
+    for command, fields in commands(world):
+        if command.value == name:
+            world.say(command, **fields)
+            return
+    dict(happenings(world))[name](world)
+
+
 def _answers(world: Node) -> None:
     world.lands()
     world.run()
@@ -707,7 +750,7 @@ def main(argv: list[str]) -> int:
     together = Found(args.depth)
     with remembering():
         for name in args.setting or SETTINGS:
-            found = Exploration(args.depth, args.most_states, **SETTINGS[name]).run()
+            found = Exploration(SETTINGS[name], args.depth, args.most_states).run()
             print(report(name, found), flush=True)
             together.events += found.events
             together.states += found.states

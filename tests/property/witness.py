@@ -83,20 +83,20 @@ class Observed(World):
             return
         short = self.standing_shortage()
         self.short_since = {t: self.short_since.get(t, self.now) for t in short}
+        really = self.standing_shortage(declared=False)  # what a window explains is no recovery either
         for team in [*self.short_total]:
-            since = self.good_since.setdefault(team, self.now)
-            if team in short:
-                del self.good_since[team]
-                if self.now - since >= self.policy.clear_after:
-                    del self.short_total[team]
+            if team not in really:
+                self.good_since.setdefault(team, self.now)
+            elif self.now - self.good_since.pop(team, self.now) >= self.policy.clear_after:
+                del self.short_total[team]
 
-    def standing_shortage(self) -> dict[str, int]:
+    def standing_shortage(self, *, declared: bool = True) -> dict[str, int]:
         if not self.shadow:
-            return self.backing(declared=True).shortage
+            return self.backing(declared=declared).shortage
         real = self.quotas
         self.quotas = {t: q.model_copy(update={"gpus": self.r.written.get(t, q.gpus)}) for t, q in real.items()}
         try:
-            return self.backing(declared=True).shortage
+            return self.backing(declared=declared).shortage
         finally:
             self.quotas = real
 

@@ -1455,3 +1455,15 @@ def test_what_others_change_while_a_lost_write_is_undone_is_left_alone() -> None
     world.start()
     assert world.effects.count(EffectKind.RESTORE) == 2, "the write was not found, so nothing was tested"
     assert world.values == {"a": 150, "b": 161}
+
+
+def test_softening_that_lands_on_a_retry_leaves_the_baseline_s_modes() -> None:
+    world = World(notice="0s", soak_buffered="0s", soak_enforced="0s").start()
+    world.fail(EffectKind.SOFTEN, "Refusal", landed=False)
+    world.say(Command.ROLLBACK)
+    assert world.is_in(Stage.STUCK)
+    world.say(Command.RETRY)
+    assert world.is_in(Stage.ROLLED_BACK)
+    assert world.effects.count(EffectKind.SOFTEN) == 1
+    assert world.modes == {Mode.HARD}, "the limits were hard before the rollout"
+    assert world.r.standing == ()
