@@ -24,7 +24,6 @@ from tests.chaos.site import FAULTS, Site, site
 from workers.main import FAILURES, sandbox
 from workflows.cluster_rollout import ClusterRollout
 
-
 GUARD_SECONDS = 120.0
 """Until hardware that fails for good must have been answered: breach_after, the watch, and a busy machine."""
 
