@@ -98,6 +98,9 @@ def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
     if hold.kind is HoldKind.OBJECTION and request.actor not in (r.owner, *r.policy.authorities):
         who = " or ".join(dict.fromkeys((r.owner, *r.policy.authorities)))
         return f"{request.actor} has no authority to resolve an objection here: ask {who}"
+    if hold.kind is HoldKind.DRIFT and hold.id != REPLAN and r.looked_after != r.fence:
+        # What was seen is older than our own last write, which would be taken for somebody else's change.
+        return "what was written has not been read back yet: look at the drift again in a moment"
     if request.how not in ("", "accept", "restore"):
         return f"how must be accept or restore, not {request.how!r}"
     if request.how == "restore" and (hold.id != "drift" or not r.stage.guarded or r.shadow):
