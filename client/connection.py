@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client, Plugin
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
 
+from client.wire import data_converter
 from models.errors import BadInput, Unavailable
 
 NAMESPACE = "backstop"
@@ -79,9 +79,7 @@ async def connect(
     if identity:
         more["identity"] = identity
     try:
-        return await Client.connect(
-            **where.options, data_converter=pydantic_data_converter, plugins=list(plugins), **more
-        )
+        return await Client.connect(**where.options, data_converter=data_converter, plugins=list(plugins), **more)
     except (RuntimeError, RPCError, OSError) as error:
         remedy = "start it with `backstop up`" if where.embedded else "check TEMPORAL_ADDRESS or the profile"
         raise Unavailable(f"Temporal does not answer at {where.address}: {remedy}") from error

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
@@ -27,6 +26,7 @@ from activities.adapters.ledger import Ledger
 from activities.adapters.notify import Notifier
 from client.backstop import Backstop
 from client.connection import Target
+from client.wire import data_converter
 from models.audit import AuditEntry, ChainedEntry, ChainHead, broken_links
 from models.capacity import Island
 from models.commands import CommandRequest
@@ -282,7 +282,7 @@ class World:
 
 
 async def connected(address: str) -> Client:
-    return await Client.connect(address, namespace=NAMESPACE, data_converter=pydantic_data_converter)
+    return await Client.connect(address, namespace=NAMESPACE, data_converter=data_converter)
 
 
 @asynccontextmanager
@@ -314,7 +314,7 @@ async def _replay(client: Client, ids: Iterable[str]) -> None:
         workflows=[ClusterRollout],
         workflow_runner=sandbox(),
         workflow_failure_exception_types=FAILURES,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
     )
     for workflow_id in ids:
         async for run in client.list_workflows(f"WorkflowId = '{workflow_id}'"):
