@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import Field
 from temporalio import activity
 
 from activities.clusters import ClusterActivities
 from activities.failures import translated
 from activities.ports import FleetPort, RegistryPort
 from models.audit import AuditEntry, ChainedEntry
+from models.base import Count, Model, Name, PositiveCount, Words
 from models.effects import HealthSample
+from models.errors import BadInput
 from models.messages import DeskAnswer, DeskRequest
 
 _T = TypeVar("_T")
@@ -22,8 +24,53 @@ _QUOTAS_A_PAGE = 10_000
 _BYTES_A_PAGE = 8_000_000
 """Of JSON, which crosses Temporal at a tenth of its size (client/payloads.py); 2 MiB is the most there."""
 
-_SAMPLES = TypeAdapter(tuple[HealthSample, ...])
-_ENTRIES = TypeAdapter(tuple[AuditEntry, ...])
+_Limit = Annotated[PositiveCount, Field(le=1000)]
+_Number = Annotated[Count, Field(le=10**6)]
+
+
+class _Nothing(Model):
+    pass
+
+
+class _Cluster(Model):
+    cluster: Name
+
+
+class _Page(Model):
+    after: Words = ""
+    limit: _Limit = 20
+
+
+class _Rows(Model):
+    cluster: Name
+    after: Count = 0
+    limit: _Limit = 200
+
+
+class _Part(Model):
+    import_id: Name
+    part: _Number
+
+
+class _Parts(Model):
+    import_id: Name
+    parts: _Number
+
+
+class _Samples(Model):
+    samples: tuple[HealthSample, ...]
+
+
+class _Entries(Model):
+    entries: tuple[AuditEntry, ...]
+
+
+_Arguments = TypeVar("_Arguments", bound=Model)
+
+
+def _of(q: DeskRequest, model: type[_Arguments]) -> _Arguments:
+    """The request's arguments, checked. Errors: pydantic.ValidationError, which leaves as BadInput."""
+    return model.model_validate(q.arguments)
 
 
 class DeskActivities:
@@ -36,9 +83,9 @@ class DeskActivities:
             "commit_import": self._commit_import,
             "add_health": self._add_health,
             "clusters": self._clusters,
-            "teams": lambda _: [t.model_dump(mode="json") for t in self._fleet.teams()],
-            "facts": lambda q: self._registry.facts(q.arguments["cluster"]).model_dump(mode="json"),
-            "snapshot": lambda q: self._snapshot(q.arguments["cluster"]),
+            "teams": self._teams,
+            "facts": lambda q: self._registry.facts(_of(q, _Cluster).cluster).model_dump(mode="json"),
+            "snapshot": lambda q: self._snapshot(_of(q, _Cluster).cluster),
             "snapshots": self._snapshots,
             "archive": self._archive,
             "archived": self._archived,
@@ -47,21 +94,28 @@ class DeskActivities:
 
     @activity.defn(name="ledger_desk", no_thread_cancel_exception=True)
     def answer(self, request: DeskRequest) -> DeskAnswer:
-        """The request is carried out. Errors: those of the ports."""
+        """The request is carried out. Errors: BadInput for wrong arguments, those of the ports."""
         with translated():
             return DeskAnswer(result=self._answers[request.kind](request))
 
     def _stage_import(self, q: DeskRequest) -> None:
-        self._fleet.stage_import(q.arguments["import_id"], q.arguments["part"], base64.b64decode(q.payload))
+        asked = _of(q, _Part)
+        try:
+            payload = base64.b64decode(q.payload, validate=True)
+        except ValueError:
+            raise BadInput("the payload of an import's part must be Base64") from None
+        self._fleet.stage_import(asked.import_id, asked.part, payload)
 
     def _commit_import(self, q: DeskRequest) -> dict[str, Any]:
-        return self._fleet.commit_import(q.arguments["import_id"], q.arguments["parts"], q.actor, datetime.now(UTC))
+        asked = _of(q, _Parts)
+        return self._fleet.commit_import(asked.import_id, asked.parts, q.actor, datetime.now(UTC))
 
     def _add_health(self, q: DeskRequest) -> int:
-        return self._fleet.add_health(_SAMPLES.validate_python(q.arguments["samples"]), q.actor)
+        return self._fleet.add_health(_of(q, _Samples).samples, q.actor)
 
     def _clusters(self, q: DeskRequest) -> list[dict[str, Any]]:
-        found = self._fleet.clusters(q.arguments.get("after", ""), q.arguments.get("limit", 50))
+        asked = _of(q, _Page)
+        found = self._fleet.clusters(asked.after, asked.limit)
         found = tuple(_light(found, lambda row: len(row[0].quotas), _QUOTAS_A_PAGE))
         return [
             {
@@ -72,6 +126,10 @@ class DeskActivities:
             for spec, rollout in found
         ]
 
+    def _teams(self, q: DeskRequest) -> list[dict[str, Any]]:
+        _of(q, _Nothing)
+        return [t.model_dump(mode="json") for t in self._fleet.teams()]
+
     def _snapshot(self, cluster: str) -> dict[str, Any]:
         """What a launch would plan from now: the same values, health and usage."""
         snapshot, policy = self._rollouts.present(cluster, datetime.now(UTC))
@@ -81,19 +139,20 @@ class DeskActivities:
         }
 
     def _snapshots(self, q: DeskRequest) -> list[dict[str, Any]]:
-        page = self._fleet.clusters(q.arguments.get("after", ""), q.arguments.get("limit", 20))
+        asked = _of(q, _Page)
+        page = self._fleet.clusters(asked.after, asked.limit)
         light = _light(page, lambda row: len(row[0].quotas), _QUOTAS_A_PAGE)
         return [self._snapshot(spec.name) for spec, _ in light]
 
     def _archive(self, q: DeskRequest) -> int:
-        entries = _ENTRIES.validate_python(q.arguments["entries"])
+        entries = _of(q, _Entries).entries
         self._registry.archive(entries)
         return len(entries)
 
     def _archived(self, q: DeskRequest) -> dict[str, Any]:
-        cluster = q.arguments["cluster"]
-        rows = self._registry.archived(cluster, q.arguments.get("after", 0), q.arguments.get("limit", 200))
-        head = self._registry.chain_head(cluster)
+        asked = _of(q, _Rows)
+        rows = self._registry.archived(asked.cluster, asked.after, asked.limit)
+        head = self._registry.chain_head(asked.cluster)
         return {
             "rows": [row.model_dump(mode="json") for row in _light(rows, _json_bytes, _BYTES_A_PAGE)],
             "head": None if head is None else head.model_dump(mode="json"),
@@ -101,6 +160,7 @@ class DeskActivities:
 
     def _doctor(self, q: DeskRequest) -> dict[str, Any]:
         """Proof that a worker reaches its ledger."""
+        _of(q, _Nothing)
         return {"open_rollouts": len(self._registry.open_clusters())}
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import SET_UP, Actor, AsJson, examples, who
+from cli.options import SET_UP, Actor, AsJson, examples, named, who
 from cli.session import ask
 from models.errors import BadInput
 
@@ -61,7 +61,10 @@ def import_(
 
 def show_(
     cluster: Annotated[
-        str, typer.Argument(metavar="CLUSTER", help="One cluster in full; without it, all.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="CLUSTER", help="One cluster in full; without it, all.", show_default=False, callback=named
+        ),
     ] = "",
     as_json: AsJson = False,
     actor: Actor = "",

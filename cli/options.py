@@ -22,7 +22,18 @@ ROLL_OUT = "Roll out"
 DECIDE = "Decide"
 HALT = "Hold, undo, end"
 
-Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster's name.", show_default=False)]
+
+def named(cluster: str) -> str:
+    """What can be a cluster's name, or nothing. Errors: BadInput."""
+    if len(cluster) > 200 or any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in cluster):
+        shown = cluster if len(cluster) <= 80 else f"{cluster[:80]}..."
+        raise BadInput(f"CLUSTER must be a name: one line of at most 200 characters, not {shown!r}")
+    return cluster
+
+
+Cluster = Annotated[
+    str, typer.Argument(metavar="CLUSTER", help="The cluster's name.", show_default=False, callback=named)
+]
 Actor = Annotated[
     str,
     typer.Option(

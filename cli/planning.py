@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import LOOK, Actor, AsJson, Buffer, MaxTier, Settings, examples, policy_with, settings_of, who
+from cli.options import LOOK, Actor, AsJson, Buffer, MaxTier, Settings, examples, named, policy_with, settings_of, who
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -29,7 +29,10 @@ def add_to(app: typer.Typer) -> None:
 
 def plan(
     named: Annotated[
-        str, typer.Argument(metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False, callback=named
+        ),
     ] = "",
     cluster: Annotated[str, typer.Option(metavar="NAME", help="The same as CLUSTER.")] = "",
     file: Annotated[

@@ -21,6 +21,7 @@ from cli.options import (
     Settings,
     checked,
     examples,
+    named,
     number,
     policy_with,
     settings_of,
@@ -143,7 +144,10 @@ def _launched(answer: LaunchAnswer, *, shadow: bool, as_json: bool) -> None:
 
 def status(
     cluster: Annotated[
-        str, typer.Argument(metavar="CLUSTER", help="One rollout in full; without it, all.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="CLUSTER", help="One rollout in full; without it, all.", show_default=False, callback=named
+        ),
     ] = "",
     as_json: AsJson = False,
     actor: Actor = "",

@@ -6,19 +6,20 @@ a twelfth of that (docs/adr/0011). Small payloads stay as they are, so that the 
 
 from __future__ import annotations
 
-import dataclasses
 import zlib
 from collections.abc import Sequence
 
+from google.protobuf.message import DecodeError
 from temporalio.api.common.v1 import Payload
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.converter import PayloadCodec
+from temporalio.converter import DataConverter, PayloadCodec
+
+from client.wire import PayloadConverter
 
 ENCODING = b"binary/zlib"
 """As the Go SDK's zlib codec marks them, so that a codec server built on it can show them."""
 COMPRESS_FROM = 32 * 1024
 """Bytes from which a payload is compressed."""
-LARGEST = 256 * 1024 * 1024
+LARGEST = 64 * 1024 * 1024
 """Bytes that one payload may unfold to: a few bytes of another's making must not fill the memory."""
 _LEVEL = 1
 
@@ -44,11 +45,13 @@ def _unfolded(payload: Payload) -> Payload:
     if payload.metadata.get("encoding") != ENCODING:
         return payload
     unfolding = zlib.decompressobj()
-    data = unfolding.decompress(payload.data, LARGEST)
-    if not unfolding.eof:
-        raise ValueError(f"a compressed payload is cut off, or unfolds to more than {LARGEST} bytes")
-    return Payload.FromString(data)
+    try:
+        data = unfolding.decompress(payload.data, LARGEST)
+        return Payload.FromString(data) if unfolding.eof else payload
+    except (zlib.error, DecodeError):
+        # Left as it is, the converter refuses it; an error here would fail the workflow task that carries it, for ever.
+        return payload
 
 
-data_converter = dataclasses.replace(pydantic_data_converter, payload_codec=Zlib())
+data_converter = DataConverter(payload_converter_class=PayloadConverter, payload_codec=Zlib())
 """Of every client, worker and replay."""

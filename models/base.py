@@ -40,10 +40,11 @@ def brief(value: Any) -> str:
 
 def in_one_sentence(error: ValidationError) -> str:
     """The first fault with its place and value, and how many more there are: for what came over the wire."""
-    faults = error.errors(include_url=False, include_context=False)
+    many = error.error_count() > 100  # to tell each with its value would take a workflow task's time
+    faults = error.errors(include_url=False, include_context=False, include_input=not many)
     place = ".".join(str(step) for step in faults[0]["loc"])
-    given = brief(faults[0]["input"])
-    value = f" (given: {given})" if len(given) <= 80 else ""
+    given = "" if many else brief(faults[0]["input"])
+    value = f" (given: {given})" if 0 < len(given) <= 80 else ""
     more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
     text = f"{place + ': ' if place else ''}{faults[0]['msg'].removeprefix('Value error, ')}"
     return f"{text if len(text) <= 600 else text[:600] + ' and so on'}{value}{more}"
@@ -73,6 +74,9 @@ def _storable(value: str) -> str:
         raise ValueError(f"must be whole Unicode text, not {brief(value)}")
     return value
 
+
+Text = Annotated[str, AfterValidator(_storable)]
+"""Text that every database and every message can hold; give it a length."""
 
 Words = Annotated[str, Field(max_length=2000), AfterValidator(_storable)]
 """What people write in their own words."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from pydantic import Field
 
 from models.audit import AuditKind
-from models.base import Model
+from models.base import Model, Text, Words
 from models.capacity import Island
 from models.effects import INVERSE, EffectKind, Present
 from models.gates import believed
@@ -22,15 +22,15 @@ from models.stages import Command, Refused, Stage, answer
 class CommandRequest(Model):
     """One command from one person. Which fields it needs depends on the command."""
 
-    actor: str = Field(min_length=1, max_length=200)
-    reason: str = Field(default="", max_length=2000)
-    plan_hash: str = ""
+    actor: Text = Field(min_length=1, max_length=200)
+    reason: Words = ""
+    plan_hash: Text = Field(default="", max_length=64)
     """approve: the plan that is meant."""
-    team: str = ""
+    team: Text = Field(default="", max_length=200)
     """ack, object: who speaks."""
-    hold: str = ""
+    hold: Text = Field(default="", max_length=300)
     """resolve: the hold that is lifted."""
-    how: str = ""
+    how: Text = Field(default="", max_length=20)
     """resolve a drift: `accept` (take the values as given) or `restore` (write ours again)."""
 
 

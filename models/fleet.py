@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from models.base import GpuCount, Model, Name, PositiveCount, Time, Words
+from models.base import GpuCount, Model, Name, PositiveCount, Text, Time, Words
 from models.capacity import Island
 from models.policy import Policy
 from models.quota import Quota, QuotaTree, check_islands
@@ -29,7 +29,7 @@ class Window(Model):
     kind: WindowKind
     starts: Time
     ends: Time
-    reason: Words = Field(min_length=1, max_length=500)
+    reason: Text = Field(min_length=1, max_length=500)
     islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
     gpus: GpuCount | None = None
 

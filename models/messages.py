@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from models.audit import AuditEntry
-from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words
 from models.capacity import Island
 from models.effects import Change, HealthSample, Mode, QuotaReading
 from models.gates import Condition
@@ -66,14 +67,22 @@ class LaunchRequest(Model):
     """What starts a rollout. `policy` lays over the cluster's own."""
 
     cluster: Name
-    rollout: str
-    owner: str = Field(min_length=1, max_length=200)
-    actor: str = Field(default="", max_length=200)
+    rollout: Name
+    owner: Name
+    actor: Text = Field(default="", max_length=200)
     """Who launches; empty: the owner."""
-    reason: str = ""
+    reason: Words = ""
     shadow: bool = False
     adopt: bool = False
     policy: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("policy")
+    @classmethod
+    def _of_ordinary_size(cls, policy: dict[str, Any]) -> dict[str, Any]:
+        """It is handed on as it is, and what is handed on must fit into a message."""
+        if len(json.dumps(policy)) > 20_000:
+            raise ValueError("must be of ordinary size: this one is longer than 20,000 characters")
+        return policy
 
 
 class RolloutInput(Model):
@@ -110,7 +119,7 @@ class HealthChanged(Model):
 
     cluster: Name
     at: Time
-    why: str
+    why: Words
 
 
 class Risk(Model):
@@ -317,9 +326,9 @@ class DeskRequest(Model):
         "archived",
         "doctor",
     ]
-    actor: str = ""
+    actor: Text = Field(default="", max_length=200)
     arguments: dict[str, Any] = Field(default_factory=dict)
-    payload: str = ""
+    payload: str = Field(default="", max_length=1_500_000)
     """Base64 of zlib-compressed JSON, for parts of a large document."""
 
 
@@ -339,5 +348,5 @@ class RolloutResult(Model):
 class WatchInput(Model):
     """The watch workflow's argument."""
 
-    interval_seconds: float = 15.0
+    interval_seconds: float = Field(default=15.0, ge=0.01, le=3600)
     runs: Count = 1

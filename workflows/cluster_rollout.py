@@ -41,6 +41,7 @@ with workflow.unsafe.imports_passed_through():
         EffectRequest,
         HealthChanged,
         LaunchAnswer,
+        LaunchRequest,
         OpenRequest,
         RecordRequest,
         RolloutInput,
@@ -83,12 +84,16 @@ _LAST_MAIL = timedelta(minutes=5)
 """How long an ended rollout still tries to tell its teams."""
 
 
+_NOTHING = RolloutInput(launch=LaunchRequest(cluster="none", rollout="none", owner="none"))
+
+
 @workflow.defn(name=ROLLOUT_WORKFLOW)
 class ClusterRollout:
+    # Started by hand without its argument, it must end: calling this without one would be tried again for ever.
     @workflow.init
-    def __init__(self, start: RolloutInput) -> None:
-        self._start = start
-        self._r: Rollout | None = start.state
+    def __init__(self, start: RolloutInput | None = None) -> None:
+        self._start = start or _NOTHING
+        self._r: Rollout | None = self._start.state
         self._refused_launch = ""
         self._cancelled_early = False
         self._changes = 0
@@ -101,8 +106,10 @@ class ClusterRollout:
         self._shown: tuple[Any, ...] = ()
 
     @workflow.run
-    async def run(self, start: RolloutInput) -> RolloutResult:
+    async def run(self, start: RolloutInput | None = None) -> RolloutResult:
         """The rollout has ended, or continues as new."""
+        if start is None:
+            raise ApplicationError("a rollout needs its launch as its input", type="BadInput", non_retryable=True)
         life = asyncio.create_task(self._live())
         while True:
             try:
@@ -432,7 +439,7 @@ class ClusterRollout:
     # --- messages ---------------------------------------------------------------------------
 
     @workflow.signal(name=HEALTH_SIGNAL)
-    def health_changed(self, edge: HealthChanged) -> None:
+    def health_changed(self, edge: HealthChanged | None = None) -> None:
         self._look_wanted = True
         self._changes += 1
 

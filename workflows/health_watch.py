@@ -17,8 +17,9 @@ _ROUNDS_A_RUN = 100
 @workflow.defn(name=WATCH_WORKFLOW)
 class HealthWatch:
     @workflow.run
-    async def run(self, start: WatchInput) -> None:
+    async def run(self, start: WatchInput | None = None) -> None:
         """Calls the watch again each time it returns; a dead worker's watch moves on after its heartbeats stop."""
+        start = start or WatchInput()
         beat = max(timedelta(seconds=10), timedelta(seconds=4 * start.interval_seconds))
         for _ in range(_ROUNDS_A_RUN):
             await workflow.execute_activity_method(

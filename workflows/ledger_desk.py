@@ -16,8 +16,10 @@ with workflow.unsafe.imports_passed_through():
 @workflow.defn(name=DESK_WORKFLOW)
 class LedgerDesk:
     @workflow.run
-    async def run(self, request: DeskRequest) -> DeskAnswer:
+    async def run(self, request: DeskRequest | None = None) -> DeskAnswer:
         """The answer; a failure keeps the activity's error type, for the client to tell people."""
+        if request is None:
+            raise ApplicationError("the desk needs a request as its input", type="BadInput", non_retryable=True)
         try:
             return await workflow.execute_activity_method(
                 DeskActivities.answer,

@@ -28,7 +28,6 @@ from tests.e2e.world import World, cluster, eventually, fresh, team, world_of
 DATABASES = ("sqlite", "postgresql")
 AT_A_TIME = 16
 PATIENT = 120.0
-WATCH_SECONDS = 0.5
 K = EffectKind
 FORWARD = (K.RESERVE, K.SET_SOFT, K.HARDEN, K.FOLLOW)
 INVERSES = tuple(INVERSE[kind] for kind in reversed(FORWARD))
@@ -496,7 +495,7 @@ async def played(
     # A workflow does not know its database: its histories are replayed once.
     replayed = database_url.startswith("sqlite")
     home = tmp_path_factory.mktemp("home")
-    async with world_of(temporal, database_url, home, wrapped, WATCH_SECONDS, replayed) as world:
+    async with world_of(temporal, database_url, home, wrapped, replayed=replayed) as world:
         if chosen:
             await world.fleet(*(spec(script.name) for script in chosen))
         await asyncio.gather(*(play(world, script) for script in chosen))

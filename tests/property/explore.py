@@ -16,6 +16,7 @@ key go on alike.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections import deque
@@ -132,9 +133,8 @@ class Node(Observed):
                 return None
             if isinstance(action, Wait):
                 self.watch()
-                if not self.look_wanted:
-                    if action.until is None or action.until > self.now:
-                        return action.until
+                if not self.look_wanted and (action.until is None or action.until > self.now):
+                    return action.until
                 continue
             self.flight = self.begin(action)
         raise AssertionError(f"it spins in {self.r.stage}")
@@ -158,7 +158,7 @@ class Node(Observed):
 
     def passed(self, path: Any) -> None:
         super().passed(path)
-        self.passing_through.update(zip(path, path[1:], strict=False))
+        self.passing_through.update(itertools.pairwise(path))
 
     @property
     def blind(self) -> bool:
@@ -695,7 +695,7 @@ def step_by_name(world: Node, name: str) -> None:
     """What is called so happens."""
     for command, fields in commands(world):
         if command.value == name:
-            world.say(command, **fields)
+            world.say(command, run=True, **fields)
             return
     dict(happenings(world))[name](world)
 
@@ -732,10 +732,14 @@ def leads_out(world: Node) -> None:
 
 def report(name: str, found: Found) -> str:
     lines = [
-        f"{name}: depth {found.depth}, {found.events} events tried, {found.states} distinct states "
-        f"({' + '.join(map(str, found.by_depth))}) in {found.seconds:.0f} s",
-        f"  (stage, command) cells {len(found.cells)}/{len(cells())}, "
-        f"transitions {len(found.transitions)}/{len(TRANSITIONS)}, {len(found.violations)} violations",
+        (
+            f"{name}: depth {found.depth}, {found.events} events tried, {found.states} distinct states "
+            f"({' + '.join(map(str, found.by_depth))}) in {found.seconds:.0f} s"
+        ),
+        (
+            f"  (stage, command) cells {len(found.cells)}/{len(cells())}, "
+            f"transitions {len(found.transitions)}/{len(TRANSITIONS)}, {len(found.violations)} violations"
+        ),
         *(f"  {violation}" for violation in found.violations),
     ]
     return "\n".join(lines)

@@ -101,7 +101,7 @@ def test_what_cannot_be_sent_is_bad_input(fake: FakeBackstop, capsys: pytest.Cap
     assert run(["pause", "h100-worked", "--reason", "x" * 2001]) == 2
     assert "--reason must be at most 2000 characters long" in capsys.readouterr().err
     assert run(["launch", "a\nb", "--yes"]) == 2
-    assert "--cluster must be one line" in capsys.readouterr().err
+    assert "CLUSTER must be a name: one line" in capsys.readouterr().err
     assert not fake.asked
 
 
@@ -206,6 +206,42 @@ def test_a_bad_setting_is_refused_before_anything_is_sent(
     assert run([*command, *options]) == 2
     assert f"backstop: {said}" in capsys.readouterr().err
     assert not [what for what, *_ in fake.asked if what == "launch"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--reason", "x" * 5_000_000], "reason must be at most 2000 characters long; it begins 'xxx"),
+        (["--reason", "a\udcff"], "reason must be whole Unicode text, not 'a\\udcff'"),
+        (["--reason", "r", "--actor", "x" * 201], "must be at most 200 characters long; it begins 'xxx"),
+    ],
+    ids=["5 MB", "a byte that is no text", "a long actor"],
+)
+def test_what_the_audit_cannot_keep_is_refused_before_it_is_sent(
+    fake: FakeBackstop, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["pause", "h100-worked"], ["launch", "h100-worked", "--yes"]):
+        assert run([*command, *arguments]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("backstop: --")
+        assert said in err
+        assert err.count("\n") == 1
+        assert len(err) < 500
+    assert fake.asked == []
+
+
+@pytest.mark.parametrize("name", ["x" * 201, "a\nb", "h100\udcff"], ids=["long", "two lines", "no text"])
+@pytest.mark.parametrize(
+    "command", [["status"], ["watch"], ["fleet", "show"], ["audit"], ["retry"], ["plan"], ["launch"]]
+)
+def test_what_can_be_no_cluster_is_refused_before_it_is_sent(
+    fake: FakeBackstop, command: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, name]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("backstop: CLUSTER must be a name: one line of at most 200 characters, not '")
+    assert err.count("\n") == 1
+    assert fake.asked == []
 
 
 def test_two_rollouts_never_have_one_id(fake: FakeBackstop) -> None:

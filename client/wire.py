@@ -1,0 +1,65 @@
+"""How values cross the wire, and what becomes of those that we cannot read.
+
+Anyone with access to the server may start a workflow or send it a message by hand. Pydantic's own refusal lists
+every fault and repeats what was given: of a large input it is larger than an answer may be, and the workflow
+task that should carry it fails for ever. So what comes from outside is refused in one sentence. What our own
+workers say to each other is left to be retried: another worker may understand it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from temporalio.api.common.v1 import Payload
+from temporalio.contrib.pydantic import PydanticPayloadConverter
+from temporalio.exceptions import ApplicationError
+
+from models.base import brief, in_one_sentence
+from models.commands import CommandRequest
+from models.errors import BadInput
+from models.messages import DeskRequest, HealthChanged, RolloutInput, WatchInput
+
+FROM_OUTSIDE = (RolloutInput, CommandRequest, HealthChanged, DeskRequest, WatchInput)
+"""What people and other programs may send."""
+
+
+SMALL = (CommandRequest, HealthChanged, WatchInput)
+SMALL_BYTES = 65_536
+"""Far more than the longest of these takes; reading on would only take time, which a workflow task has little of."""
+
+
+class PayloadConverter(PydanticPayloadConverter):
+    """Pydantic's, with a sentence for what is refused. Errors: ApplicationError of type BadInput."""
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        if len(payloads) > 1:
+            raise _refused(f"one argument is taken here, and {len(payloads)} were given")
+        expected = _from_outside(type_hints)
+        if expected is None:
+            return super().from_payloads(payloads, type_hints)
+        encoding, size = payloads[0].metadata.get("encoding", b""), len(payloads[0].data)
+        if encoding != b"json/plain":
+            raise _refused(f"this is no {expected.__name__}: its encoding is {brief(encoding)}, and must be json/plain")
+        if size > SMALL_BYTES and _small(expected, payloads[0].data):
+            raise _refused(f"{size} bytes are no {expected.__name__}: at most {SMALL_BYTES} are taken")
+        try:
+            return super().from_payloads(payloads, type_hints)
+        except ValidationError as error:
+            raise _refused(f"this is no {expected.__name__}: {in_one_sentence(error)}") from None
+
+
+def _from_outside(type_hints: list[type] | None) -> type | None:
+    """The model from outside that is expected; a handler that takes it or nothing gets it or nothing."""
+    hint: Any = type_hints[0] if type_hints else None
+    return next((model for model in FROM_OUTSIDE if model is hint or model in get_args(hint)), None)
+
+
+def _small(expected: type, data: bytes) -> bool:
+    """A launch is small; a run that continues another one carries its state."""
+    return expected in SMALL or (expected is RolloutInput and b'"state"' not in data)
+
+
+def _refused(sentence: str) -> ApplicationError:
+    return ApplicationError(sentence, type=BadInput.__name__)

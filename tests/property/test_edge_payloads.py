@@ -1,0 +1,204 @@
+"""Everything that may be sent to a workflow, spoilt, through the converter that a worker reads it with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from temporalio.api.common.v1 import Payload
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.adapters.ledger import Ledger
+from activities.clusters import ClusterActivities
+from activities.desk import DeskActivities
+from client.payloads import data_converter
+from client.wire import FROM_OUTSIDE
+from models.base import Model
+from models.commands import CommandRequest, obey, refusal
+from models.effects import EffectKind, Fence
+from models.messages import DeskAnswer, DeskRequest, HealthChanged, RolloutInput, WatchInput
+from models.rollout import Rollout
+from models.stages import Command, Stage
+from models.status import status_of
+from tests.integration.ledger.world import ForeignTool, fleet, import_fleet
+from tests.mangling import spoilt
+from tests.property.test_edge_files import assert_a_sentence, dump
+from tests.tried import TRIED
+from tests.unit.pure_world import World
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+FUZZ = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+CONVERTER = data_converter.payload_converter
+COMMAND = {"actor": "tpm", "reason": "r", "plan_hash": "abc", "team": "a", "hold": "drift", "how": "accept"}
+LAUNCH = {
+    "launch": {
+        "cluster": "alpha",
+        "rollout": "alpha/1",
+        "owner": "tpm",
+        "actor": "tpm",
+        "reason": "r",
+        "shadow": False,
+        "adopt": False,
+        "policy": {"buffer": 0.1, "notice": "1d"},
+    },
+    "state": None,
+    "runs": 1,
+}
+ISLAND = {"name": "X", "total_gpus": 200, "healthy_gpus": 180, "block_gpus": None}
+SAMPLE = {"cluster": "alpha", "at": "2026-03-01T12:00:00Z", "islands": [ISLAND]}
+ENTRY: dict[str, Any] = {
+    "key": "k",
+    "cluster": "alpha",
+    "rollout": "r",
+    "at": "2026-03-01T12:00:00Z",
+    "kind": "command",
+}
+ENTRY |= {"actor": "a", "text": "t", "reason": "r", "refused": True, "data": {"a": 1}}
+DESK: tuple[dict[str, Any], ...] = (
+    {"kind": "stage_import", "actor": "tpm", "arguments": {"import_id": "i", "part": 0}, "payload": "aGVsbG8="},
+    {"kind": "commit_import", "actor": "tpm", "arguments": {"import_id": "i", "parts": 1}},
+    {"kind": "add_health", "actor": "tpm", "arguments": {"samples": [SAMPLE]}},
+    {"kind": "clusters", "arguments": {"after": "", "limit": 5}},
+    {"kind": "teams"},
+    {"kind": "facts", "arguments": {"cluster": "alpha"}},
+    {"kind": "snapshot", "arguments": {"cluster": "alpha"}},
+    {"kind": "snapshots", "arguments": {"after": "", "limit": 5}},
+    {"kind": "archive", "arguments": {"entries": [ENTRY]}},
+    {"kind": "archived", "arguments": {"cluster": "alpha", "after": 0, "limit": 5}},
+    {"kind": "doctor", "actor": "tpm"},
+)
+VALID: dict[type[Model], tuple[Any, ...]] = {
+    CommandRequest: (COMMAND, {"actor": "tpm"}),
+    RolloutInput: (LAUNCH,),
+    HealthChanged: ({"cluster": "alpha", "at": "2026-03-01T12:00:00Z", "why": "short"},),
+    DeskRequest: DESK,
+    WatchInput: ({"interval_seconds": 15.0, "runs": 3},),
+}
+
+
+@st.composite
+def payloads(draw: st.DrawFn, documents: tuple[Any, ...], most: int = 2) -> Payload:
+    """A payload that an untyped client sends: mostly JSON that is nearly right."""
+    document = draw(st.sampled_from(documents))
+    made = draw(spoilt(document, most)) if draw(st.integers(0, 7)) else document
+    raw = json.dumps(made).encode()
+    if draw(st.integers(0, 11)) == 0:
+        raw = draw(st.binary(max_size=60) | st.just(raw[: draw(st.integers(0, len(raw)))]))
+    encoding = draw(st.sampled_from([b"json/plain"] * 14 + [b"binary/null", b"binary/plain", b"json/protobuf", b"x"]))
+    return Payload(metadata={"encoding": encoding}, data=raw)
+
+
+def decoded(model: type[Model], payload: Payload) -> Any:
+    """The model, or None where it was refused as a worker refuses it: in one sentence that can be sent."""
+    refusal: ApplicationError | None = None
+    value: Any = None
+    try:
+        (value,) = CONVERTER.from_payloads([payload], [model])
+    except ApplicationError as refused:
+        refusal = refused
+    TRIED["payloads"] += 1
+    if refusal is not None:
+        assert (refusal.type, refusal.__cause__) == ("BadInput", None)
+        assert_a_sentence(refusal.message)
+        TRIED["payloads that were refused"] += 1
+        return None
+    assert isinstance(value, model)
+    (again,) = CONVERTER.from_payloads(CONVERTER.to_payloads([value]), [model])
+    assert again == value
+    return value
+
+
+@settings(FUZZ, max_examples=400)
+@given(data=st.data())
+def test_a_payload_is_read_or_refused_in_one_sentence(data: st.DataObject) -> None:
+    model: type[Model] = data.draw(st.sampled_from(tuple(VALID)))
+    assert set(VALID) == set(FROM_OUTSIDE)
+    found = decoded(model, data.draw(payloads(VALID[model])))
+    if isinstance(found, RolloutInput):
+        # What it is made of later, where a refusal would fail a rollout that is under way.
+        Fence(rollout=found.launch.rollout, counter=1)
+
+
+def rollouts() -> tuple[Rollout, ...]:
+    """A rollout in each stage that asks different things of a command."""
+    waits = World()
+    waits.run()
+    watched, stuck = (World(notice="0s", soak_buffered="0s", soak_enforced="0s").start() for _ in range(2))
+    for world in (watched, stuck):
+        world.until(Stage.MONITORED)
+    stuck.fail(EffectKind.RESTORE, "Refusal")
+    stuck.say(Command.ABORT)
+    found = (waits.r, watched.r, stuck.r)
+    assert [r.stage for r in found] == [Stage.PLANNED, Stage.MONITORED, Stage.STUCK]
+    return found
+
+
+ROLLOUTS = rollouts()
+
+
+@settings(FUZZ, max_examples=150)
+@given(
+    payload=payloads(({**COMMAND, "plan_hash": ROLLOUTS[0].plan and ROLLOUTS[0].plan.hash}, COMMAND, {"actor": "tpm"})),
+    command=st.sampled_from(Command),
+)
+def test_a_command_that_is_read_is_refused_or_obeyed(payload: Payload, command: Command) -> None:
+    request = decoded(CommandRequest, payload)
+    if request is None:
+        return
+    for r in ROLLOUTS:
+        why = refusal(r, command, request)
+        if why is not None:
+            assert 0 < len(why) < 4000
+            continue
+        after, said = obey(r, command, request, NOON)
+        assert 0 < len(said) < 4000
+        assert Rollout.model_validate_json(after.model_dump_json()) == after
+        assert status_of(after, NOON).stage is after.stage
+
+
+def desk_of(ledger: Ledger) -> Callable[[DeskRequest], DeskAnswer]:
+    clusters = ClusterActivities(ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry)
+    desk = DeskActivities(ledger.fleet, ledger.registry, clusters)
+    return lambda request: ActivityEnvironment().run(desk.answer, request)
+
+
+def test_the_desk_answers_or_refuses_and_then_writes_nothing(ledger_url: str) -> None:
+    def everything(tool: ForeignTool) -> dict[str, list[tuple[Any, ...]]]:
+        more = {t: tool.rows(f"SELECT * FROM {t} ORDER BY 1, 2") for t in ("audit", "audit_heads", "import_parts")}
+        return {**dump(tool), **more}
+
+    @settings(FUZZ, max_examples=80)
+    @given(payload=payloads(DESK))
+    def tries(payload: Payload) -> None:
+        request = decoded(DeskRequest, payload)
+        if request is None:
+            return
+        before = everything(tool)
+        answer: DeskAnswer | ApplicationError
+        try:
+            answer = ask(request)
+        except ApplicationError as refused:
+            answer = refused
+        TRIED["requests to the desk"] += 1
+        if isinstance(answer, DeskAnswer):
+            CONVERTER.to_payloads([answer])
+            return
+        TRIED["requests to the desk that were refused"] += 1
+        assert answer.type in ("BadInput", "Refusal")
+        assert answer.non_retryable
+        assert_a_sentence(answer.message)
+        assert everything(tool) == before
+
+    with Ledger(ledger_url) as ledger, contextlib.closing(ForeignTool(ledger_url)) as tool:
+        import_fleet(ledger, fleet())
+        ask = desk_of(ledger)
+        tries()
