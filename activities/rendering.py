@@ -105,8 +105,8 @@ def _words(notice: Notice) -> dict[str, Any]:
 
 def _commands(notice: Notice) -> list[dict[str, str]]:
     """The commands that the answer table allows in the notice's stage, as lines to type."""
-    if given := _texts(notice.facts, "commands"):
-        return [{"does": "", "line": line} for line in given]
+    if given := notice.facts.get("commands"):
+        return [_command(each) for each in (given if isinstance(given, list | tuple) else [given])]
     if notice.stage in {stage.value for stage in Stage}:
         stage = Stage(notice.stage)
         allowed = [command for command in DOES if not _refuses(stage, command)]
@@ -114,6 +114,13 @@ def _commands(notice: Notice) -> list[dict[str, str]]:
         allowed = list(UNKNOWN_STAGE.get(notice.kind, ()))
     cluster = shlex.quote(notice.cluster)
     return [{"does": DOES[c], "line": f'backstop {c.value} {cluster} --reason "..."'} for c in allowed]
+
+
+def _command(given: Any) -> dict[str, str]:
+    """A command as a fact has it: a line to type, or that with what it does."""
+    if not isinstance(given, Mapping):
+        return {"does": "", "line": _one_line(str(given))}
+    return {name: _one_line(str(given.get(name, ""))) for name in ("does", "line")}
 
 
 def _refuses(stage: Stage, command: Command) -> bool:

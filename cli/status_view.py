@@ -24,6 +24,8 @@ _STYLES = {
     Stage.ROLLED_BACK: "yellow",
     Stage.STUCK: "bold red",
 }
+_WHEN = {Stage.PLANNED: "as planned", Stage.ROLLING_BACK: "last look", Stage.STUCK: "last look"}
+"""Nobody looks while effects are being undone."""
 
 
 def rollouts_parts(rollouts: Sequence[RolloutLine]) -> list[RenderableType]:
@@ -88,7 +90,7 @@ def _standing(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
     yield "health", line(_health(s), seen, "" if s.health_known else ("; not known or stale", "yellow"))
     if not s.stage.ended:
         yield (
-            "as planned" if s.stage is Stage.PLANNED else "now",
+            _WHEN.get(s.stage, "now"),
             line(
                 f"{s.assigned_gpus} promised, {s.backed_gpus} backed, ",
                 (f"{s.phantom_gpus} phantom", "red" if s.phantom_gpus else ""),
@@ -109,8 +111,13 @@ def _ahead(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
         yield "objection", line(f"recorded, by {hold.actor}: {hold.reason}")
     if s.undoing is not None:
         yield "rollback", line(f"{s.undoing.why}, by {s.undoing.actor}: {s.undoing.reason}{_left(s.undoing)}")
-        for text in s.undoing.stuck_on:
-            yield "stuck on", line((text, "red"))
+        for text in s.undoing.undone:
+            yield "undone", line((text, "green"))
+        for text in s.undoing.not_undone or s.undoing.stuck_on:
+            yield "NOT undone", line((text, "red"))
+        for value in s.undoing.values:
+            others = " (changed by others, left alone)" if value.by_others else ""
+            yield "still", line((f"{value.team} has {value.gpus} GPUs, not {value.target_gpus}{others}", "red"))
     for condition in s.waiting_for:
         if condition.name != "holds":  # they have their own lines
             until = f", until {moment(condition.until)}" if condition.until else ""
@@ -119,6 +126,9 @@ def _ahead(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
         yield "next look", line(moment(s.next_at))
     if s.needs:
         yield "needs", line((s.needs, "bold"))
+    for choice in s.undoing.choices if s.undoing is not None else ():
+        yield choice.command, line((choice.line, "bold"))
+        yield "", line(choice.does)
 
 
 def _awaited(condition: Condition) -> str:

@@ -131,8 +131,26 @@ class Risk(Model):
     breach_at: Time | None = None
 
 
+class Choice(Model):
+    """A command that leads on, as it is typed, and what it will do."""
+
+    command: str
+    line: str
+    does: str
+
+
+class ValueLeft(Model):
+    """A quota that does not have the value that a rollback brings back."""
+
+    team: Name
+    gpus: GpuCount
+    target_gpus: GpuCount
+    by_others: bool = False
+    """Somebody else changed it, and it is left alone."""
+
+
 class Undoing(Model):
-    """What a rollback has left to do."""
+    """What a rollback has done, what it has left to do, and what can be done where it is stuck."""
 
     why: str
     reason: str
@@ -141,6 +159,13 @@ class Undoing(Model):
     stuck_on: tuple[str, ...]
     commands: tuple[str, ...] = ()
     """The commands that can be given while stuck."""
+    undone: tuple[str, ...] = ()
+    """Effects that are undone, each with what that means."""
+    not_undone: tuple[str, ...] = ()
+    """Effects that cannot be undone, each with what that means, and why."""
+    values: tuple[ValueLeft, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    """While stuck: what can be done, in the order to think of it."""
 
 
 class TeamStatus(Model):

@@ -54,6 +54,7 @@ from models.rollout import (
 )
 from models.snapshot import Snapshot
 from models.stages import STEP_FROM, Stage
+from models.stuck import choices, not_undone, values_left
 
 FORWARD = {inverse: forward for forward, inverse in INVERSE.items()}
 _KEEPS_STANDING = (EffectKind.RESERVE, EffectKind.SET_SOFT)
@@ -388,7 +389,7 @@ def _rolled_back(r: Rollout, now: datetime) -> Rollout:
     assert r.order is not None
     if r.stuck_on:
         why = "; ".join(f"{u.kind} is not undone: {u.reason}" for u in r.stuck_on)
-        return r.telling(NoticeKind.STUCK, [], detail=why).reaching(Stage.STUCK, now, why)
+        return _stuck(r, f"{r.order.why}, by {r.order.actor}: {r.order.reason}").reaching(Stage.STUCK, now, why)
     order, breach = r.order, r.order.why is Why.BREACH
     notes = [f"broken floors: {'; '.join(order.broken_floors)}"] if order.broken_floors else []
     if r.foreign:
@@ -412,6 +413,16 @@ def _rolled_back(r: Rollout, now: datetime) -> Rollout:
     if not breach and order.actor == BACKSTOP:
         r = r.telling(NoticeKind.HELD, [], detail=f"undone: {order.reason}; `retry` or `close` it")
     return r
+
+
+def _stuck(r: Rollout, detail: str) -> Rollout:
+    """With a word to the owner: what is not undone, and what can be done."""
+    values = [f"{v.team} has {v.gpus} GPUs, not {v.target_gpus}" for v in values_left(r)]
+    facts = {
+        "left": [*not_undone(r), *values],
+        "commands": [{"does": f"{c.command} {c.does}", "line": c.line} for c in choices(r)],
+    }
+    return r.telling(NoticeKind.STUCK, [], detail=detail, facts=facts)
 
 
 # --- effects ---------------------------------------------------------------------------------
@@ -557,7 +568,7 @@ def failed(r: Rollout, change: Change, error: str, reason: str, now: datetime) -
     kind = change.kind
     r = r.noting(AuditKind.EFFECT, f"{kind} failed: {reason}", now, effect=kind.value, error=error, failed=True)
     if error == "Conflict":
-        stuck = r.telling(NoticeKind.STUCK, [], detail=reason).but(superseded=reason, owed=())
+        stuck = _stuck(r.but(superseded=reason, owed=()), reason)
         return stuck if r.stage.ended else stuck.reaching(Stage.STUCK, now, f"superseded: {reason}")
     if kind is EffectKind.CLOSE:
         return _closed(r).telling(NoticeKind.HELD, [], detail=f"closed, but what is reserved may stay so: {reason}")

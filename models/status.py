@@ -8,9 +8,10 @@ from models.base import duration_text
 from models.effects import Standing
 from models.gates import conditions, gate_of, health_fresh, holds_now
 from models.interpreter import Wait, decide, recovery_pause, retries_by_itself
-from models.messages import Risk, RolloutStatus, TeamStatus, Undoing
+from models.messages import Risk, RolloutStatus, TeamStatus
 from models.rollout import HoldKind, Rollout, Why
 from models.stages import Stage
+from models.stuck import undoing_of
 
 
 def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int = 1) -> RolloutStatus:
@@ -50,7 +51,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         recorded_objections=tuple(h for h in r.holds if h.after_enforced),
         at_risk=_risks(r),
         breach_of=r.breach_of,
-        undoing=_undoing(r),
+        undoing=undoing_of(r),
         teams=_teams(r),
         needs=needs_of(r, now),
         ended_because=r.ended_because,
@@ -79,20 +80,6 @@ def _present(r: Rollout) -> dict[str, int]:
     """What the quota system holds, as last seen or as written since; in shadow: what it would hold."""
     overtaken = r.looked_after != r.fence
     return r.written if r.shadow or r.seen is None or overtaken else r.seen.reading.values
-
-
-def _undoing(r: Rollout) -> Undoing | None:
-    if r.order is None or r.stage not in (Stage.ROLLING_BACK, Stage.STUCK, Stage.ROLLED_BACK):
-        return None
-    stuck, missing = r.stage is Stage.STUCK, r.order.unbacked_gpus
-    return Undoing(
-        why=r.order.why.value,
-        reason=r.order.reason + (f"; {missing} GPUs of the target have no healthy hardware" if missing else ""),
-        actor=r.order.actor,
-        left=tuple(k.value for k in r.owed),
-        stuck_on=tuple(f"{u.kind}: {u.reason}" for u in r.stuck_on),
-        commands=("retry", "close") if stuck and not r.superseded else ("close",) if stuck else (),
-    )
 
 
 def standing_now(r: Rollout) -> Standing:
@@ -129,7 +116,7 @@ def needs_of(r: Rollout, now: datetime) -> str:
     if r.stage is Stage.STUCK:
         if r.superseded:
             return f"superseded: {r.superseded}. Give: backstop close {r.cluster} --reason ..."
-        return f"Give: backstop retry {r.cluster}, or backstop close {r.cluster} --reason ..."
+        return f"mend the cause, then give: backstop retry {r.cluster}, or backstop close {r.cluster} --reason ..."
     if r.plan is not None and not r.replan and (r.stage is Stage.PLANNED or r.realigning):
         if not r.plan.backed:
             return f"today's health does not back the plan: wait for it, or backstop abort {r.cluster} --reason ..."
