@@ -332,7 +332,8 @@ def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage =
         unbacked_gpus=missing,
     )
     note = f"; {missing} GPUs of the baseline have no healthy hardware today" if missing else ""
-    moved = without_own_holds(r).but(order=order, owed=tuple(reversed(r.standing)), stuck_on=(), breach_of=())
+    owed = tuple(reversed(r.standing))
+    moved = without_own_holds(r).but(order=order, owed=owed, undone=(), stuck_on=(), breach_of=())
     return moved.reaching(Stage.ROLLING_BACK, now, f"undo: {reason}{note}", actor)
 
 
@@ -346,7 +347,8 @@ def _retry(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout,
     if r.stage is Stage.STUCK:
         left = _left_to_undo(r)
         standing = tuple(k for k in INVERSE if k in {*r.standing, *left})
-        again = r.but(owed=left, stuck_on=(), standing=standing)
+        undone = tuple(k for k in r.undone if k not in left)
+        again = r.but(owed=left, undone=undone, stuck_on=(), standing=standing)
         return again.reaching(Stage.ROLLING_BACK, now, "retry of what was left to undo", request.actor), (
             f"undoing again: {', '.join(left)}"
         )

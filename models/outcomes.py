@@ -57,6 +57,8 @@ from models.stages import STEP_FROM, Stage
 from models.stuck import choices, not_undone, values_left
 
 FORWARD = {inverse: forward for forward, inverse in INVERSE.items()}
+_VALUES_TOLD = 20
+"""Values that the notice of a stuck rollback lists; `status` has all."""
 _KEEPS_STANDING = (EffectKind.RESERVE, EffectKind.SET_SOFT)
 """After a breach rollback these still stand, at other values: the baseline is not restored."""
 
@@ -372,7 +374,7 @@ def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
         broken_floors=target.broken_floors,
     )
     begun = without_own_holds(r).but(
-        order=order, owed=tuple(reversed(r.standing)), stuck_on=(), failures=r.failures + 1
+        order=order, owed=tuple(reversed(r.standing)), undone=(), stuck_on=(), failures=r.failures + 1
     )
     return begun.reaching(Stage.ROLLING_BACK, now, order.reason, "guard")
 
@@ -417,9 +419,11 @@ def _rolled_back(r: Rollout, now: datetime) -> Rollout:
 
 def _stuck(r: Rollout, detail: str) -> Rollout:
     """With a word to the owner: what is not undone, and what can be done."""
-    values = [f"{v.team} has {v.gpus} GPUs, not {v.target_gpus}" for v in values_left(r)]
+    left = values_left(r)
+    values = [f"{v.team} has {v.gpus} GPUs, not {v.target_gpus}" for v in left[:_VALUES_TOLD]]
+    more = [f"and {len(left) - _VALUES_TOLD} more: backstop status {r.cluster}"] if len(left) > _VALUES_TOLD else []
     facts = {
-        "left": [*not_undone(r), *values],
+        "left": [*not_undone(r), *values, *more],
         "commands": [{"does": f"{c.command} {c.does}", "line": c.line} for c in choices(r)],
     }
     return r.telling(NoticeKind.STUCK, [], detail=detail, facts=facts)
@@ -515,6 +519,7 @@ def _closed(r: Rollout) -> Rollout:
 
 def _inverted(r: Rollout, forward: EffectKind) -> Rollout:
     """An inverse has landed. What a breach rollback keeps, at other values, goes on standing."""
+    r = r.but(undone=(*r.undone, forward))
     if forward in _KEEPS_STANDING and r.order is not None and r.order.why is Why.BREACH:
         return r.but(owed=tuple(k for k in r.owed if k is not forward))
     return _undone(r, forward)

@@ -168,6 +168,8 @@ class Rollout(Model):
     """A person lifted the blast radius for what is next written."""
 
     order: Order | None = None
+    undone: tuple[EffectKind, ...] = ()
+    """Forward effects whose inverse has landed in this rollback, in that order."""
     owed: tuple[EffectKind, ...] = ()
     """Forward effects still to be undone by the present rollback, the next one first."""
     stuck_on: tuple[Undone, ...] = ()

@@ -12,7 +12,6 @@ from models.messages import Choice, Undoing, ValueLeft
 from models.rollout import Rollout, Why
 from models.stages import Command, Stage
 
-_FORWARD = {inverse: forward for forward, inverse in INVERSE.items()}
 _UNDONE = {
     EffectKind.RESERVE: "the freed capacity is released",
     EffectKind.SET_SOFT: "the quotas have their earlier values",
@@ -35,47 +34,33 @@ def undoing_of(r: Rollout) -> Undoing | None:
     """The rollback under way, done, or stuck; None where there is none."""
     if r.stage not in (Stage.ROLLING_BACK, Stage.STUCK, Stage.ROLLED_BACK):
         return None
-    if r.superseded and r.stage is Stage.STUCK:
-        return Undoing(
-            why="superseded" if r.order is None else r.order.why.value,
-            reason=r.superseded if r.order is None else f"{r.order.reason}; then superseded: {r.superseded}",
-            actor="ledger" if r.order is None else r.order.actor,
-            left=(),
-            stuck_on=(),
-            commands=(Command.CLOSE.value,),
-            undone=undone(r),
-            not_undone=not_undone(r),
-            values=values_left(r),
-            choices=choices(r),
-        )
-    if r.order is None:
-        return None
-    stuck, missing = r.stage is Stage.STUCK, r.order.unbacked_gpus
-    return Undoing(
-        why=r.order.why.value,
-        reason=r.order.reason + (f"; {missing} GPUs of the target have no healthy hardware" if missing else ""),
-        actor=r.order.actor,
-        left=tuple(k.value for k in r.owed),
+    stuck = r.stage is Stage.STUCK
+    shown = Undoing(
+        why="superseded",
+        reason=r.superseded,
+        actor="ledger",
+        left=tuple(kind.value for kind in r.owed),
         stuck_on=tuple(f"{u.kind}: {u.reason}" for u in r.stuck_on),
-        commands=(Command.RETRY.value, Command.CLOSE.value) if stuck else (),
+        commands=tuple(c.command for c in choices(r) if c.command in iter(Command)) if stuck else (),
         undone=undone(r),
         not_undone=not_undone(r),
         values=values_left(r) if stuck else (),
         choices=choices(r) if stuck else (),
     )
+    if r.order is None:
+        return shown if stuck else None
+    missing, reason = r.order.unbacked_gpus, r.order.reason
+    if missing:
+        reason += f"; {missing} GPUs of the target have no healthy hardware"
+    if r.superseded:
+        reason += f"; then superseded: {r.superseded}"
+    return shown.model_copy(update={"why": r.order.why.value, "reason": reason, "actor": r.order.actor})
 
 
 def undone(r: Rollout) -> tuple[str, ...]:
     """The effects whose inverse has landed, in that order."""
-    landed: list[EffectKind] = []
-    for receipt in r.receipts:
-        forward = _FORWARD.get(receipt.kind, receipt.kind)
-        landed = [kind for kind in landed if kind is not forward]
-        if receipt.kind in _FORWARD:
-            landed.append(forward)
-    owed = {*r.owed, *(u.kind for u in r.stuck_on)}
     words = _UNDONE | (_AFTER_A_BREACH if r.order is not None and r.order.why is Why.BREACH else {})
-    return tuple(f"{kind}: {words[kind]}" for kind in landed if kind not in owed)
+    return tuple(f"{kind}: {words[kind]}" for kind in r.undone)
 
 
 def not_undone(r: Rollout) -> tuple[str, ...]:
@@ -109,8 +94,9 @@ def choices(r: Rollout) -> tuple[Choice, ...]:
             Choice(
                 command="launch",
                 line=f"backstop launch {shlex.quote(r.cluster)} --adopt --reason '...'",
-                does="after the close, and only if no other rollout of the cluster is alive elsewhere (another Temporal "
-                "on the same ledger): takes over the baseline and what still stands, so that its abort restores them",
+                does="after the close, and only if no other rollout of the cluster is alive elsewhere (another "
+                "Temporal on the same ledger): takes over the baseline and what "
+                "still stands, so that its abort restores them",
             ),
         )
     return (
