@@ -12,6 +12,7 @@ from models.messages import Choice, Undoing, ValueLeft
 from models.rollout import Rollout, Why
 from models.stages import Command, Stage
 
+LAUNCH = "launch"
 _UNDONE = {
     EffectKind.RESERVE: "the freed capacity is released",
     EffectKind.SET_SOFT: "the quotas have their earlier values",
@@ -41,7 +42,7 @@ def undoing_of(r: Rollout) -> Undoing | None:
         actor="ledger",
         left=tuple(kind.value for kind in r.owed),
         stuck_on=tuple(f"{u.kind}: {u.reason}" for u in r.stuck_on),
-        commands=tuple(c.command for c in choices(r) if c.command in iter(Command)) if stuck else (),
+        commands=tuple(c.command for c in choices(r) if c.command != LAUNCH) if stuck else (),
         undone=undone(r),
         not_undone=not_undone(r),
         values=values_left(r) if stuck else (),
@@ -92,7 +93,7 @@ def choices(r: Rollout) -> tuple[Choice, ...]:
                 "for whoever owns the cluster now",
             ),
             Choice(
-                command="launch",
+                command=LAUNCH,
                 line=f"backstop launch {shlex.quote(r.cluster)} --adopt --reason '...'",
                 does="after the close, and only if no other rollout of the cluster is alive elsewhere (another "
                 "Temporal on the same ledger): takes over the baseline and what "
