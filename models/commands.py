@@ -100,6 +100,10 @@ def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
         return f"{request.actor} has no authority to resolve an objection here: ask {who}"
     if hold.kind is HoldKind.DRIFT and hold.id != REPLAN and r.looked_after != r.fence:
         # What was seen is older than our own last write, which would be taken for somebody else's change.
+        if r.stage in (Stage.ROLLING_BACK, Stage.STUCK):
+            return (
+                "the rollback leaves alone what others changed: resolve the drift when it is over, if it still stands"
+            )
         return "what was written has not been read back yet: look at the drift again in a moment"
     if request.how not in ("", "accept", "restore"):
         return f"how must be accept or restore, not {request.how!r}"

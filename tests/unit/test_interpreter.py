@@ -630,12 +630,23 @@ def test_an_undo_leaves_alone_and_reports_what_others_changed() -> None:
     assert any("left as others changed it: b" in line for line in world.story)
 
 
-def test_a_change_that_is_accepted_while_the_rollback_runs_is_not_overwritten() -> None:
+@pytest.mark.parametrize("during", ["soften", "restore", "release"])
+def test_while_the_rollback_runs_nothing_is_taken_as_given(during: str) -> None:
+    """What was seen before it wrote has our values in it: accepted, they would be the next attempt's baseline."""
     world = at(Stage.ENFORCED, World())
     world.foreign("b", 90)
-    world.meanwhile("soften", lambda: world.say(Command.RESOLVE, hold="drift", how="accept", run=False))
+    refused: list[str] = []
+
+    def accept() -> None:
+        with pytest.raises(Refused, match="leaves alone what others changed") as found:
+            world.say(Command.RESOLVE, hold="drift", how="accept", run=False)
+        refused.append(str(found.value))
+
+    world.meanwhile(during, accept)
     world.say(Command.ROLLBACK)
+    assert len(refused) == 1
     assert (world.stage, world.values) == (Stage.ROLLED_BACK, {"a": 200, "b": 90})
+    assert {q.team: q.gpus for q in world.r.baseline.quotas} == {"a": 200, "b": 161}
 
 
 def test_a_look_that_ends_after_an_undo_began_changes_nothing_of_its_target() -> None:
