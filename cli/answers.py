@@ -164,6 +164,23 @@ class CheckLine(Model):
     remedy: str
 
 
+class BuildLine(Model):
+    """One build of the worker. `rollouts`: open ones that it holds; `workers`: of it that poll."""
+
+    build: str
+    status: str
+    workers: int
+    rollouts: int
+    created: Time
+
+
+class BuildsAnswer(Answer):
+    """The builds of versioned workers, the newest first."""
+
+    schema_: Literal["backstop.builds/1"] = Field(default="backstop.builds/1", alias="schema")
+    builds: tuple[BuildLine, ...]
+
+
 class DoctorAnswer(Answer):
     schema_: Literal["backstop.doctor/1"] = Field(default="backstop.doctor/1", alias="schema")
     well: bool

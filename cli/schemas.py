@@ -77,6 +77,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     models: dict[str, type[BaseModel]] = {
         "archive": answers.ArchiveLine,
         "audit": answers.AuditLine,
+        "builds": answers.BuildsAnswer,
         "chain": answers.ChainAnswer,
         "clusters": answers.ClustersAnswer,
         "command": answers.CommandTaken,

@@ -30,6 +30,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from client.checks import Check, temporal_checks
 from client.connection import Target, connect, current_actor, find_target
 from client.history import AuditRecord, audit_of_run
+from client.versions import Build, builds, use
 from models.audit import AuditEntry, AuditKind, ChainedEntry, ChainHead
 from models.base import Model, Time
 from models.commands import CommandRequest
@@ -59,7 +60,7 @@ from models.stages import Command
 
 _PATIENCE = timedelta(seconds=30)
 """How long a person waits for a worker's answer."""
-_TRIES, _MOMENT_SECONDS = 5, 0.5
+_QUESTIONS, _MOMENT_SECONDS = 5, 0.5
 """For a question that came at a moment when nobody may answer it."""
 _PART = 700_000
 """Bytes of one part of a large document: below Temporal's payload limit, base64 included."""
@@ -178,7 +179,7 @@ class Backstop:
     async def status(self, cluster: str) -> RolloutStatus:
         """Errors: Refusal where there never was a rollout, Unavailable."""
         handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
-        for tries_left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_QUESTIONS)):
             try:
                 found: RolloutStatus = await handle.query(
                     STATUS_QUERY, result_type=RolloutStatus, rpc_timeout=_PATIENCE
@@ -330,6 +331,20 @@ class Backstop:
             text = error.message if isinstance(error, BackstopError) else _NO_WORKER
             checks.append(Check(name="ledger", ok=False, text=text, remedy="backstop migrate, then backstop up"))
         return checks
+
+    async def builds(self) -> list[Build]:
+        """Builds of versioned workers, the newest first."""
+        try:
+            return await builds(self._client)
+        except RPCError as error:
+            raise await self._told(error) from error
+
+    async def use_build(self, build: str) -> str:
+        """The build serves; answers with the one before. Errors: BadInput, Refusal, Unavailable."""
+        try:
+            return await use(self._client, build, self._actor)
+        except RPCError as error:
+            raise await self._told(error) from error
 
     async def _told(self, error: BaseException, cluster: str = "") -> BackstopError:
         """Temporal's errors as ours: one sentence, and what to do next in its type."""

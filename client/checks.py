@@ -10,6 +10,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from client.connection import Target
+from client.versions import builds, pollers
 from models.base import Model
 from models.messages import SEARCH_ATTRIBUTES, TASK_QUEUE, WATCH_ID
 
@@ -27,7 +28,7 @@ async def temporal_checks(client: Client, target: Target) -> list[Check]:
     """Namespace, search attributes, workers and the watch."""
     where = "embedded (backstop up)" if target.embedded else "configured"
     checks = [Check(name="temporal", ok=True, text=f"{target.address}, {where}")]
-    for ask in (_namespace, _attributes, _workers, _watch):
+    for ask in (_namespace, _attributes, _workers, _builds, _watch):
         try:
             checks.append(await ask(client))
         except RPCError as error:
@@ -75,6 +76,22 @@ async def _workers(client: Client) -> Check:
         text=f"{len(names)} polling: {', '.join(names)}" if names else "none is polling",
         remedy="" if names else "backstop up, or backstop worker",
     )
+
+
+async def _builds(client: Client) -> Check:
+    known, polling = await builds(client), await pollers(client)
+    current = next((b.build for b in known if b.status == "current"), "")
+    stranded = [b for b in known if b.stranded]
+    if stranded:
+        text = ", ".join(f"build {b.build} holds {b.rollouts} rollouts and has no worker" for b in stranded)
+        return Check(
+            name="builds", ok=False, text=text, remedy=f"BACKSTOP_BUILD_ID={stranded[0].build} backstop worker"
+        )
+    if polling and not polling[current]:
+        newest = next((b.build for b in known if b.workers), "BUILD")
+        text = f"no worker serves: what begins goes to {f'build {current}' if current else 'workers without a build'}"
+        return Check(name="builds", ok=False, text=text, remedy=f"backstop builds use {newest}")
+    return Check(name="builds", ok=True, text=f"build {current} serves" if current else "workers are not versioned")
 
 
 async def _watch(client: Client) -> Check:

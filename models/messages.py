@@ -21,6 +21,8 @@ from models.rollout import Hold, Rollout
 from models.snapshot import Snapshot
 from models.stages import Command, Stage
 
+DEPLOYMENT = "backstop"
+"""The worker deployment whose versions are our builds."""
 TASK_QUEUE = "backstop"
 ROLLOUT_WORKFLOW = "ClusterRollout"
 WATCH_WORKFLOW = "HealthWatch"
@@ -30,7 +32,7 @@ STATUS_QUERY = "status"
 LAUNCHED_UPDATE = "launched"
 HEALTH_SIGNAL = "health_changed"
 MOVES_ON = "the rollout is moving on at this moment: ask again"
-"""Why a worker does not answer a query: it would have to guess the time (workers/queries.py)."""
+"""Why a worker does not answer a query: it would have to guess the time (workers/runner.py)."""
 
 
 class SearchName:

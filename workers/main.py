@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 
 import pydantic
 from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import WorkerDeploymentVersion, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
-from temporalio.worker import Worker
+from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.adapters.ledger import Ledger, upgrade
@@ -31,9 +31,9 @@ from activities.watch import WatchActivities
 from client import telemetry
 from client.connection import connect, find_target
 from models.errors import BackstopError
-from models.messages import WATCH_ID, WATCH_WORKFLOW, WatchInput
+from models.messages import DEPLOYMENT, WATCH_ID, WATCH_WORKFLOW, WatchInput
 from workers.heartbeats import Heartbeats
-from workers.queries import OnTimeRunner
+from workers.runner import OnTimeRunner
 from workers.settings import Settings, load_settings
 from workflows.cluster_rollout import ClusterRollout
 from workflows.health_watch import HealthWatch
@@ -63,8 +63,12 @@ def make_worker(
     executor: ThreadPoolExecutor,
     task_queue: str,
     quotas: QuotaPort | None = None,
+    build_id: str = "",
 ) -> Worker:
-    """A worker with the ledger behind every port; `quotas` puts another quota system in its place."""
+    """A worker with the ledger behind every port; `quotas` puts another quota system in its place.
+
+    `build_id`: of a versioned worker. Rollouts keep to the build that they began a run with (docs/adr/0012).
+    """
     quota_port = quotas or ledger.quotas
     rollouts = ClusterActivities(quota_port, ledger.health, ledger.usage, ledger.calendar, ledger.registry)
     return Worker(
@@ -83,12 +87,18 @@ def make_worker(
             WatchActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry).watch,
         ],
         activity_executor=executor,
-        workflow_runner=OnTimeRunner(restrictions=_RESTRICTIONS),
+        workflow_runner=OnTimeRunner(restrictions=_RESTRICTIONS, versioned=bool(build_id)),
         workflow_failure_exception_types=FAILURES,
         interceptors=[Heartbeats()],
         max_concurrent_activities=_THREADS,
         graceful_shutdown_timeout=timedelta(seconds=5),
+        deployment_config=None if not build_id else _deployment(build_id),
     )
+
+
+def _deployment(build_id: str) -> WorkerDeploymentConfig:
+    version = WorkerDeploymentVersion(DEPLOYMENT, build_id)
+    return WorkerDeploymentConfig(version=version, use_worker_versioning=True)
 
 
 async def ensure_watch(client: Client, task_queue: str, interval_seconds: float) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from client.connection import home
+from models.base import brief
 from models.errors import BadInput
 
 
@@ -19,6 +21,8 @@ class Settings:
     mail_server: str | None
     watch_interval_seconds: float
     task_queue: str
+    build_id: str
+    """Of this worker's code; empty: workers are not versioned."""
 
 
 def load_settings() -> Settings:
@@ -37,4 +41,11 @@ def load_settings() -> Settings:
         mail_server=os.environ.get("BACKSTOP_MAIL_SERVER") or None,
         watch_interval_seconds=seconds,
         task_queue=os.environ.get("BACKSTOP_TASK_QUEUE") or "backstop",
+        build_id=_build_id(os.environ.get("BACKSTOP_BUILD_ID", "")),
     )
+
+
+def _build_id(text: str) -> str:
+    if text and not re.fullmatch(r"[\w.+-]{1,100}", text, re.ASCII):
+        raise BadInput(f"BACKSTOP_BUILD_ID must be up to 100 letters, digits, '.', '_', '+' or '-', not {brief(text)}")
+    return text

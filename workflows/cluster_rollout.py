@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy, SearchAttributeKey
+from temporalio.common import RetryPolicy, SearchAttributeKey, VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
@@ -76,6 +76,8 @@ _MAIL_PAUSE = timedelta(seconds=30)
 _BATCH = 50
 _BATCH_VALUES = 20_000
 """Entries of one call name at most so many values: it must stay below Temporal's 2 MiB, compressed."""
+_SETTLED = timedelta(seconds=10)
+"""A run this old moves on to another build of the worker; a deployment that flaps must not make a storm of runs."""
 _OVERDUE = timedelta(minutes=5)
 """From then on a new run begins even while a side loop's call is being tried."""
 _LEAVES_PROMPTLY = "leaves-promptly"
@@ -87,7 +89,7 @@ _LAST_MAIL = timedelta(minutes=5)
 _NOTHING = RolloutInput(launch=LaunchRequest(cluster="none", rollout="none", owner="none"))
 
 
-@workflow.defn(name=ROLLOUT_WORKFLOW)
+@workflow.defn(name=ROLLOUT_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
 class ClusterRollout:
     # Started by hand without its argument, it must end: calling this without one would be tried again for ever.
     @workflow.init
@@ -188,7 +190,10 @@ class ClusterRollout:
         new until then, a look can be made by the next run as well, and what a side loop tries for too long is
         tried again there (both calls are made to be repeated).
         """
-        if not workflow.info().is_continue_as_new_suggested():
+        info = workflow.info()
+        upgrades = info.is_target_worker_deployment_version_changed() and now - info.start_time >= _SETTLED
+        if not (upgrades or info.is_continue_as_new_suggested()):
+            self._leaving, self._leaving_since = False, None  # another build was wanted, and is no more
             return
         if workflow.patched(_LEAVES_PROMPTLY):
             self._leaving_since = self._leaving_since or now
@@ -196,7 +201,8 @@ class ClusterRollout:
             return
         if self._may_continue(now):
             workflow.continue_as_new(
-                RolloutInput(launch=self._start.launch, state=self._state, runs=self._start.runs + 1)
+                RolloutInput(launch=self._start.launch, state=self._state, runs=self._start.runs + 1),
+                initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
             )
         self._leaving = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RetryPolicy, VersioningBehavior
 
 with workflow.unsafe.imports_passed_through():
     from activities.watch import WatchActivities
@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
 _ROUNDS_A_RUN = 100
 
 
-@workflow.defn(name=WATCH_WORKFLOW)
+@workflow.defn(name=WATCH_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class HealthWatch:
     @workflow.run
     async def run(self, start: WatchInput | None = None) -> None:

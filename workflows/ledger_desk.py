@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RetryPolicy, VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from models.messages import DESK_WORKFLOW, DeskAnswer, DeskRequest
 
 
-@workflow.defn(name=DESK_WORKFLOW)
+@workflow.defn(name=DESK_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class LedgerDesk:
     @workflow.run
     async def run(self, request: DeskRequest | None = None) -> DeskAnswer:

@@ -495,7 +495,7 @@ async def played(
     # A workflow does not know its database: its histories are replayed once.
     replayed = database_url.startswith("sqlite")
     home = tmp_path_factory.mktemp("home")
-    async with world_of(temporal, database_url, home, wrapped, replayed=replayed) as world:
+    async with world_of(temporal, database_url, home, wrapped, replays=replayed) as world:
         if chosen:
             await world.fleet(*(spec(script.name) for script in chosen))
         await asyncio.gather(*(play(world, script) for script in chosen))

@@ -11,7 +11,7 @@ from activities.adapters.ledger import upgrade
 from models.messages import rollout_workflow_id
 from models.stages import Command, Stage
 from tests.e2e.test_crashes import free_ports, killed, ledger_of, processes, world_at
-from tests.e2e.world import _replay, cluster, team
+from tests.e2e.world import cluster, replayed, team
 from workers.embedded import NAMESPACE, EmbeddedTemporal
 
 pytestmark = pytest.mark.chaos
@@ -37,4 +37,4 @@ async def test_a_question_does_not_move_a_rollout_on_at_the_time_of_its_last_tas
         await world.until(name, Stage.MONITORED)
         await world.say(name, Command.CLOSE)
         await world.ended(name)
-        await _replay(world.client, [rollout_workflow_id(name)])
+        await replayed(world.client, [rollout_workflow_id(name)])

@@ -294,12 +294,12 @@ async def world_of(
     wrapped: Callable[[QuotaPort], QuotaPort] = lambda real: real,
     watch_seconds: float = WATCH_SECONDS,
     touch: Callable[[Ledger, Notifier], None] | None = None,
-    replayed: bool = True,
+    replays: bool = True,
 ) -> AsyncIterator[World]:
     """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays.
 
     `wrapped`: puts something between the worker and the ledger's quotas. `touch`: lays hands on the worker's
-    ports before it starts. `replayed`: False where the same stories are replayed elsewhere.
+    ports before it starts. `replays`: False where the same stories are replayed elsewhere.
     """
     sql = Sql(ledger_url)
     world = World(client, sql, home)
@@ -313,8 +313,8 @@ async def world_of(
                 yield world
             finally:
                 await _silence(client, [WATCH_ID, *map(rollout_workflow_id, sorted(world.launched))])
-    if replayed:
-        await _replay(client, map(rollout_workflow_id, sorted(world.launched)))
+    if replays:
+        await replayed(client, map(rollout_workflow_id, sorted(world.launched)))
 
 
 async def _silence(client: Client, ids: Iterable[str]) -> None:
@@ -324,7 +324,7 @@ async def _silence(client: Client, ids: Iterable[str]) -> None:
             await client.get_workflow_handle(workflow_id).terminate("the story is over")
 
 
-async def _replay(client: Client, ids: Iterable[str]) -> None:
+async def replayed(client: Client, ids: Iterable[str]) -> None:
     """Every rollout of the story leads to the same commands when its history is played again."""
     replayer = Replayer(
         workflows=[ClusterRollout],

@@ -1,7 +1,7 @@
 """Records the golden histories anew, from real runs: `python -m tests.replay.record [name ...]`.
 
-Only when a workflow's shape has changed and no rollout of the old shape can be in flight; otherwise patch the
-workflow (`workflow.patched`), keep the old histories and add a new one.
+An existing name only when no rollout of the old shape can be in flight; otherwise patch the workflow
+(`workflow.patched`), keep the old history, and give the new shape a scene of its own (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from activities.adapters.ledger import upgrade
+from activities.ports import QuotaPort
+from models.effects import EffectKind
 from models.messages import RolloutStatus
 from models.stages import Command, Stage
+from tests.e2e.faults import Fault, FaultyQuotas, Way, refused
 from tests.e2e.world import World, cluster, connected, team, world_of
 from workers.embedded import EmbeddedTemporal
 
@@ -27,9 +31,10 @@ FEW_EVENTS = 60
 
 
 async def import_cluster(world: World, name: str) -> None:
-    """C = 306 of 361: b gives 55."""
+    """C = 306 of 361: b gives 55. A large one has a thousand quotas more, of none."""
     quotas = [team("a", 200), team("b", 161, busy=100)]
-    await world.fleet(cluster(name, {"main": (361, 361)}, quotas))
+    quotas += [team(f"group-{number:04d}", 0) for number in range(1000 * (name == "large"))]
+    await world.fleet(cluster(name, {"main": (361, 361)}, quotas, **POLICIES.get(name, {})))
 
 
 async def close(world: World, name: str) -> None:
@@ -38,12 +43,12 @@ async def close(world: World, name: str) -> None:
     await world.ended(name)
 
 
-async def straight(world: World, name: str) -> None:
+async def straight(world: World, name: str, _: FaultyQuotas) -> None:
     await world.start(name)
     await close(world, name)
 
 
-async def paused(world: World, name: str) -> None:
+async def paused(world: World, name: str, _: FaultyQuotas) -> None:
     await world.launch(name)
     await world.say(name, Command.PAUSE)
     await world.approve(name)
@@ -57,7 +62,7 @@ async def paused(world: World, name: str) -> None:
     await close(world, name)
 
 
-async def objected(world: World, name: str) -> None:
+async def objected(world: World, name: str, _: FaultyQuotas) -> None:
     await world.launch(name)
     await world.say(name, Command.OBJECT, actor="bea", team="b")
     await world.approve(name)
@@ -68,7 +73,7 @@ async def objected(world: World, name: str) -> None:
     await close(world, name)
 
 
-async def undone(world: World, name: str) -> None:
+async def undone(world: World, name: str, _: FaultyQuotas) -> None:
     await world.start(name)
     await world.until(name, Stage.ENFORCED)
     await world.say(name, Command.ROLLBACK)
@@ -79,7 +84,7 @@ async def undone(world: World, name: str) -> None:
     await world.ended(name)
 
 
-async def breached(world: World, name: str) -> None:
+async def breached(world: World, name: str, _: FaultyQuotas) -> None:
     await world.start(name)
     await world.until(name, Stage.MONITORED)
     await world.healthy(name, main=(361, 300))
@@ -88,12 +93,12 @@ async def breached(world: World, name: str) -> None:
     await close(world, name)
 
 
-async def shadowed(world: World, name: str) -> None:
+async def shadowed(world: World, name: str, _: FaultyQuotas) -> None:
     await world.start(name, shadow=True)
     await close(world, name)
 
 
-async def continued(world: World, name: str) -> None:
+async def continued(world: World, name: str, _: FaultyQuotas) -> None:
     def in_a_later_run(status: RolloutStatus) -> bool:
         return status.runs > 1
 
@@ -106,8 +111,101 @@ async def continued(world: World, name: str) -> None:
     await world.ended(name)
 
 
-SCENES: dict[str, Callable[[World, str], Awaitable[None]]] = {
-    scene.__name__: scene for scene in (straight, paused, objected, undone, breached, shadowed, continued)
+async def left(world: World, name: str, _: FaultyQuotas) -> None:
+    """Continues as new in a flood of commands: `continued` was recorded before the patch `leaves-promptly`."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await asyncio.gather(*(world.say(name, Command.ACK, team="b", reason=f"{number}") for number in range(30)))
+    await world.until(name, lambda status: status.runs > 1)
+    await world.say(name, Command.CLOSE)
+    await world.ended(name)
+
+
+async def stuck(world: World, name: str, faults: FaultyQuotas) -> None:
+    """A person's undo cannot restore the quotas; retried in vain, and then for good."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    broken = Fault(Way.NEVER_LANDED, refused, times=None)
+    faults.inject(name, EffectKind.RESTORE, broken)
+    await world.say(name, Command.ROLLBACK)
+    await world.until(name, Stage.STUCK)
+    await world.say(name, Command.RETRY)
+    await world.until(name, lambda status: broken.reached == 2 and status.stage is Stage.STUCK)
+    broken.mend()
+    await world.say(name, Command.RETRY)
+    await world.until(name, Stage.ROLLED_BACK)
+    await world.say(name, Command.ABORT)
+    await world.ended(name)
+
+
+async def trapped(world: World, name: str, faults: FaultyQuotas) -> None:
+    """A breach rollback cannot make the limits soft; a person closes the rollout as it is."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    faults.inject(name, EffectKind.SOFTEN, Fault(Way.NEVER_LANDED, refused, times=None))
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, Stage.STUCK)
+    await world.say(name, Command.CLOSE)
+    await world.ended(name)
+
+
+async def unanswered(world: World, name: str, faults: FaultyQuotas) -> None:
+    """A forward effect fails for good, though it has landed: the step is undone by itself."""
+    faults.inject(name, EffectKind.HARDEN, Fault(Way.ANSWER_LOST, refused, times=None))
+    await world.start(name)
+    await world.until(name, Stage.ROLLED_BACK)
+    await world.say(name, Command.CLOSE)
+    await world.ended(name)
+
+
+async def drifted(world: World, name: str, _: FaultyQuotas) -> None:
+    """Others change a quota; ours is written again."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    world.sql.set("a", 190, name)
+    await world.until(name, lambda status: "drift" in [hold.id for hold in status.holds])
+    await world.say(name, Command.RESOLVE, hold="drift", how="restore")
+    await world.until(name, lambda status: not status.holds)
+    await close(world, name)
+
+
+async def realigned(world: World, name: str, _: FaultyQuotas) -> None:
+    """Less hardware: once approved, the quotas are cut in place."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, lambda status: "approve the plan" in status.needs)
+    await world.approve(name)
+    await world.until(name, lambda status: status.assigned_gpus <= 300)
+    await close(world, name)
+
+
+async def cancelled(world: World, name: str, _: FaultyQuotas) -> None:
+    """Cancelled in Temporal, which means `abort`."""
+    await world.start(name)
+    await world.until(name, Stage.BUFFERED)
+    await world.handle(name).cancel()
+    await world.ended(name)
+
+
+async def large(world: World, name: str, _: FaultyQuotas) -> None:
+    """Payloads that cross compressed."""
+    await world.start(name)
+    await close(world, name)
+
+
+Scene = Callable[[World, str, FaultyQuotas], Awaitable[None]]
+SCENES: dict[str, Scene] = {
+    scene.__name__: scene
+    for scene in (
+        *(straight, paused, objected, undone, breached, shadowed, continued),
+        *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
+    )
+}
+FORGETFUL = ("continued", "left")
+POLICIES: dict[str, dict[str, Any]] = {
+    "realigned": {"on_breach": "realign"},
+    "cancelled": {"soak_buffered": "1h"},
 }
 
 
@@ -116,16 +214,22 @@ async def record(names: list[str]) -> None:
     few = f"limit.historyCount.suggestContinueAsNew={FEW_EVENTS}"
     for name in names:
         with tempfile.TemporaryDirectory(prefix="backstop-record-") as folder:
-            home = Path(folder)
+            home, faults = Path(folder), list[FaultyQuotas]()
             url = f"sqlite:///{home / 'ledger.db'}"
             upgrade(url)
+
+            def faulty(real: QuotaPort, made: list[FaultyQuotas] = faults) -> QuotaPort:
+                made.append(FaultyQuotas(real))
+                return made[0]
+
             async with AsyncExitStack() as stack:
-                settings = [few] if name == "continued" else []
+                settings = [few] if name in FORGETFUL else []
                 server = EmbeddedTemporal(home / "temporal", None, None, dynamic_config=settings)
                 await stack.enter_async_context(server)
-                world = await stack.enter_async_context(world_of(await connected(server.address), url, home))
+                client = await connected(server.address)
+                world = await stack.enter_async_context(world_of(client, url, home, faulty))
                 await import_cluster(world, name)
-                await SCENES[name](world, name)
+                await SCENES[name](world, name, faults[0])
                 await save(world, name)
 
 

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.client import WorkflowHistory
+from temporalio.converter import DataConverter
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
-from client.payloads import data_converter
+from client.payloads import Zlib, data_converter
+from models.effects import EffectKind
+from models.stages import Stage
 from tests.replay.record import HISTORIES, LARGEST, SCENES
 from workers.main import FAILURES, sandbox
+from workflows import cluster_rollout
 from workflows.cluster_rollout import ClusterRollout
 
+plain = DataConverter(payload_codec=Zlib())
 FILES = sorted(HISTORIES.glob("*.json.gz"))
 
 
@@ -40,6 +48,45 @@ async def test_a_golden_history_replays(path: Path) -> None:
 def test_each_scene_has_its_history_and_it_is_small() -> None:
     assert {path.name.split(".")[0].split("-")[0] for path in FILES} == set(SCENES)
     assert max(path.stat().st_size for path in FILES) < LARGEST
+
+
+async def calls(path: Path, activity: str) -> list[Any]:
+    """What each call of an activity was given, as plain JSON."""
+    history = WorkflowHistory.from_json("rollout/x", history_of(path))
+    found: list[Any] = []
+    for event in history.events:
+        call = event.activity_task_scheduled_event_attributes
+        if call.activity_type.name == activity:
+            found += await plain.decode(call.input.payloads)
+    return found
+
+
+async def test_together_they_pass_every_stage_and_make_every_call() -> None:
+    stages: set[str] = set()
+    effects: set[str] = set()
+    for path in FILES:
+        effects |= {request["change"]["kind"] for request in await calls(path, "apply_effect")}
+        entries = [entry for request in await calls(path, "record") for entry in request["entries"]]
+        stages |= {entry["data"]["after"] for entry in entries if entry["kind"] == "transition"}
+    assert stages == {stage.value for stage in Stage}
+    assert effects == {kind.value for kind in EffectKind}
+
+
+def patches(path: Path) -> set[str]:
+    """The patches whose new side the history took."""
+    events = WorkflowHistory.from_json("rollout/x", history_of(path)).events
+    marks = [event.marker_recorded_event_attributes for event in events]
+    data = [mark.details["patch-data"].payloads[0].data for mark in marks if mark.marker_name == "core_patch"]
+    return {json.loads(datum)["id"] for datum in data}
+
+
+def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
+    names = re.findall(r"workflow\.patched\((\w+)\)", inspect.getsource(cluster_rollout))
+    known = {getattr(cluster_rollout, name) for name in names}
+    taken = {path.name: patches(path) for path in FILES}
+    assert known == set().union(*taken.values())
+    assert taken["continued-1.json.gz"] == set()
+    assert taken["left-1.json.gz"] == {cluster_rollout._LEAVES_PROMPTLY}
 
 
 async def test_another_shape_would_be_noticed() -> None:

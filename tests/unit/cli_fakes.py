@@ -12,6 +12,7 @@ from unittest.mock import patch
 from client.backstop import RolloutSummary
 from client.checks import Check
 from client.history import AuditRecord
+from client.versions import Build
 from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.commands import CommandRequest
 from models.effects import HealthSample
@@ -186,6 +187,18 @@ class FakeBackstop:
     async def snapshots(self) -> list[tuple[Snapshot, Policy]]:
         self._ask("snapshots")
         return [(snapshot_of(WORKED), Policy())]
+
+    async def builds(self) -> list[Build]:
+        self._ask("builds")
+        return [
+            Build(build="2026-11-21.1", status="current", workers=2, rollouts=40, created=NOON),
+            Build(build="2026-11-07.2", status="draining", workers=0, rollouts=2, created=NOON),
+            Build(build="2026-11-01.1", status="drained", workers=1, rollouts=0, created=NOON),
+        ]
+
+    async def use_build(self, build: str) -> str:
+        self._ask("use_build", build)
+        return "2026-11-07.2"
 
     async def doctor(self) -> list[Check]:
         self._ask("doctor")

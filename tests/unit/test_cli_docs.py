@@ -49,7 +49,7 @@ def validator(name: str) -> Draft202012Validator:
 
 
 def test_the_commands_are_those_that_were_asked_for() -> None:
-    assert set(COMMANDS) == {*WANTED, "fleet import", "fleet show", "schema"}
+    assert set(COMMANDS) == {*WANTED, "fleet import", "fleet show", "builds show", "builds use", "schema"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -69,7 +69,7 @@ def test_every_option_says_what_it_is_for(name: str, capsys: pytest.CaptureFixtu
     assert "Usage: backstop " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["plan", "status", "watch", "audit", "doctor", "fleet show"])
+@pytest.mark.parametrize("name", ["plan", "status", "watch", "audit", "doctor", "fleet show", "builds show"])
 def test_every_read_command_answers_in_json(name: str) -> None:
     assert "--json" in {option for p in COMMANDS[name].params for option in p.opts}
 
@@ -202,6 +202,7 @@ def test_the_fleet_schema_says_what_the_reader_says(change: dict[str, Any], fits
         ("audit h100-worked --verify", "chain"),
         ("doctor", "doctor"),
         ("fleet show", "clusters"),
+        ("builds show", "builds"),
         ("fleet import examples/fleet.yaml", "import"),
         ("launch h100-worked", "launch"),
         ("promote h100-worked --reason x", "command"),

@@ -1,11 +1,14 @@
-"""Keeps a query from moving a workflow on with a stale clock.
+"""The sandbox of workers, and what it must keep from the server and from workflows.
 
-Theory of operation. A query that waits for a dead worker reaches the next one together with events that no
-workflow task has taken in yet, such as a timer that has just fired. temporalio 1.35 then lets the workflow live
-through these events for real, at the time of its last task; what it decides so stays in the cache and becomes the
-next task's commands, which no replay can repeat (TMPRL1100, and the rollout would stand still for good). Such an
-activation shows itself: history has grown, and time has not. It is failed here: the query is refused, the run
-leaves the cache, and the next workflow task replays it with its true time.
+A workflow says to which build it keeps; a server takes that from versioned workers only, and refuses every task
+of others that say it. So it is left out there.
+
+A query that waits for a dead worker reaches the next one together with events that no workflow task has taken in
+yet, such as a timer that has just fired. temporalio 1.35 then lets the workflow live through these events for real,
+at the time of its last task; what it decides so stays in the cache and becomes the next task's commands, which no
+replay can repeat (TMPRL1100, and the rollout would stand still for good). Such an activation shows itself: history
+has grown, and time has not. It is failed here: the query is refused, the run leaves the cache, and the next
+workflow task replays it with its true time.
 """
 
 from __future__ import annotations
@@ -27,28 +30,37 @@ _NO_EVENTS = {"query_workflow", "remove_from_cache"}
 
 @dataclass(frozen=True)
 class OnTimeRunner(SandboxedWorkflowRunner):
-    """The sandbox, for workers. A replay has no queries and needs none of this."""
+    """The sandbox, for workers. A replay has no queries and needs none of this. `versioned`: they name their build."""
+
+    versioned: bool = False
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-        return _OnTime(super().create_instance(det))
+        return _OnTime(super().create_instance(det), self.versioned)
 
 
 class _OnTime(WorkflowInstance):
-    def __init__(self, inner: WorkflowInstance) -> None:
+    def __init__(self, inner: WorkflowInstance, versioned: bool) -> None:
         self._inner = inner
+        self._versioned = versioned
         self._last: tuple[int, int, int] | None = None
         """The last activation's time (seconds, nanoseconds) and length of history."""
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         jobs = {job.WhichOneof("variant") for job in act.jobs}
         if jobs <= _NO_EVENTS:
-            return self._inner.activate(act)
+            return self._lived(act)
         if self._untimely(act):
             refused = WorkflowActivationCompletion(run_id=act.run_id)
             refused.failed.failure.message = MOVES_ON
             return refused
         self._last = (act.timestamp.seconds, act.timestamp.nanos, act.history_length)
-        return self._inner.activate(act)
+        return self._lived(act)
+
+    def _lived(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        done = self._inner.activate(act)
+        if not self._versioned and done.HasField("successful"):
+            done.successful.ClearField("versioning_behavior")
+        return done
 
     def _untimely(self, act: WorkflowActivation) -> bool:
         """A server whose clock was set back looks the same: its tasks are tried again until it has caught up."""

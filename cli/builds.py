@@ -1,0 +1,74 @@
+"""`backstop builds`: which build of the worker serves, and which still hold rollouts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import SET_UP, Actor, AsJson, examples, who
+from cli.session import ask
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from client.versions import Build
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Bring another build of the worker into service.")
+    group.command("show", epilog=examples("backstop builds show", "backstop builds show --json"))(show_)
+    group.command("use", epilog=examples("backstop builds use 2026-11-21.1"))(use)
+    app.add_typer(group, name="builds", rich_help_panel=SET_UP)
+
+
+def show_(as_json: AsJson = False, actor: Actor = "") -> None:
+    """Show the builds of versioned workers: which one serves, who polls, and what each still holds.
+
+    A build's workers may be stopped once it is not the current one and holds no rollout.
+    """
+    from cli.answers import BuildLine, BuildsAnswer
+    from cli.output import line, moment, row, show, show_json, table
+
+    found = ask(who(actor), lambda door: door.builds())
+    if as_json:
+        lines = tuple(BuildLine.model_validate(b.model_dump()) for b in found)
+        show_json(BuildsAnswer(builds=lines).as_json())
+        return
+    if not found:
+        show(line("No worker has named its build (BACKSTOP_BUILD_ID): the code moves on with the workers."))
+        return
+    made = table("=BUILD", "=STATUS", ">WORKERS", ">ROLLOUTS", "=SINCE", "")
+    for build in found:
+        note, style = _note(build)
+        row(made, build.build, build.status, build.workers, build.rollouts, moment(build.created), note, style=style)
+    show(made)
+
+
+def use(
+    build: Annotated[str, typer.Argument(metavar="BUILD", help="As its workers name it: BACKSTOP_BUILD_ID.")],
+    actor: Actor = "",
+) -> None:
+    """Let this build serve. Each open rollout moves on to it by itself, at a quiet moment; see `builds show`.
+
+    To go back, use the earlier build: its workers must be running.
+    """
+    from cli.output import line, show
+
+    async def question(door: Backstop) -> str:
+        return await door.use_build(build)
+
+    before = ask(who(actor), question)
+    show(
+        line(
+            ("Serving", "bold"), f" build {build}, before {before or 'none'}. Keep the workers of others running until"
+        )
+    )
+    show(line("`backstop builds show` says that they hold no rollout."))
+
+
+def _note(build: Build) -> tuple[str, str]:
+    if build.stranded:
+        return "its rollouts stand still: start a worker of it", "red"
+    if build.status != "current" and build.workers and not build.rollouts:
+        return "its workers may be stopped", ""
+    return "", ""

@@ -1,0 +1,117 @@
+"""Builds of the worker: which one serves, which still hold rollouts, and which one is to serve.
+
+Only where workers are versioned (BACKSTOP_BUILD_ID, docs/adr/0012). Source of the words: Temporal's worker
+deployments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC
+
+from temporalio.api.enums.v1 import TaskQueueType, VersionDrainageStatus, WorkerDeploymentVersionStatus
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueRequest,
+    DescribeWorkerDeploymentRequest,
+    SetWorkerDeploymentCurrentVersionRequest,
+)
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from models.base import Model, Time
+from models.errors import BadInput, Refusal
+from models.messages import DEPLOYMENT, ROLLOUT_WORKFLOW, TASK_QUEUE
+
+_VERSION = "TemporalWorkerDeploymentVersion"
+
+
+class Build(Model):
+    """One build of the worker."""
+
+    build: str
+    status: str
+    """current: it serves what begins. ramping, draining, drained or inactive otherwise."""
+    workers: int
+    """Workers of it that poll."""
+    rollouts: int
+    """Open rollouts that it holds."""
+    created: Time
+
+    @property
+    def stranded(self) -> bool:
+        """It holds rollouts, and nobody serves them."""
+        return self.rollouts > 0 and self.workers == 0
+
+
+async def builds(client: Client) -> list[Build]:
+    """The newest first; none where no worker was ever versioned."""
+    request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=DEPLOYMENT)
+    try:
+        found = (await client.workflow_service.describe_worker_deployment(request)).worker_deployment_info
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return []
+        raise
+    polling = await pollers(client)
+    made: list[Build] = []
+    for summary in found.version_summaries:
+        build = summary.deployment_version.build_id
+        held = await client.count_workflows(
+            f"{_VERSION} = '{DEPLOYMENT}:{build}' AND WorkflowType = '{ROLLOUT_WORKFLOW}' "
+            "AND ExecutionStatus = 'Running'"
+        )
+        made.append(
+            Build(
+                build=build,
+                status=_status(summary.status, summary.drainage_status),
+                workers=polling[build],
+                rollouts=held.count,
+                created=summary.create_time.ToDatetime(tzinfo=UTC),
+            )
+        )
+    return sorted(made, key=lambda b: b.created, reverse=True)
+
+
+async def pollers(client: Client) -> Counter[str]:
+    """Workers that have lately polled, by build; the empty one: not versioned."""
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=TASK_QUEUE),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    )
+    found = await client.workflow_service.describe_task_queue(request)
+    return Counter(poller.deployment_options.build_id for poller in found.pollers)
+
+
+async def use(client: Client, build: str, actor: str) -> str:
+    """The build serves from now on; answers with the one that did before, empty for none.
+
+    Errors: BadInput for a build that no worker has, Refusal where none of its workers polls.
+    """
+    known = await builds(client)
+    wanted = next((b for b in known if b.build == build), None)
+    if wanted is None:
+        names = ", ".join(b.build for b in known) or "none; workers name theirs by BACKSTOP_BUILD_ID"
+        raise BadInput(f"build {build!r} has never had a worker; known: {names}")
+    if not wanted.workers:
+        raise Refusal(f"no worker of build {build} is running, and everything would wait: start one first")
+    before = next((b.build for b in known if b.status == "current"), "")
+    await client.workflow_service.set_worker_deployment_current_version(
+        SetWorkerDeploymentCurrentVersionRequest(
+            namespace=client.namespace, deployment_name=DEPLOYMENT, build_id=build, identity=f"{actor} (backstop)"
+        )
+    )
+    return before
+
+
+def _status(status: WorkerDeploymentVersionStatus.ValueType, drainage: VersionDrainageStatus.ValueType) -> str:
+    known = {
+        WorkerDeploymentVersionStatus.WORKER_DEPLOYMENT_VERSION_STATUS_CURRENT: "current",
+        WorkerDeploymentVersionStatus.WORKER_DEPLOYMENT_VERSION_STATUS_RAMPING: "ramping",
+        WorkerDeploymentVersionStatus.WORKER_DEPLOYMENT_VERSION_STATUS_DRAINING: "draining",
+        WorkerDeploymentVersionStatus.WORKER_DEPLOYMENT_VERSION_STATUS_DRAINED: "drained",
+    }
+    if status in known:
+        return known[status]
+    return "drained" if drainage == VersionDrainageStatus.VERSION_DRAINAGE_STATUS_DRAINED else "inactive"
