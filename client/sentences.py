@@ -42,6 +42,7 @@ _SAYS = {
     "model_type": "must be a mapping of fields, not {value}",
     "dict_type": "must be a mapping of fields, not {value}",
     "too_short": "must have at least {min_length} entry",
+    "too_long": "must have at most {max_length} entries, not {actual_length}",
 }
 _TIME = "must be a time such as 2026-01-31T12:00:00Z, not {value}"
 # How a sentence of our own validators goes on after the field's name.

@@ -13,6 +13,9 @@ from models.capacity import Island
 from models.policy import Policy
 from models.quota import Quota, QuotaTree, check_islands
 
+MOST_QUOTAS = 10_000
+"""Of one cluster: what its rollout carries through Temporal was tried up to here (docs/adr/0011)."""
+
 
 class WindowKind(StrEnum):
     MAINTENANCE = "maintenance"
@@ -49,7 +52,7 @@ class ClusterSpec(Model):
     islands: tuple[Island, ...] = Field(min_length=1)
     policy: dict[str, Any] = Field(default_factory=dict)
     """Only what differs from the fleet's default policy."""
-    quotas: tuple[Quota, ...] = ()
+    quotas: tuple[Quota, ...] = Field(default=(), max_length=MOST_QUOTAS)
     windows: tuple[Window, ...] = ()
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ Every function answers a new Rollout; none decides what to do next (models/inter
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -34,8 +34,8 @@ from models.interpreter import (
     retry_due,
     tests,
 )
-from models.messages import LaunchRequest, Opening
-from models.notices import Delivery, Notice, NoticeKind
+from models.messages import LaunchRequest, Opening, TellAnswer
+from models.notices import Notice, NoticeKind
 from models.plans import BreachTarget, Plan
 from models.policy import OnBreach, OnDrift, RollbackTo
 from models.rollout import (
@@ -632,27 +632,26 @@ def _in_the_mail(r: Rollout) -> bool:
     return any(n.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED) for n in r.mail)
 
 
-def posted(r: Rollout, notice: Notice, deliveries: tuple[Delivery, ...], now: datetime) -> Rollout:
-    """A notice has been delivered."""
-    return r.but(mail=tuple(n for n in r.mail if n.key != notice.key)).noting(
-        AuditKind.NOTICE,
-        f"{notice.audience} was told: {notice.kind}",
-        now,
-        notice=notice.kind.value,
-        key=notice.key,
-        deliveries=[d.model_dump(mode="json") for d in deliveries],
-    )
-
-
-def undeliverable(r: Rollout, notice: Notice, reason: str, now: datetime) -> Rollout:
-    """A notice cannot be delivered at all: a person has to know."""
-    r = r.but(
-        mail=tuple(n for n in r.mail if n.key != notice.key),
-        undelivered=(*r.undelivered, f"{notice.audience}: {reason}")
-        if notice.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED)
-        else r.undelivered,
-    )
-    return r.noting(AuditKind.NOTICE, f"{notice.audience} could not be told: {reason}", now, failed=True)
+def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetime) -> Rollout:
+    """What became of some notices: delivered, not deliverable at all, which a person has to know, or kept."""
+    gone = answer.delivered.keys() | answer.refused.keys()
+    r = r.but(mail=tuple(n for n in r.mail if n.key not in gone))
+    for notice in batch:
+        if notice.key in answer.delivered:
+            r = r.noting(
+                AuditKind.NOTICE,
+                f"{notice.audience} was told: {notice.kind}",
+                now,
+                notice=notice.kind.value,
+                key=notice.key,
+                deliveries=[d.model_dump(mode="json") for d in answer.delivered[notice.key]],
+            )
+        elif notice.key in answer.refused:
+            reason = answer.refused[notice.key]
+            if notice.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED):
+                r = r.but(undelivered=(*r.undelivered, f"{notice.audience}: {reason}"))
+            r = r.noting(AuditKind.NOTICE, f"{notice.audience} could not be told: {reason}", now, failed=True)
+    return r.but(mail_trouble="; ".join(sorted(set(answer.failed.values()))))
 
 
 def recorded(r: Rollout, keys: Iterable[str], stage: Stage) -> Rollout:
@@ -673,8 +672,7 @@ __all__ = [
     "landed",
     "look_failed",
     "looked",
+    "mailed",
     "opened",
-    "posted",
     "recorded",
-    "undeliverable",
 ]

@@ -408,16 +408,8 @@ class ClusterRollout:
                 why = _reason(error)[1]
                 answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in batch})
             self._busy_mailing = False
-            now = workflow.now()
-            r = self._state
-            for notice in batch:
-                if notice.key in answer.delivered:
-                    r = outcomes.posted(r, notice, answer.delivered[notice.key], now)
-                elif notice.key in answer.refused:
-                    r = outcomes.undeliverable(r, notice, answer.refused[notice.key], now)
-            trouble = "; ".join(sorted(set(answer.failed.values())))
-            self._set(r.but(mail_trouble=trouble))
-            if trouble:
+            self._set(outcomes.mailed(self._state, batch, answer, workflow.now()))
+            if self._state.mail_trouble:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
 
     # --- what people see --------------------------------------------------------------------

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 from temporalio.converter import DataConverter
+from temporalio.exceptions import ApplicationError
 
 from client.payloads import COMPRESS_FROM, ENCODING, data_converter
+from models.commands import CommandRequest
 from models.rollout import Rollout
 from models.stages import Command, Stage
 from tests.e2e.world import World, cluster, eventually, fresh, team, world_of
@@ -82,7 +85,7 @@ async def played(world: World) -> None:
     history = await world.handle(name).fetch_history()
     sizes = [len(data) for event in history.events for data in payloads_of(event)]
     kinds = Counter("compressed" if ENCODING in data else "plain" for e in history.events for data in payloads_of(e))
-    assert kinds["compressed"] > 20
+    assert kinds["compressed"] > 10
     assert kinds["plain"] > 20
     assert max(sizes) < MOST_BYTES / 4
     print(f"\n{QUOTAS} quotas: state {len(state.model_dump_json()):,} bytes, largest payload {max(sizes):,}, ", end="")
@@ -100,8 +103,11 @@ async def test_small_values_stay_readable_and_large_ones_come_back() -> None:
     assert await converter.decode([encoded], [list[dict[str, object]]]) == [large]
 
 
-async def test_a_payload_that_is_cut_off_is_refused() -> None:
-    (encoded,) = await data_converter.encode(["b" * COMPRESS_FROM * 4])
-    encoded.data = encoded.data[:-5]
-    with pytest.raises(ValueError, match="cut off"):
-        await data_converter.decode([encoded], [str])
+@pytest.mark.parametrize("spoil", [lambda data: data[:-5], lambda data: b"zip" + data, lambda data: b""])
+async def test_a_payload_that_does_not_unfold_is_refused_like_other_nonsense(spoil: Callable[[bytes], bytes]) -> None:
+    """By the converter: an error in the codec would fail the workflow task that carries it, for ever."""
+    (large,) = await data_converter.encode(["b" * COMPRESS_FROM * 4])
+    assert large.metadata["encoding"] == ENCODING
+    large.data = spoil(large.data)
+    with pytest.raises(ApplicationError, match=r"its encoding is .*binary/zlib"):
+        await data_converter.decode([large], [CommandRequest])

@@ -37,7 +37,7 @@ from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
 from models.fleet import Window, WindowKind
 from models.guard import explained
 from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide, look_at
-from models.messages import LaunchRequest, Opening, RolloutStatus
+from models.messages import LaunchRequest, Opening, RolloutStatus, TellAnswer
 from models.notices import NoticeKind
 from models.plans import BreachTarget, Plan, breach_target, make_plan
 from models.policy import Policy
@@ -309,9 +309,11 @@ class World:
     def post(self) -> bool:
         """The side loops: notices are delivered and entries archived, in no time. True when some were."""
         told = len(self.told)
-        for notice in self.r.mail if self.mail_works else ():
-            self.told.append((notice.kind, notice.audience))
-            self.r = outcomes.posted(self.r, notice, (), self.now)
+        if self.mail_works and self.r.mail:
+            batch = self.r.mail
+            self.told += [(notice.kind, notice.audience) for notice in batch]
+            answer = TellAnswer(delivered={n.key: () for n in batch}, failed={}, refused={})
+            self.r = outcomes.mailed(self.r, batch, answer, self.now)
         self.story += [entry.text for entry in self.r.outbox]
         if self.r.outbox:
             self.r = outcomes.recorded(self.r, [e.key for e in self.r.outbox], self.r.stage)

@@ -347,3 +347,20 @@ def test_doctor_ends_with_1_when_something_is_not_well(fake: FakeBackstop, capsy
     fake.refuses = Unavailable("Temporal does not answer at x:7233: start it with `backstop up`")
     assert run(["doctor"]) == 1
     assert "temporal  NOT OK  Temporal does not answer at x:7233  start it with" in capsys.readouterr().out
+
+
+def test_builds_say_who_serves_and_who_may_go(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["builds", "show"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:4] for line in lines[1:]] == [
+        ["2026-11-21.1", "current", "2", "40"],
+        ["2026-11-07.2", "draining", "0", "2"],
+        ["2026-11-01.1", "drained", "1", "0"],
+    ]
+    assert lines[2].endswith("its rollouts stand still: start a worker of it")
+    assert lines[3].endswith("its workers may be stopped")
+    assert run(["builds", "use", "2026-11-21.1"]) == 0
+    assert "Serving build 2026-11-21.1, before 2026-11-07.2." in capsys.readouterr().out
+    assert fake.asked[-1] == ("use_build", "2026-11-21.1")
+    fake.refuses = Refusal("no worker of build x is running, and everything would wait: start one first")
+    assert run(["builds", "use", "x"]) == 3

@@ -14,7 +14,7 @@ import yaml
 from client import plain_yaml
 from client.files import read_fleet, read_health, read_policy
 from models.errors import BadInput
-from models.fleet import Fleet
+from models.fleet import MOST_QUOTAS, Fleet
 from models.policy import Policy, Tier
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet.yaml"
@@ -424,3 +424,14 @@ def test_bad_health_is_refused_by_line_and_value(tmp_path: Path, content: str | 
         read_health(write(tmp_path, content, "h.csv"), FLEET.clusters)
     assert sentence in refused.value.message
     assert "\n" not in refused.value.message
+
+
+def test_a_cluster_larger_than_was_ever_tried_is_refused(tmp_path: Path) -> None:
+    quotas = [{"team": f"t{n}", "gpus": 0} for n in range(MOST_QUOTAS + 1)]
+    islands = [{"name": "x", "total_gpus": 4, "healthy_gpus": 4}]
+    path = tmp_path / "fleet.json"
+    path.write_text(json.dumps({"clusters": [{"name": "c", "islands": islands, "quotas": quotas}]}))
+    with pytest.raises(BadInput) as refused:
+        read_fleet(str(path))
+    said = f"{path}, line 1: clusters[0].quotas must have at most {MOST_QUOTAS} entries, not {MOST_QUOTAS + 1}"
+    assert refused.value.message == said
