@@ -630,12 +630,28 @@ def test_an_undo_leaves_alone_and_reports_what_others_changed() -> None:
     assert any("left as others changed it: b" in line for line in world.story)
 
 
-def test_a_change_that_is_accepted_while_the_rollback_runs_is_not_overwritten() -> None:
+def test_a_change_that_is_accepted_as_the_rollback_begins_is_not_overwritten() -> None:
     world = at(Stage.ENFORCED, World())
     world.foreign("b", 90)
-    world.meanwhile("soften", lambda: world.say(Command.RESOLVE, hold="drift", how="accept", run=False))
-    world.say(Command.ROLLBACK)
+    world.say(Command.ROLLBACK, run=False)
+    world.say(Command.RESOLVE, hold="drift", how="accept")
     assert (world.stage, world.values) == (Stage.ROLLED_BACK, {"a": 200, "b": 90})
+    assert breaks(world).target == {"a": 200, "b": 90}
+
+
+def test_a_change_that_is_not_accepted_on_an_older_sight_is_not_overwritten_either() -> None:
+    """Once an inverse is under way, what was seen may be older than what it writes."""
+    world, refused = at(Stage.ENFORCED, World()), []
+
+    def accept() -> None:
+        with pytest.raises(Refused, match="has not been read back yet") as why:
+            world.say(Command.RESOLVE, hold="drift", how="accept", run=False)
+        refused.append(why)
+
+    world.foreign("b", 90)
+    world.meanwhile("soften", accept)
+    world.say(Command.ROLLBACK)
+    assert (world.stage, world.values, len(refused)) == (Stage.ROLLED_BACK, {"a": 200, "b": 90}, 1)
 
 
 def test_a_look_that_ends_after_an_undo_began_changes_nothing_of_its_target() -> None:

@@ -48,11 +48,14 @@ class SlowLedger:
     def open_clusters(self) -> dict[str, tuple[str, bool]]:
         return dict.fromkeys(CLUSTERS, ("planned", False))
 
-    def windows(self, cluster: str) -> tuple[Any, ...]:
-        return ()
+    def windows(self, clusters: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+        return {}
 
 
 class Quotas(SlowLedger):
+    def versions(self, clusters: Sequence[str]) -> dict[str, str]:
+        return dict.fromkeys(clusters, "1")
+
     def read(self, cluster: str) -> QuotaReading:
         time.sleep(self._seconds)
         return QuotaReading(cluster=cluster, generation=1, quotas=())
@@ -88,6 +91,7 @@ async def test_a_round_that_is_cut_off_is_gone_on_with() -> None:
         call = asyncio.create_task(env.run(watching(temporal).watch, WatchInput(interval_seconds=60)))
         reached = len(temporal.told) + 3
         while len(temporal.told) < min(reached, len(CLUSTERS)) or (reached > len(CLUSTERS) and len(beats) < 1):
+            assert not call.done(), call  # a call that failed says why
             await asyncio.sleep(0.005)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
@@ -105,6 +109,7 @@ async def test_slow_reading_is_not_silence() -> None:
     temporal = SlowTemporal()
     call = asyncio.create_task(env.run(watching(temporal, ledger_seconds=0.05).watch, WatchInput(interval_seconds=60)))
     while not temporal.told:
+        assert not call.done(), call
         await asyncio.sleep(0.01)
     assert len(beats) >= len(CLUSTERS) // 2
     call.cancel()
