@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from models.stages import Command, Stage
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.pure_world import World, quota
 
+DOCS = Path(__file__).parents[2] / "docs"
 CALM: dict[str, Any] = {"holds": (), "at_risk": (), "needs": ""}
 
 
@@ -163,11 +165,11 @@ def test_a_plan_that_waits_is_not_called_promised() -> None:
 # --- stuck -------------------------------------------------------------------------------------
 
 
-def stuck(*quotas: Any, total: int = 361) -> RolloutStatus:
+def stuck(*quotas: Any, total: int = 361, healthy: int | None = None) -> RolloutStatus:
     """A rollback whose values cannot be restored, as the state machine tells it."""
     world = World(
         quotas or (quota("a", 200), quota("b", 161, busy=100)),
-        {"main": (total, total)},
+        {"main": (total, healthy or total)},
         notice="0s",
         soak_buffered="0s",
         soak_enforced="0s",
@@ -269,6 +271,20 @@ def test_three_hundred_quotas_that_are_not_restored_fill_one_screen() -> None:
     assert lines[-1] == "and 310 teams more: backstop status c1 --json"
     text = "\n".join(lines)
     assert text.index("backstop close c1") < text.index("TEAM")
+
+
+def test_the_stuck_status_in_the_docs_is_real() -> None:
+    s = stuck(quota("research", 345, busy=310), healthy=319)
+    text = s.model_dump_json(by_alias=True)
+    for made_up, meant in (
+        ("c1", "h100-worked"),
+        ("because", "evals are starved"),
+        ("restore did not answer", "the quota system is read-only"),
+    ):
+        text = text.replace(made_up, meant)
+    s = RolloutStatus.model_validate_json(text)
+    shown = "\n".join(drawn(s, 100))
+    assert f"$ backstop status h100-worked\n{shown}\n```" in (DOCS / "operations.md").read_text()
 
 
 def test_a_watched_rollout_that_is_stuck_names_the_commands_in_its_line() -> None:
