@@ -277,11 +277,11 @@ def test_the_stuck_status_in_the_docs_is_real() -> None:
     s = stuck(quota("research", 345, busy=310), healthy=319)
     text = s.model_dump_json(by_alias=True)
     for made_up, meant in (
-        ("c1", "h100-worked"),
-        ("because", "evals are starved"),
+        (r"\bc1\b", "h100-worked"),
+        (r"\bbecause\b", "evals are starved"),
         ("restore did not answer", "the quota system is read-only"),
     ):
-        text = text.replace(made_up, meant)
+        text = re.sub(made_up, meant, text)
     s = RolloutStatus.model_validate_json(text)
     shown = "\n".join(drawn(s, 100))
     assert f"$ backstop status h100-worked\n{shown}\n```" in (DOCS / "operations.md").read_text()
