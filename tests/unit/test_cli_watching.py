@@ -173,6 +173,7 @@ def stuck(*quotas: Any, total: int = 361, healthy: int | None = None) -> Rollout
         notice="0s",
         soak_buffered="0s",
         soak_enforced="0s",
+        every_state=False,
     ).start()
     world.until(Stage.MONITORED)
     world.fail(EffectKind.RESTORE, "Refusal")

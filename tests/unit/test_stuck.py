@@ -455,7 +455,7 @@ def test_what_others_changed_and_a_person_accepted_is_not_left_to_undo() -> None
 
 def test_three_hundred_quotas_are_told_in_few_words() -> None:
     many = [quota(f"t{n:03d}", 10, busy=5) for n in range(300)]
-    world = stuck("rollback", K.RESTORE, quotas=many, islands={"main": (3000, 3000)})
+    world = stuck("rollback", K.RESTORE, quotas=many, islands={"main": (3000, 3000)}, every_state=False)
     assert len(undoing(world).values) == 300
     for choice in undoing(world).choices:
         assert "t002" in choice.does
@@ -494,7 +494,7 @@ def test_the_notice_of_a_superseded_rollout_offers_no_retry() -> None:
 
 def test_the_notice_of_many_quotas_is_bounded_and_says_where_the_rest_is() -> None:
     many = [quota(f"t{n:03d}", 10, busy=5) for n in range(300)]
-    body = notice_of(stuck("rollback", K.RESTORE, quotas=many, islands={"main": (3000, 3000)}))
+    body = notice_of(stuck("rollback", K.RESTORE, quotas=many, islands={"main": (3000, 3000)}, every_state=False))
     assert body.count(" GPUs, not ") == 20
     assert "- t019 has 8 GPUs, not 10\n- and 280 quotas more: backstop status c1 --json\n" in body
 
