@@ -579,8 +579,6 @@ def failed(r: Rollout, change: Change, error: str, reason: str, now: datetime) -
     r = r.noting(AuditKind.EFFECT, f"{kind} failed: {reason}", now, effect=kind.value, error=error, failed=True)
     if error == "Conflict":
         r = r.but(superseded=reason, owed=())
-        if kind in INVERSE and kind not in r.stood:
-            r = r.but(unanswered=(*r.unanswered, kind))
         if r.stage.ended:
             return r.telling(NoticeKind.HELD, [], detail=f"{r.stage}, and somebody newer owns the cluster: {reason}")
         return _stuck(r, reason).reaching(Stage.STUCK, now, f"superseded: {reason}")

@@ -163,17 +163,15 @@ def values_left(r: Rollout) -> tuple[ValueLeft, ...]:
     before = {q.team: q.gpus for q in r.baseline.quotas}
     back = r.order.target if r.order is not None and _breach(r) else before
     given = back if r.order is None else r.order.target
-    waits = EffectKind.SET_SOFT not in r.undone
-    attempted = r.attempted if waits else {}
-    changed = r.order.changed if waits and r.order is not None else {}
-    found = {**r.written, **attempted, **changed}
+    changed = {} if r.order is None else r.order.changed
+    found = {**r.written, **r.attempted, **changed}
     return tuple(
         ValueLeft(
             team=team,
             gpus=found[team],
             target_gpus=gpus,
             by_others=team in changed or team not in given,
-            unsure=bool(r.superseded) or (team in attempted and team not in changed),
+            unsure=bool(r.superseded) or (team in r.attempted and team not in changed),
         )
         for team, gpus in sorted(back.items())
         if team in found and found[team] != gpus

@@ -397,6 +397,19 @@ def test_a_quota_that_others_had_changed_is_told_at_their_value_and_left_alone()
     assert undoing(world).undone[-1] == f"{RESTORED}, but for b: changed by others, left alone"
 
 
+def test_a_breach_too_tells_a_quota_that_others_had_changed_at_their_value() -> None:
+    world = monitored()
+    world.foreign("b", 104)
+    world.fail(K.RESTORE, "Refusal")
+    world.healthy(300)
+    world.wait("11m")
+    assert undoing(world).values == (ValueLeft(team="b", gpus=104, target_gpus=100, by_others=True),)
+    assert "runs restore again and nothing else; then" in does(world, "retry")
+    assert "b stays at 104, not 100" in does(world, "close")
+    world.say(Command.RETRY)
+    assert (world.stage, world.values["b"]) == (Stage.ROLLED_BACK, 104)
+
+
 def test_a_quota_that_others_gave_back_meanwhile_is_restored_like_the_rest() -> None:
     world = monitored()
     world.foreign("b", 90)
@@ -536,6 +549,15 @@ def test_what_was_never_answered_may_stand(kind: EffectKind, may: str, landed: b
     world.say(Command.RETRY)
     assert (world.stage, world.values) == (Stage.ROLLED_BACK, BASELINE)
     assert (world.modes, world.limit, world.follows) == ({Mode.HARD}, None, False)
+
+
+def test_values_that_were_never_written_are_sure_once_restore_has_found_them() -> None:
+    world = World(**QUICK)
+    world.fail(K.SET_SOFT)
+    world.fail(K.RELEASE, "Refusal")
+    world.start()
+    world.until(Stage.STUCK)
+    assert (undoing(world).values, undoing(world).undone) == ((), (RESTORED,))
 
 
 def test_hard_limits_that_were_never_answered_may_be_hard() -> None:
