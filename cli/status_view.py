@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
@@ -14,6 +15,7 @@ from cli.output import clean, gpus, line, moment, row, span, table
 from models.gates import Condition
 from models.messages import Risk, RolloutStatus, TeamStatus, Undoing
 from models.stages import Stage
+from models.stuck import value_text
 
 _STYLES = {
     Stage.PLANNED: "cyan",
@@ -26,6 +28,8 @@ _STYLES = {
 }
 _WHEN = {Stage.PLANNED: "as planned", Stage.ROLLING_BACK: "last look", Stage.STUCK: "last look"}
 """Nobody looks while effects are being undone."""
+_ROWS = 10
+"""Of quotas, where a rollout is stuck: a person who was called at night reads one screen."""
 
 
 def rollouts_parts(rollouts: Sequence[RolloutLine]) -> list[RenderableType]:
@@ -75,7 +79,7 @@ def status_parts(s: RolloutStatus, now: datetime | None = None) -> list[Renderab
     for name, text in [*_standing(s), *([("ended", line(s.ended_because))] if s.stage.ended else _ahead(s))]:
         facts.add_row(name, text)
     title = line((s.cluster, "bold"), "  ", (s.stage.value, _STYLES.get(s.stage, "")), shadow, since)
-    return [title, facts, *((Text(), _teams(s.teams)) if s.teams else ())]
+    return [title, facts, *((Text(), *_teams_parts(s)) if s.teams else ())]
 
 
 def _standing(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
@@ -115,20 +119,26 @@ def _ahead(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
             yield "undone", line((text, "green"))
         for text in s.undoing.not_undone or s.undoing.stuck_on:
             yield "NOT undone", line((text, "red"))
-        for value in s.undoing.values:
-            others = " (changed by others, left alone)" if value.by_others else ""
-            yield "still", line((f"{value.team} has {value.gpus} GPUs, not {value.target_gpus}{others}", "red"))
+        for value in s.undoing.values[:_ROWS]:
+            yield "still", line((value_text(value), "red"))
+        if len(s.undoing.values) > _ROWS:
+            yield "", line(f"and {len(s.undoing.values) - _ROWS} quotas more: {_in_full(s)}")
     for condition in s.waiting_for:
         if condition.name != "holds":  # they have their own lines
             until = f", until {moment(condition.until)}" if condition.until else ""
             yield "waits for", line(f"{_awaited(condition)}{until}")
     if s.next_at is not None:
         yield "next look", line(moment(s.next_at))
+    choices = s.undoing.choices if s.undoing is not None else ()
     if s.needs:
-        yield "needs", line((s.needs, "bold"))
-    for choice in s.undoing.choices if s.undoing is not None else ():
+        yield "needs", line(("a person: nothing happens by itself" if choices else s.needs, "bold"))
+    for choice in choices:
         yield choice.command, line((choice.line, "bold"))
         yield "", line(choice.does)
+
+
+def _in_full(s: RolloutStatus) -> str:
+    return f"backstop status {shlex.quote(s.cluster)} --json"
 
 
 def _awaited(condition: Condition) -> str:
@@ -149,6 +159,16 @@ def _health(s: RolloutStatus) -> str:
 
 def _left(undoing: Undoing) -> str:
     return f"; left to undo: {', '.join(undoing.left)}" if undoing.left else ""
+
+
+def _teams_parts(s: RolloutStatus) -> Iterator[RenderableType]:
+    """Every team; of a stuck rollout the first ones, so that what to do is not scrolled away."""
+    if s.stage is not Stage.STUCK or len(s.teams) <= _ROWS:
+        yield _teams(s.teams)
+        return
+    left = {value.team for value in s.undoing.values} if s.undoing is not None else set()
+    yield _teams(sorted(s.teams, key=lambda t: t.team not in left)[:_ROWS])
+    yield line(f"and {len(s.teams) - _ROWS} teams more: {_in_full(s)}")
 
 
 def _teams(teams: Sequence[TeamStatus]) -> Table:

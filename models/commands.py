@@ -10,7 +10,7 @@ from models.audit import AuditKind
 from models.base import Model, Text, Words
 from models.capacity import Island
 from models.effects import INVERSE, EffectKind, Present
-from models.gates import believed
+from models.gates import believed, changed_by_others
 from models.notices import NoticeKind
 from models.plans import envelope_of
 from models.quota import Quota
@@ -145,9 +145,16 @@ def obey(r: Rollout, command: Command, request: CommandRequest, now: datetime) -
         case Command.RETRY:
             return _retry(said, request, now)
         case Command.CLOSE:
-            left = "; the promise ends and the values stay"
             closed = said.but(ended_because=request.reason or f"closed by {request.actor}")
-            return closed.reaching(Stage.CLOSED, now, request.reason or "closed", request.actor), f"closed{left}"
+            return closed.reaching(Stage.CLOSED, now, request.reason or "closed", request.actor), _closed(r)
+
+
+def _closed(r: Rollout) -> str:
+    if r.stage is not Stage.STUCK:
+        return "closed; the promise ends and the values stay"
+    if r.superseded:
+        return "closed; nothing is written, and the cluster is left to whoever owns it now"
+    return "closed as it is; the values and limits stay, nothing more is undone"
 
 
 def _approve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
@@ -333,6 +340,7 @@ def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage =
         at=now,
         then=then,
         target={q.team: q.gpus for q in r.baseline.quotas},
+        changed=changed_by_others(r),
         unbacked_gpus=missing,
     )
     note = f"; {missing} GPUs of the baseline have no healthy hardware today" if missing else ""
@@ -349,17 +357,17 @@ def without_own_holds(r: Rollout) -> Rollout:
 
 def _retry(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     if r.stage is Stage.STUCK:
-        left = _left_to_undo(r)
+        left = left_to_undo(r)
         standing = tuple(k for k in INVERSE if k in {*r.standing, *left})
         undone = tuple(k for k in r.undone if k not in left)
         again = r.but(owed=left, undone=undone, stuck_on=(), standing=standing)
         return again.reaching(Stage.ROLLING_BACK, now, "retry of what was left to undo", request.actor), (
-            f"undoing again: {', '.join(left)}"
+            f"running {', '.join(INVERSE[kind] for kind in left)} again; if that fails, it is stuck as before"
         )
     return next_attempt(r, now, request.actor, request.reason or "retry"), "the next attempt makes a new plan"
 
 
-def _left_to_undo(r: Rollout) -> tuple[EffectKind, ...]:
+def left_to_undo(r: Rollout) -> tuple[EffectKind, ...]:
     """What a stuck rollback still owes. Softening makes every quota soft: the baseline's modes come after it."""
     left = tuple(u.kind for u in r.stuck_on)
     if r.order is None or r.order.why is not Why.UNDO or EffectKind.HARDEN not in left or EffectKind.SET_SOFT in left:

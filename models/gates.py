@@ -183,6 +183,14 @@ def drift_of(r: Rollout) -> tuple[str, ...]:
     )
 
 
+def changed_by_others(r: Rollout) -> dict[str, int]:
+    """The last seen values of quotas that we know and others have changed, by team; {} after a write of ours."""
+    if r.seen is None or r.looked_after != r.fence:
+        return {}
+    expected = believed(r)
+    return {t: gpus for t, gpus in r.seen.reading.values.items() if t in expected and expected[t] != gpus}
+
+
 def believed(r: Rollout) -> dict[str, int]:
     """The values that we think the quota system holds, by team: those of a shadow rollout are not in it."""
     return {q.team: q.gpus for q in r.baseline.quotas} if r.shadow else r.written

@@ -149,6 +149,8 @@ class ValueLeft(Model):
     target_gpus: GpuCount
     by_others: bool = False
     """Somebody else changed it, and it is left alone."""
+    unsure: bool = False
+    """It may have the target already: a write was never answered, or somebody newer owns the cluster."""
 
 
 class Undoing(Model):

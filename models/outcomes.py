@@ -5,6 +5,7 @@ Every function answers a new Rollout; none decides what to do next (models/inter
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -21,7 +22,7 @@ from models.commands import (
     without_own_holds,
 )
 from models.effects import INVERSE, Change, EffectKind, Observation, QuotaReading, Receipt, ValueConflict
-from models.gates import drift_of, health_fresh, holds_now
+from models.gates import changed_by_others, drift_of, health_fresh, holds_now
 from models.guard import Clocks, Sight
 from models.interpreter import (
     answered,
@@ -54,11 +55,11 @@ from models.rollout import (
 )
 from models.snapshot import Snapshot
 from models.stages import STEP_FROM, Stage
-from models.stuck import choices, not_undone, values_left
+from models.stuck import choices, not_undone, value_text, values_left
 
 FORWARD = {inverse: forward for forward, inverse in INVERSE.items()}
 _VALUES_TOLD = 20
-"""Values that the notice of a stuck rollback lists; `status` has all."""
+"""Values that the notice of a stuck rollback lists; `status --json` has all."""
 _KEEPS_STANDING = (EffectKind.RESERVE, EffectKind.SET_SOFT)
 """After a breach rollback these still stand, at other values: the baseline is not restored."""
 
@@ -371,6 +372,7 @@ def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
         reason=f"breach: {text}",
         at=now,
         target=values,
+        changed=changed_by_others(r),
         broken_floors=target.broken_floors,
     )
     begun = without_own_holds(r).but(
@@ -420,11 +422,12 @@ def _rolled_back(r: Rollout, now: datetime) -> Rollout:
 def _stuck(r: Rollout, detail: str) -> Rollout:
     """With a word to the owner: what is not undone, and what can be done."""
     left = values_left(r)
-    values = [f"{v.team} has {v.gpus} GPUs, not {v.target_gpus}" for v in left[:_VALUES_TOLD]]
-    more = [f"and {len(left) - _VALUES_TOLD} more: backstop status {r.cluster}"] if len(left) > _VALUES_TOLD else []
+    values = [value_text(v) for v in left[:_VALUES_TOLD]]
+    hidden, all_of_them = len(left) - _VALUES_TOLD, f"backstop status {shlex.quote(r.cluster)} --json"
+    more = [f"and {hidden} quotas more: {all_of_them}"] if hidden > 0 else []
     facts = {
         "left": [*not_undone(r), *values, *more],
-        "commands": [{"does": f"{c.command} {c.does}", "line": c.line} for c in choices(r)],
+        "commands": [{"does": c.does, "line": c.line} for c in choices(r)],
     }
     return r.telling(NoticeKind.STUCK, [], detail=detail, facts=facts)
 
@@ -499,7 +502,7 @@ def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], 
         # Given from now on: a restore that is made again would expect their value, and overwrite it.
         target = {t: written.get(t, v) if t in gone else v for t, v in r.order.target.items()}
         left = {t: v for t, v in target.items() if t in written or t not in gone}
-        r = r.but(order=r.order.model_copy(update={"target": left}))
+        r = r.but(order=r.order.model_copy(update={"target": left, "changed": {}}))
     return r.but(foreign=tuple(sorted(foreign)), written=written)
 
 
@@ -519,7 +522,9 @@ def _closed(r: Rollout) -> Rollout:
 
 def _inverted(r: Rollout, forward: EffectKind) -> Rollout:
     """An inverse has landed. What a breach rollback keeps, at other values, goes on standing."""
-    r = r.but(undone=(*r.undone, forward))
+    r = r.but(undone=(*r.undone, forward), unanswered=tuple(k for k in r.unanswered if k is not forward))
+    if forward is EffectKind.SET_SOFT:
+        r = r.but(attempted={})
     if forward in _KEEPS_STANDING and r.order is not None and r.order.why is Why.BREACH:
         return r.but(owed=tuple(k for k in r.owed if k is not forward))
     return _undone(r, forward)
@@ -573,8 +578,10 @@ def failed(r: Rollout, change: Change, error: str, reason: str, now: datetime) -
     kind = change.kind
     r = r.noting(AuditKind.EFFECT, f"{kind} failed: {reason}", now, effect=kind.value, error=error, failed=True)
     if error == "Conflict":
-        stuck = _stuck(r.but(superseded=reason, owed=()), reason)
-        return stuck if r.stage.ended else stuck.reaching(Stage.STUCK, now, f"superseded: {reason}")
+        r = r.but(superseded=reason, owed=())
+        if r.stage.ended:
+            return r.telling(NoticeKind.HELD, [], detail=f"{r.stage}, and somebody newer owns the cluster: {reason}")
+        return _stuck(r, reason).reaching(Stage.STUCK, now, f"superseded: {reason}")
     if kind is EffectKind.CLOSE:
         return _closed(r).telling(NoticeKind.HELD, [], detail=f"closed, but what is reserved may stay so: {reason}")
     if kind in FORWARD:
@@ -586,6 +593,8 @@ def failed(r: Rollout, change: Change, error: str, reason: str, now: datetime) -
     unwritten = error in ("Drift", "BlastRadius")  # both say that nothing was written
     if unwritten and kind not in r.stood:
         r = _undone(r, kind)
+    if not unwritten and kind not in r.stood:
+        r = r.but(unanswered=(*r.unanswered, kind))
     if not unwritten and kind is EffectKind.SET_SOFT:
         r = r.but(attempted={w.team: w.gpus for w in change.writes})
     if r.stage is Stage.ROLLING_BACK or r.stage.ended:

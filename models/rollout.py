@@ -75,6 +75,8 @@ class Order(Model):
     """ABORTED ends the rollout once everything is undone."""
     target: dict[str, int]
     """Values by team."""
+    changed: dict[str, int] = Field(default_factory=dict)
+    """Values by team that others had written when it began: not ours, so they stay, unless they are ours again."""
     broken_floors: tuple[str, ...] = ()
     unbacked_gpus: Count = 0
     """Of an undo: GPUs of the target that today's hardware cannot back."""
@@ -170,6 +172,8 @@ class Rollout(Model):
     order: Order | None = None
     undone: tuple[EffectKind, ...] = ()
     """Forward effects whose inverse has landed in this rollback, in that order."""
+    unanswered: tuple[EffectKind, ...] = ()
+    """Forward effects whose call failed for good, so that nobody knows whether they stand."""
     owed: tuple[EffectKind, ...] = ()
     """Forward effects still to be undone by the present rollback, the next one first."""
     stuck_on: tuple[Undone, ...] = ()

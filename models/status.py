@@ -11,7 +11,7 @@ from models.interpreter import Wait, decide, recovery_pause, retries_by_itself
 from models.messages import Risk, RolloutStatus, TeamStatus
 from models.rollout import HoldKind, Rollout, Why
 from models.stages import Stage
-from models.stuck import undoing_of
+from models.stuck import LAUNCH, choices, undoing_of
 
 
 def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int = 1) -> RolloutStatus:
@@ -114,9 +114,10 @@ def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
 def needs_of(r: Rollout, now: datetime) -> str:
     """What a person has to do for the rollout to go on; empty when it goes on by itself."""
     if r.stage is Stage.STUCK:
+        lines = [c.line for c in choices(r) if c.command != LAUNCH]
         if r.superseded:
-            return f"superseded: {r.superseded}. Give: backstop close {r.cluster} --reason ..."
-        return f"mend the cause, then give: backstop retry {r.cluster}, or backstop close {r.cluster} --reason ..."
+            return f"superseded: {r.superseded}. Give: {lines[0]}"
+        return f"mend the cause, then give: {lines[0]}, or leave it as it is: {lines[1]}"
     if r.plan is not None and not r.replan and (r.stage is Stage.PLANNED or r.realigning):
         if not r.plan.backed:
             return f"today's health does not back the plan: wait for it, or backstop abort {r.cluster} --reason ..."

@@ -38,7 +38,7 @@ from models.fleet import Window, WindowKind
 from models.guard import explained
 from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide, look_at
 from models.messages import LaunchRequest, Opening, RolloutStatus, TellAnswer
-from models.notices import NoticeKind
+from models.notices import Notice, NoticeKind
 from models.plans import BreachTarget, Plan, breach_target, make_plan
 from models.policy import Policy
 from models.quota import Quota, QuotaTree
@@ -139,6 +139,7 @@ class World:
         self.actions: list[Action] = []
         self.plans: list[Plan] = []
         self.told: list[tuple[NoticeKind, str]] = []
+        self.sent: list[Notice] = []
         self.story: list[str] = []
         self.shadow = shadow
         self.every_state = every_state
@@ -311,6 +312,7 @@ class World:
         told = len(self.told)
         if self.mail_works and self.r.mail:
             batch = self.r.mail
+            self.sent += batch
             self.told += [(notice.kind, notice.audience) for notice in batch]
             answer = TellAnswer(delivered={n.key: () for n in batch}, failed={}, refused={})
             self.r = outcomes.mailed(self.r, batch, answer, self.now)

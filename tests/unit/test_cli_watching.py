@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +18,15 @@ from rich.console import Console
 from cli import watching
 from cli.main import run
 from cli.status_view import status_line, status_parts
+from models.effects import EffectKind
 from models.errors import Refusal, Unavailable
 from models.gates import Condition
 from models.messages import RolloutStatus, Undoing
-from models.stages import Stage
+from models.stages import Command, Stage
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
+from tests.unit.pure_world import World, quota
 
+DOCS = Path(__file__).parents[2] / "docs"
 CALM: dict[str, Any] = {"holds": (), "at_risk": (), "needs": ""}
 
 
@@ -135,7 +141,7 @@ def test_the_picture_is_readable_in_80_columns() -> None:
         "in breach",
         "1234567",
         "left to undo:",
-        "stuck on",
+        "NOT undone",
         "the quota system refuses the write",
         "soak of 24h",
     ):
@@ -154,3 +160,136 @@ def test_the_line_says_everything_in_one_line() -> None:
 def test_a_plan_that_waits_is_not_called_promised() -> None:
     planned: RolloutStatus = status(Stage.PLANNED, **CALM)
     assert "306 to be promised" in status_line(planned)
+
+
+# --- stuck -------------------------------------------------------------------------------------
+
+
+def stuck(*quotas: Any, total: int = 361, healthy: int | None = None) -> RolloutStatus:
+    """A rollback whose values cannot be restored, as the state machine tells it."""
+    world = World(
+        quotas or (quota("a", 200), quota("b", 161, busy=100)),
+        {"main": (total, healthy or total)},
+        notice="0s",
+        soak_buffered="0s",
+        soak_enforced="0s",
+        every_state=False,
+    ).start()
+    world.until(Stage.MONITORED)
+    world.fail(EffectKind.RESTORE, "Refusal")
+    world.say(Command.ROLLBACK)
+    return world.status
+
+
+STUCK = """\
+c1  stuck since 2026-01-05 08:00:00Z (3h)
+rollout     c1/1, owner tpm, attempt 1
+plan        HASH, approved by tpm, wave unscheduled, cuts 55 GPUs
+health      361 healthy of 361, as of 2026-01-05 08:00:00Z
+last look   306 promised, 306 backed, 0 phantom; flex pool 61
+rollback    undo, by tpm: because
+undone      follow: the flex pool no longer follows health
+undone      harden: the limits are soft again
+undone      reserve: the freed capacity is released, so that others can raise quotas into it
+NOT undone  set_soft: the quotas still have the rollout's values; restore failed: restore did not
+            answer
+still       b has 106 GPUs, not 161
+needs       a person: nothing happens by itself
+retry       backstop retry c1 --reason '...'
+            runs restore again and nothing else (b to 161); then the rollout is rolled back, and
+            open. Mend the cause first: where it is not mended, this comes back here and nothing is
+            lost
+close       backstop close c1 --reason '...'
+            ends the rollout as it is: b stays at 106, not 161; limits stay soft. Nothing more is
+            undone: from then on you change quotas by hand
+
+TEAM  BASELINE  QUOTA  PLAN  BACKING  VALUE     ACK
+a          200    200   200      200  advisory  -
+b          161    106   106      106  advisory  -
+"""
+
+
+def drawn(s: RolloutStatus, width: int) -> list[str]:
+    """What a terminal of this width shows, three hours later."""
+    screen = Console(width=width, file=io.StringIO(), force_terminal=False, markup=False)
+    for part in status_parts(s, s.at + timedelta(hours=3)):
+        screen.print(part)
+    return [text.rstrip() for text in screen.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+
+def test_a_stuck_rollout_says_what_is_undone_what_is_not_and_what_each_command_will_do() -> None:
+    s = stuck()
+    assert drawn(s, 100) == STUCK.replace("HASH", s.plan_hash or "").splitlines()
+
+
+def test_a_pipe_gets_the_same_words_unwrapped(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    s = stuck()
+    fake.statuses = [s]
+    assert run(["status", "c1"]) == 0
+    lines = [re.sub(" {2,}", "  ", text) for text in capsys.readouterr().out.splitlines()]
+    assert s.undoing is not None
+    for choice in s.undoing.choices:
+        at = lines.index(f"{choice.command}  {choice.line}")
+        assert lines[at + 1].strip() == choice.does
+    assert [text for text in lines if text.startswith("NOT undone")] == [f"NOT undone  {s.undoing.not_undone[0]}"]
+    assert [text.split("  ")[1] for text in lines if text.startswith("undone")] == [*s.undoing.undone]
+
+
+def test_a_stuck_status_is_the_same_in_json(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.statuses = [stuck()]
+    assert run(["status", "c1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    undoing = told["undoing"]
+    assert undoing["undone"][-1] == "reserve: the freed capacity is released, so that others can raise quotas into it"
+    assert undoing["not_undone"] == [
+        "set_soft: the quotas still have the rollout's values; restore failed: restore did not answer"
+    ]
+    assert undoing["values"] == [{"team": "b", "gpus": 106, "target_gpus": 161, "by_others": False, "unsure": False}]
+    assert [(c["command"], c["line"]) for c in undoing["choices"]] == [
+        ("retry", "backstop retry c1 --reason '...'"),
+        ("close", "backstop close c1 --reason '...'"),
+    ]
+    assert undoing["commands"] == ["retry", "close"]
+    assert all(c["line"] in told["needs"] for c in undoing["choices"])
+
+
+def test_three_hundred_quotas_that_are_not_restored_fill_one_screen() -> None:
+    """The quotas that are short of their value are the first of those that are shown."""
+    kept = [quota(f"a{n:03d}", 10) for n in range(20)]
+    cut = [quota(f"team-with-a-long-name-{n:03d}", 10, busy=1) for n in range(300)]
+    s = stuck(*kept, *cut, total=3200)
+    left = {v.team for v in s.undoing.values} if s.undoing is not None else set()
+    assert left == {q.team for q in cut}
+    lines = drawn(s, 100)
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= 100
+    still = [text for text in lines if text.startswith("still")]
+    assert len(still) == 10
+    assert lines[lines.index(still[-1]) + 1].strip() == "and 290 quotas more: backstop status c1 --json"
+    begins = next(n for n, text in enumerate(lines) if text.startswith("TEAM"))
+    assert all(text.startswith("team-with-a-long-name-") for text in lines[begins + 1 : -1])
+    assert len(lines[begins + 1 : -1]) == 10
+    assert lines[-1] == "and 310 teams more: backstop status c1 --json"
+    text = "\n".join(lines)
+    assert text.index("backstop close c1") < text.index("TEAM")
+
+
+def test_the_stuck_status_in_the_docs_is_real() -> None:
+    s = stuck(quota("research", 345, busy=310), healthy=319)
+    text = s.model_dump_json(by_alias=True)
+    for made_up, meant in (
+        (r"\bc1\b", "h100-worked"),
+        (r"\bbecause\b", "evals are starved"),
+        ("restore did not answer", "the quota system is read-only"),
+    ):
+        text = re.sub(made_up, meant, text)
+    s = RolloutStatus.model_validate_json(text)
+    shown = "\n".join(drawn(s, 100))
+    assert f"$ backstop status h100-worked\n{shown}\n```" in (DOCS / "operations.md").read_text()
+
+
+def test_a_watched_rollout_that_is_stuck_names_the_commands_in_its_line() -> None:
+    assert status_line(stuck()).endswith(
+        "rollback (undo): because; needs: mend the cause, then give: backstop retry c1 --reason '...', "
+        "or leave it as it is: backstop close c1 --reason '...'"
+    )

@@ -630,6 +630,15 @@ def test_an_undo_leaves_alone_and_reports_what_others_changed() -> None:
     assert any("left as others changed it: b" in line for line in world.story)
 
 
+def test_a_change_that_is_accepted_as_the_rollback_begins_is_not_overwritten() -> None:
+    world = at(Stage.ENFORCED, World())
+    world.foreign("b", 90)
+    world.say(Command.ROLLBACK, run=False)
+    world.say(Command.RESOLVE, hold="drift", how="accept")
+    assert (world.stage, world.values) == (Stage.ROLLED_BACK, {"a": 200, "b": 90})
+    assert breaks(world).target == {"a": 200, "b": 90}
+
+
 @pytest.mark.parametrize("during", ["soften", "restore", "release"])
 def test_while_the_rollback_runs_nothing_is_taken_as_given(during: str) -> None:
     """What was seen before it wrote has our values in it: accepted, they would be the next attempt's baseline."""

@@ -314,6 +314,49 @@ def test_offered_commands_are_those_that_the_stage_allows(kind: NoticeKind, stag
     assert re.findall(r'\n    backstop (\w+) h100-a --reason "..."', body) == commands
 
 
+STUCK = """\
+Hello capacity-owners,
+
+The rollout in cluster h100-a cannot go on by itself. It waits for you.
+
+Why: undo, by tpm: evals are starved
+
+What is not undone:
+- set_soft: the quotas still have the rollout's values; restore failed: not allowed
+- research has 306 GPUs, not 345
+
+What you can do:
+    backstop retry h100-a --reason '...'
+Runs restore again and nothing else (research to 345).
+
+    backstop close h100-a --reason '...'
+Ends the rollout as it is: research stays at 306, not 345.
+"""
+
+
+def test_who_is_called_to_a_stuck_rollout_reads_what_is_not_undone_and_what_each_command_will_do() -> None:
+    facts = {
+        "left": [
+            "set_soft: the quotas still have the rollout's values; restore failed: not allowed",
+            "research has 306 GPUs, not 345",
+        ],
+        "commands": [
+            {
+                "does": "runs restore again and nothing else (research to 345)",
+                "line": "backstop retry h100-a --reason '...'",
+            },
+            {
+                "does": "ends the rollout as it is: research stays at 306, not 345",
+                "line": "backstop close h100-a --reason '...'",
+            },
+        ],
+    }
+    told = {"audience": "capacity-owners", "stage": "stuck", "detail": "undo, by tpm: evals are starved"}
+    subject, body = render(notice(NoticeKind.STUCK, facts=facts, **told))
+    assert subject == "h100-a: the rollout is stuck and needs you"
+    assert body == STUCK
+
+
 @pytest.mark.parametrize("stage", Stage)
 @pytest.mark.parametrize("kind", OWNER_KINDS)
 def test_every_stage_renders_for_the_owner(kind: NoticeKind, stage: Stage) -> None:
