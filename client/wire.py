@@ -42,13 +42,14 @@ class PayloadConverter(PydanticPayloadConverter):
         encoding, size = payloads[0].metadata.get("encoding", b""), len(payloads[0].data)
         if encoding != b"json/plain":
             raise _refused(f"this is no {expected.__name__}: its encoding is {brief(encoding)}, and must be json/plain")
-        if size > SMALL_BYTES and _small(expected, payloads[0].data):
+        small = expected in SMALL or (expected is RolloutInput and not _continues(expected, payloads[0].data))
+        if size > SMALL_BYTES and small:
             raise _refused(f"{size} bytes are no {expected.__name__}: at most {SMALL_BYTES} are taken")
         try:
             return super().from_payloads(payloads, type_hints)
         except ValidationError as error:
             sentence = f"this is no {expected.__name__}: {in_one_sentence(error)}"
-            if not _small(expected, payloads[0].data):
+            if _continues(expected, payloads[0].data):
                 # A run that another build continued, with fields that this one does not know. Failing it would end
                 # a rollout whose effects stand; so it waits for a worker that understands it.
                 raise ValueError(sentence) from None
@@ -61,9 +62,9 @@ def _from_outside(type_hints: list[type] | None) -> type | None:
     return next((model for model in FROM_OUTSIDE if model is hint or model in get_args(hint)), None)
 
 
-def _small(expected: type, data: bytes) -> bool:
-    """A launch is small; a run that continues another one carries its state."""
-    return expected in SMALL or (expected is RolloutInput and b'"state":{' not in data)
+def _continues(expected: type, data: bytes) -> bool:
+    """A run that continues another one, and carries its state."""
+    return expected is RolloutInput and b'"state":{' in data
 
 
 def _refused(sentence: str) -> ApplicationError:

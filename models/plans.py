@@ -253,6 +253,11 @@ class _Sketch:
         if rest:  # the ceiling's cut lowered a parent past its children's blocks: phantom shrank by that too
             more = divide_within(rest, caps, caps, as_large, given=parts)
             parts = {leaf: parts[leaf] + more[leaf] for leaf in parts}
+            rest -= sum(more.values())
+        if rest:  # a block, a limit and a parent smaller than its children bind at once: only the sum is exact
+            left = {leaf: caps[leaf] - parts[leaf] for leaf in parts}
+            more = divide(rest, left, left)
+            parts = {leaf: parts[leaf] + more[leaf] for leaf in parts}
         return parts
 
     def plan(self, *, wave: Tier, suffices: Tier | None) -> Plan:

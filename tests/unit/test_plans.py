@@ -161,3 +161,17 @@ def test_a_tree_that_promises_more_than_its_parent_is_backed_by_what_the_parent_
     backing = back(snapshot([island("m", 100, 100)], list(tree.by_team.values())))
     assert backing.is_backed
     assert backing.shortage == {}
+
+
+def test_what_was_phantom_adds_up_where_a_block_a_limit_and_a_small_parent_bind_at_once() -> None:
+    """No split among the leaves is exact here; their sum is, and each stays within its cut."""
+    quotas = [
+        Quota(team="leaf", gpus=3, protected_blocks=(1,), parent="parent"),
+        Quota(team="limited", gpus=59, idle_gpus=0, islands=("y",), minimum_gpus=1),
+        Quota(team="parent", gpus=2),
+    ]
+    plan = make_plan(snapshot([island("x", 1, 1, 0), island("y", 1, 1)], quotas), Policy())
+    leaves = [row for row in plan.quotas if row.leaf]
+    assert plan.phantom_gpus == 59
+    assert sum(row.phantom_gpus for row in leaves) == 59
+    assert all(0 <= row.phantom_gpus <= row.cut_gpus for row in leaves)
