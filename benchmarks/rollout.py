@@ -1,0 +1,380 @@
+"""Rollouts on one machine: how many a second, what each costs Temporal, how soon a breach is answered, what memory.
+
+Each figure stands beside that of a bare Temporal workflow (benchmarks/bare.py) that makes as many activities and
+timers with payloads of the same size, in the same run, on the same kind of server and worker. Everything is real:
+the embedded server, the worker as deployed in a process of its own, the ledger. Run: python benchmarks/rollout.py
+(about a quarter of an hour; --quick: about a minute).
+
+Theory of operation. Launches are measured in short turns, ours and bare alternating, each on a fresh server. For
+the breaches there is one site with all clusters monitored: in each round hardware fails under a few, and it is
+timed, by plain SQL, from just before the sample is written until the quotas are no larger than what is healthy.
+Last it fails under all the others within a minute. The bare site does the same with signals and a file of ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHistory
+from temporalio.common import WorkflowIDConflictPolicy
+
+from benchmarks.bare import QUEUE, Bare, BareInput, Loops, Script
+from benchmarks.sites import Site, postgresql, quantile, site
+from models.capacity import Island
+from models.commands import CommandRequest
+from models.effects import HealthSample
+from models.fleet import Fleet
+from models.messages import LaunchRequest, rollout_workflow_id
+from models.stages import Command
+
+TOTAL, HEALTHY, FAILED = 400, 380, 328
+"""GPUs of each cluster: 5 quotas of 70 become 340; with 328 healthy 12 are short."""
+QUOTAS = 5
+BREACH_SECONDS = 2.0
+COMMITS = {"open_rollout": 1, "apply_effect": 1, "record": 2}
+"""Transactions of one call; every other call only reads."""
+LOOPS = {"record": "archive", "tell": "mail"}
+SAMPLE = 20
+"""Histories that are counted."""
+_POLL_SECONDS = 0.02
+
+
+def note(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def fleet_of(names: Iterable[str], brake: int) -> Fleet:
+    """Clusters that go through to monitored as fast as they can. `brake`: max_breaching_clusters."""
+    policy = {
+        "notice": "0s",
+        "soak_buffered": "0s",
+        "soak_enforced": "0s",
+        "breach_after": f"{BREACH_SECONDS:g}s",
+        "recover_after": "1d",
+        "stale_after": "1d",
+        "max_moved_gpus": 10**7,
+        "max_breaching_clusters": brake,
+    }
+    quotas = [{"team": f"team-{n}", "gpus": 70, "scheduled_gpus": 60, "idle_gpus": 4} for n in range(QUOTAS)]
+    islands = [{"name": "main", "total_gpus": TOTAL, "healthy_gpus": HEALTHY}]
+    return Fleet.model_validate(
+        {"clusters": [{"name": n, "islands": islands, "policy": policy, "quotas": quotas} for n in names]}
+    )
+
+
+# --- what histories say --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Made:
+    """One activity of a history. Sizes in bytes; times in seconds since the epoch."""
+
+    name: str
+    question: int
+    answer: int
+    ended: float
+
+
+def counted(history: WorkflowHistory) -> Counter[str]:
+    """How many of what, `events` of all kinds included."""
+    kinds = Counter(EventType.Name(e.event_type).removeprefix("EVENT_TYPE_").lower() for e in history.events)
+    return Counter(
+        {
+            "events": len(history.events),
+            "activities": kinds["activity_task_scheduled"],
+            "workflow tasks": kinds["workflow_task_completed"],
+            "timers": kinds["timer_started"],
+            "signals": kinds["workflow_execution_signaled"],
+            "updates": kinds["workflow_execution_update_accepted"],
+            "search attributes": kinds["upsert_workflow_search_attributes"],
+            "tasks timed out": kinds["activity_task_timed_out"] + kinds["workflow_task_timed_out"],
+            "tasks failed": kinds["activity_task_failed"] + kinds["workflow_task_failed"],
+        }
+    )
+
+
+def calls_of(history: WorkflowHistory, since: int = 0) -> list[Made]:
+    """The activities scheduled after that event, in their order."""
+    scheduled = {e.event_id: e.activity_task_scheduled_event_attributes for e in history.events if _is_call(e)}
+    made = {}
+    for event in history.events:
+        if event.HasField("activity_task_completed_event_attributes"):
+            done = event.activity_task_completed_event_attributes
+            call = scheduled[done.scheduled_event_id]
+            ended = event.event_time.ToMicroseconds() / 1e6
+            sizes = call.input.ByteSize(), done.result.ByteSize()
+            made[done.scheduled_event_id] = Made(call.activity_type.name, *sizes, ended)
+    return [call for number, call in sorted(made.items()) if number > since]
+
+
+def _is_call(event: Any) -> bool:
+    return bool(event.HasField("activity_task_scheduled_event_attributes"))
+
+
+def signals_of(history: WorkflowHistory) -> list[tuple[int, float]]:
+    """Number and time of each."""
+    return [
+        (e.event_id, e.event_time.ToMicroseconds() / 1e6)
+        for e in history.events
+        if e.HasField("workflow_execution_signaled_event_attributes")
+    ]
+
+
+def loops_of(calls: Sequence[Made], timers: int) -> Loops:
+    by_loop: dict[str, list[tuple[int, int, int]]] = {"steps": [], "archive": [], "mail": []}
+    for call in calls:
+        sizes = (max(0, call.question - 100), call.answer, COMMITS.get(call.name, 0))
+        by_loop[LOOPS.get(call.name, "steps")].append(sizes)
+    return Loops(**by_loop, timers=timers)
+
+
+def middle(histories: Sequence[WorkflowHistory]) -> WorkflowHistory:
+    """The one with the median number of events."""
+    return sorted(histories, key=lambda h: len(h.events))[len(histories) // 2]
+
+
+# --- sides ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Turn:
+    """Launches of one side. CPU seconds by process."""
+
+    count: int
+    seconds: float
+    cpu: dict[str, float]
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.seconds
+
+
+Launch = Callable[[str], Awaitable[None]]
+Ended = Callable[[], set[str]]
+
+
+async def launched(where: Site, names: Sequence[str], at_once: int, launch: Launch, ended: Ended) -> Turn:
+    """All have been launched and have come to rest, never more than `at_once` on their way."""
+    before, began, left, way = where.cpu_seconds(), time.perf_counter(), list(names), set[str]()
+    starting: set[asyncio.Task[None]] = set()
+    done: set[str] = set()
+    told = 0
+    while len(done) < len(names):
+        while left and len(way) < at_once:
+            name = left.pop(0)
+            way.add(name)
+            starting.add(asyncio.create_task(launch(name)))
+        await asyncio.sleep(_POLL_SECONDS)
+        for task in [t for t in starting if t.done()]:
+            starting.remove(task)
+            task.result()
+        done = ended() & set(names)
+        way -= done
+        if len(done) >= told + 100:
+            told = len(done)
+            note(f"  {told} of {len(names)}, {told / (time.perf_counter() - began):.2f}/s")
+    seconds = time.perf_counter() - began
+    after = where.cpu_seconds()
+    return Turn(len(names), seconds, {k: after[k] - before[k] for k in after})
+
+
+class Ours:
+    """Rollouts by way of the client's door."""
+
+    def __init__(self, where: Site) -> None:
+        self._site = where
+
+    async def launch(self, name: str) -> None:
+        tpm = self._site.tpm
+        request = LaunchRequest(cluster=name, rollout=f"{name}/1", owner="tpm", reason="a benchmark")
+        plan = (await tpm.launch(request)).plan
+        assert plan is not None
+        approval = CommandRequest(actor="tpm", reason="a benchmark", plan_hash=plan.hash)
+        await tpm.command(name, Command.APPROVE, approval)
+
+    def ended(self) -> set[str]:
+        return {c for (c,) in self._site.rows("SELECT cluster FROM rollouts WHERE stage = 'monitored'")}
+
+    async def fail(self, names: Iterable[str], healthy: int = FAILED) -> None:
+        """Hardware fails: by SQL of an exporter, so that the desk's workflow is no part of it."""
+        at = datetime.now(UTC)
+        island = Island(name="main", total_gpus=TOTAL, healthy_gpus=healthy)
+        samples = [HealthSample(cluster=n, at=at, islands=(island,)) for n in names]
+        await asyncio.to_thread(self._site.ledger.fleet.add_health, samples, "exporter")
+
+    def restored(self, names: Sequence[str]) -> set[str]:
+        """Those that promise no more than is healthy."""
+        sums = self._site.rows("SELECT cluster FROM quotas GROUP BY cluster HAVING SUM(gpus) <= :most", most=FAILED)
+        return {c for (c,) in sums} & set(names)
+
+    def held(self) -> dict[str, str]:
+        """The newest word of the guard on each cluster that the brake holds."""
+        rows = self._site.rows("SELECT cluster, MAX(seq) FROM audit WHERE entry LIKE '%blast_radius%' GROUP BY cluster")
+        return {cluster: str(seq) for cluster, seq in rows}
+
+    async def histories(self, names: Iterable[str]) -> list[WorkflowHistory]:
+        return await _histories(self._site.client, map(rollout_workflow_id, names))
+
+
+class Plain:
+    """The bare side."""
+
+    def __init__(self, where: Site, script: Script) -> None:
+        self._site = where
+        self._script = script
+
+    async def launch(self, name: str) -> None:
+        client = self._site.client
+        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+            Bare.run,
+            BareInput(name=name, script=self._script),
+            id=f"bare/{name}",
+            task_queue=QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            static_summary=f"{name}, owner tpm",
+        )
+        await client.execute_update_with_start_workflow(Bare.launched, start_workflow_operation=start)
+        await client.get_workflow_handle(f"bare/{name}").execute_update(Bare.approve, "x" * 150)
+
+    def ended(self) -> set[str]:
+        return set(self._site.ended())
+
+    async def fail(self, names: Iterable[str]) -> None:
+        client = self._site.client
+        await asyncio.gather(*(client.get_workflow_handle(f"bare/{n}").signal(Bare.health_changed, "x") for n in names))
+
+    def restored(self, names: Sequence[str]) -> set[str]:
+        return {n for n in names if f"restored {n}" in self.ended()}
+
+    async def histories(self, names: Iterable[str]) -> list[WorkflowHistory]:
+        return await _histories(self._site.client, (f"bare/{n}" for n in names))
+
+
+async def _histories(client: Client, ids: Iterable[str]) -> list[WorkflowHistory]:
+    return [await client.get_workflow_handle(workflow_id).fetch_history() for workflow_id in ids]
+
+
+# --- launches ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Launches:
+    """The turns of each side, and what one rollout and one bare workflow leave in history (medians)."""
+
+    ours: list[Turn] = field(default_factory=list)
+    bare: list[Turn] = field(default_factory=list)
+    with_ledger: list[Turn] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    bare_counts: Counter[str] = field(default_factory=Counter)
+    by_name: Counter[str] = field(default_factory=Counter)
+
+
+async def our_turn(options: argparse.Namespace, count: int) -> tuple[Turn, list[WorkflowHistory]]:
+    names = [f"cluster-{n:04}" for n in range(count)]
+    async with site(options.ledger_url) as where, where.worker(options.watch_seconds):
+        ours = Ours(where)
+        await where.tpm.import_fleet(fleet_of(names, options.brake))
+        turn = await launched(where, names, options.at_once, ours.launch, ours.ended)
+        await asyncio.sleep(options.rest)
+        return turn, await ours.histories(names[:: max(1, count // SAMPLE)])
+
+
+async def bare_turn(
+    options: argparse.Namespace, count: int, script: Script, ledger: bool
+) -> tuple[Turn, list[WorkflowHistory]]:
+    names = [f"cluster-{n:04}" for n in range(count)]
+    script = script.model_copy(update={"ledger": ledger})
+    async with site(options.ledger_url) as where, where.bare_worker(ledger):
+        bare = Plain(where, script)
+        turn = await launched(where, names, options.at_once, bare.launch, bare.ended)
+        await asyncio.sleep(options.rest)
+        return turn, await bare.histories(names[:: max(1, count // SAMPLE)])
+
+
+def medians(counts: Sequence[Counter[str]]) -> Counter[str]:
+    return Counter({k: statistics.median(c[k] for c in counts) for k in {k for c in counts for k in c}})  # type: ignore[misc]
+
+
+def launch_script(history: WorkflowHistory) -> Script:
+    calls = calls_of(history)
+    names = [c.name for c in calls if c.name not in LOOPS]
+    planned = names.index("draft_plan") + 1
+    plan = next(c for c in calls if c.name == "draft_plan")
+    nothing = Loops(steps=[], archive=[], mail=[], timers=0)
+    return Script(
+        launch=loops_of(calls, counted(history)["timers"]),
+        planned_after=planned,
+        plan_bytes=plan.answer // 2,
+        breach=nothing,
+        looks_before=0,
+        restored_after=0,
+        breach_seconds=BREACH_SECONDS,
+    )
+
+
+async def measure_launches(options: argparse.Namespace) -> tuple[Launches, Script]:
+    note("launching a few to see what a rollout consists of")
+    _, histories = await our_turn(options, max(10, options.rollouts // 5))
+    script = launch_script(middle(histories))
+    found = Launches()
+    for turn in range(1, options.turns + 1):
+        note(f"turn {turn} of {options.turns}: {options.rollouts} rollouts")
+        ours, histories = await our_turn(options, options.rollouts)
+        note(f"  ours {ours.rate:.2f}/s; bare")
+        bare, bare_histories = await bare_turn(options, options.rollouts, script, ledger=False)
+        note(f"  bare {bare.rate:.2f}/s; bare with a ledger")
+        with_ledger, _ = await bare_turn(options, options.rollouts, script, ledger=True)
+        note(f"  bare with a ledger {with_ledger.rate:.2f}/s")
+        found.ours.append(ours)
+        found.bare.append(bare)
+        found.with_ledger.append(with_ledger)
+        found.counts = medians([counted(h) for h in histories])
+        found.bare_counts = medians([counted(h) for h in bare_histories])
+        found.by_name = medians([Counter(c.name for c in calls_of(h)) for h in histories])
+    return found, script
+
+
+# --- the whole -----------------------------------------------------------------------------------
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rollouts", type=int, help="of each turn")
+    parser.add_argument("--turns", type=int)
+    parser.add_argument("--at-once", type=int, default=40)
+    parser.add_argument("--ledger-url", default="")
+    parser.add_argument("--watch-seconds", type=float, default=0.5)
+    parser.add_argument("--brake", type=int, default=10**6)
+    parser.add_argument("--rest", type=float, default=2)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    options.rollouts = options.rollouts or (20 if options.quick else 100)
+    options.turns = options.turns or (1 if options.quick else 3)
+    return options
+
+
+async def measured(options: argparse.Namespace) -> None:
+    launches, script = await measure_launches(options)
+    for name in ("ours", "bare", "with_ledger"):
+        turns = getattr(launches, name)
+        print(name, [round(t.rate, 2) for t in turns], [{k: round(v / t.count, 3) for k, v in t.cpu.items()} for t in turns])
+    print(dict(launches.counts), dict(launches.bare_counts), dict(launches.by_name), sep="\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(measured(parsed()))
