@@ -3,34 +3,22 @@
 A `Script` is taken from the histories of real rollouts: as many activities, one after another in the same three
 loops (steps, archive, mail), with payloads of the same size; as many timers; the same update to start with, the
 same update to go on, the same signal for a breach. Left out is what makes a rollout one: the state, its models,
-search attributes, and (without `commits`) the ledger. Its worker has the settings of workers/main.py.
+search attributes, and (without `commits`) the ledger. Its worker (bare_worker.py) is the SDK's own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 
-import sqlalchemy as sa
-from pydantic import BaseModel
-from temporalio import activity, workflow
-from temporalio.client import Client
+from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
-    from activities.adapters.ledger_db import Database
-    from client.payloads import data_converter
-    from workers.embedded import NAMESPACE
-    from workers.heartbeats import Heartbeats
-    from workers.main import _RESTRICTIONS, _THREADS, run_and_exit, until_told
-    from workers.queries import OnTimeRunner
+    from pydantic import BaseModel
 
 QUEUE = "bare"
+WORK = "work"
 _CALL, _SILENCE, _HOUR = timedelta(seconds=60), timedelta(seconds=15), timedelta(hours=1)
 
 
@@ -108,9 +96,12 @@ class Bare:
 
     async def _breach(self) -> None:
         script = self._start.script
-        for number, call in enumerate(script.breach.steps, 1):
+        calls, timers = script.breach.steps, script.breach.timers - 1
+        for number, call in enumerate(calls, 1):
             if number == script.looks_before + 1:
                 await asyncio.sleep(script.breach_seconds)
+            if number > len(calls) - timers:
+                self._wind()
             await self._call(*call, done=f"restored {self._start.name}" if number == script.restored_after else "")
 
     def _wind(self) -> None:
@@ -126,12 +117,13 @@ class Bare:
     async def _call(self, question: int, answer: int, commits: int, done: str = "") -> None:
         ledger = self._start.script.ledger
         call = Call(ballast="x" * question, answers=answer, commits=commits if ledger else None, done=done)
-        await workflow.execute_activity_method(
-            Work.work,
+        await workflow.execute_activity(
+            WORK,
             call,
             start_to_close_timeout=_CALL,
             heartbeat_timeout=_SILENCE,
             retry_policy=RetryPolicy(),
+            result_type=str,
             summary="a call like any other",
         )
 
@@ -153,52 +145,3 @@ class Bare:
     @workflow.signal
     def health_changed(self, words: str) -> None:
         self._short = True
-
-
-class Work:
-    """Nothing is done; with a ledger, one row is read and as many trivial transactions are committed as in ours."""
-
-    def __init__(self, ledger: Database | None, ends: Path) -> None:
-        self._ledger = ledger
-        self._ends = os.open(ends, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        if ledger is not None:
-            with ledger.writing() as session:
-                session.connection().execute(sa.text("CREATE TABLE IF NOT EXISTS ticks (id INTEGER, n INTEGER)"))
-                session.connection().execute(sa.text("INSERT INTO ticks VALUES (1, 0)"))
-
-    @activity.defn(name="work", no_thread_cancel_exception=True)
-    def work(self, call: Call) -> str:
-        if self._ledger is not None and call.commits is not None:
-            with self._ledger.reading() as session:
-                session.connection().execute(sa.text("SELECT n FROM ticks WHERE id = 1")).one()
-            for _ in range(call.commits):
-                with self._ledger.writing() as session:
-                    session.connection().execute(sa.text("UPDATE ticks SET n = n + 1 WHERE id = 1"))
-        if call.done:
-            os.write(self._ends, f"{call.done}\n".encode())
-        return "x" * call.answers
-
-
-async def _serve(address: str, ends: str, ledger_url: str) -> None:
-    client = await Client.connect(address, namespace=NAMESPACE, data_converter=data_converter)
-    ledger = Database(ledger_url) if ledger_url else None
-    with ThreadPoolExecutor(_THREADS) as executor:
-        async with Worker(
-            client,
-            task_queue=QUEUE,
-            workflows=[Bare],
-            activities=[Work(ledger, Path(ends)).work],
-            activity_executor=executor,
-            workflow_runner=OnTimeRunner(restrictions=_RESTRICTIONS),
-            interceptors=[Heartbeats()],
-            max_concurrent_activities=_THREADS,
-            graceful_shutdown_timeout=timedelta(seconds=5),
-        ):
-            print(f"worker: serving {client.namespace}", flush=True)
-            await until_told()
-    if ledger is not None:
-        ledger.close()
-
-
-if __name__ == "__main__":
-    run_and_exit(lambda: _serve(*sys.argv[1:]))

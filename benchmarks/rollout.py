@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
-import os
+import random
 import statistics
 import sys
 import time
@@ -51,6 +50,8 @@ LOOPS = {"record": "archive", "tell": "mail"}
 SAMPLE = 20
 """Histories that are counted."""
 _POLL_SECONDS = 0.02
+_GIVE_UP = 120.0
+"""Seconds without news until the rest counts as never restored."""
 
 
 def note(text: str) -> None:
@@ -221,10 +222,10 @@ class Ours:
         sums = self._site.rows("SELECT cluster FROM quotas GROUP BY cluster HAVING SUM(gpus) <= :most", most=FAILED)
         return {c for (c,) in sums} & set(names)
 
-    def held(self) -> dict[str, str]:
-        """The newest word of the guard on each cluster that the brake holds."""
-        rows = self._site.rows("SELECT cluster, MAX(seq) FROM audit WHERE entry LIKE '%blast_radius%' GROUP BY cluster")
-        return {cluster: str(seq) for cluster, seq in rows}
+    def held(self) -> set[str]:
+        """Those that the fleet's brake holds, as the archive says."""
+        words = "%clusters are in a breach rollback at once%"
+        return {c for (c,) in self._site.rows("SELECT DISTINCT cluster FROM audit WHERE entry LIKE :words", words=words)}
 
     async def histories(self, names: Iterable[str]) -> list[WorkflowHistory]:
         return await _histories(self._site.client, map(rollout_workflow_id, names))
@@ -258,7 +259,8 @@ class Plain:
         await asyncio.gather(*(client.get_workflow_handle(f"bare/{n}").signal(Bare.health_changed, "x") for n in names))
 
     def restored(self, names: Sequence[str]) -> set[str]:
-        return {n for n in names if f"restored {n}" in self.ended()}
+        ended = self.ended()
+        return {n for n in names if f"restored {n}" in ended}
 
     async def histories(self, names: Iterable[str]) -> list[WorkflowHistory]:
         return await _histories(self._site.client, (f"bare/{n}" for n in names))
@@ -348,6 +350,173 @@ async def measure_launches(options: argparse.Namespace) -> tuple[Launches, Scrip
     return found, script
 
 
+# --- breaches ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Standing:
+    """One side with everything monitored. Seconds, and MiB of the worker's own memory."""
+
+    clusters: int
+    launch: Turn
+    memory: float
+    memory_before: float
+    memory_per_thousand: float
+    restored: list[float] = field(default_factory=list)
+    """From the sample to the restored quota, of each cluster in a round of a few."""
+    from_signal: list[float] = field(default_factory=list)
+    storm: Storm | None = None
+
+
+@dataclass
+class Storm:
+    """Everything breaches within `spread` seconds: what became of it, in seconds since each sample."""
+
+    clusters: int
+    spread: float
+    restored: list[float]
+    held: list[float]
+    last: float
+    """Since the first sample."""
+    troubles: Counter[str] = field(default_factory=Counter)
+
+
+Side = Ours | Plain
+
+
+async def standing(where: Site, side: Side, names: Sequence[str], options: argparse.Namespace) -> Standing:
+    """All are launched and at rest."""
+    warm, rest = names[: options.warm], names[options.warm :]
+    await launched(where, warm, options.at_once, side.launch, side.ended)
+    await asyncio.sleep(options.rest)
+    before = where.worker_mib()
+    turn = await launched(where, rest, options.at_once, side.launch, side.ended)
+    await asyncio.sleep(5 * options.rest)
+    memory = where.worker_mib()
+    note(f"  {len(names)} stand, {turn.rate:.2f}/s; worker {before:.0f} -> {memory:.0f} MiB")
+    return Standing(len(names), turn, memory, before, (memory - before) / len(rest) * 1000)
+
+
+async def breach_rounds(side: Side, names: Sequence[str], options: argparse.Namespace, into: Standing) -> None:
+    """A few at once, round by round; each is timed for itself."""
+    for number in range(options.rounds):
+        few = names[number * options.few : (number + 1) * options.few]
+        await asyncio.sleep(options.rest + random.uniform(0, options.watch_seconds))  # at any moment of the watch
+        began, seen = time.time(), dict[str, float]()
+        await side.fail(few)
+        while len(seen) < len(few) and time.time() < began + _GIVE_UP:
+            for name in side.restored(few) - seen.keys():
+                seen[name] = time.time()
+            await asyncio.sleep(_POLL_SECONDS)
+        into.restored += [seen.get(name, float("inf")) - began for name in few]
+        for name, history in zip(few, await side.histories(few), strict=True):
+            signalled = next((at for _, at in signals_of(history) if at >= began), None)
+            if signalled is not None and name in seen:
+                into.from_signal.append(seen[name] - signalled)
+        note(f"  round {number + 1}: last of {len(few)} restored after {max(into.restored[-len(few) :]):.2f} s")
+
+
+async def storm(side: Side, names: Sequence[str], options: argparse.Namespace, where: Site) -> Storm:
+    """All of them fail, evenly over the time given; ends when each is restored or held, or nothing more happens."""
+    began, steps = time.time(), max(1, int(options.storm_seconds))
+    failed, restored, held = dict[str, float](), dict[str, float](), dict[str, float]()
+
+    async def failing() -> None:
+        for step in range(steps):
+            few = names[step * len(names) // steps : (step + 1) * len(names) // steps]
+            await asyncio.sleep(max(0.0, began + step * options.storm_seconds / steps - time.time()))
+            failed.update(dict.fromkeys(few, time.time()))
+            await side.fail(few)
+
+    sender, moved, told = asyncio.create_task(failing()), began, began
+    while len(restored.keys() | held.keys()) < len(names) and time.time() < max(moved, began + steps) + _GIVE_UP:
+        polled = time.time()
+        news = {n: polled for n in side.restored(names) if n not in restored}
+        restored |= news
+        more = {n: polled for n in (side.held() if isinstance(side, Ours) else ()) if n not in held}
+        held |= more
+        moved = polled if news or more else moved
+        if polled > told + 10:
+            told = polled
+            note(f"  {polled - began:.0f} s: {len(failed)} failed, {len(restored)} restored, {len(held)} held")
+        await asyncio.sleep(max(_POLL_SECONDS, 10 * (time.time() - polled)))
+    await sender
+    troubles: Counter[str] = Counter()
+    for history in await side.histories(names[:: max(1, len(names) // 100)]):
+        counts = counted(history)
+        troubles.update({k: counts[k] for k in ("tasks timed out", "tasks failed")})
+    troubles["histories looked at"] = len(names[:: max(1, len(names) // 100)])
+    return Storm(
+        clusters=len(names),
+        spread=options.storm_seconds,
+        restored=[restored[n] - failed[n] for n in restored],
+        held=[held[n] - failed[n] for n in held],
+        last=max([*restored.values(), *held.values()], default=float("nan")) - began,
+        troubles=troubles,
+    )
+
+
+def breach_script(script: Script, history: WorkflowHistory, since: int) -> Script:
+    """With the calls that the breach after this event made."""
+    calls = calls_of(history, since)
+    steps = [c.name for c in calls if c.name not in LOOPS]
+    effects = [n for n, name in enumerate(steps, 1) if name == "apply_effect"]
+    timers = sum(e.event_id > since and e.HasField("timer_started_event_attributes") for e in history.events)
+    return script.model_copy(
+        update={
+            "breach": loops_of(calls, timers),
+            "looks_before": steps.index("aim_rollback"),
+            "restored_after": effects[2],  # unfollow, soften, restore
+        }
+    )
+
+
+async def measure_breaches(options: argparse.Namespace, script: Script) -> tuple[Standing, Storm, Standing]:
+    """Ours in rounds and in a storm; ours in a storm with the brake as it is by default; bare."""
+    rounds = options.rounds * options.few
+    names = [f"cluster-{n:04}" for n in range(options.clusters + rounds)]
+    chosen = [names[n * len(names) // rounds] for n in range(rounds)]
+    others = [n for n in names if n not in set(chosen)]
+    note(f"ours: {len(names)} clusters to be monitored")
+    async with site(options.ledger_url) as where, where.worker(options.watch_seconds):
+        ours = Ours(where)
+        await where.tpm.import_fleet(fleet_of(names, 10**6))
+        found = await standing(where, ours, names, options)
+        await breach_rounds(ours, chosen, options, found)
+        history = middle(await ours.histories(chosen))
+        since = signals_of(history)
+        script = breach_script(script, history, _first_of_breach(history, since))
+        note(f"ours: {len(others)} breach within {options.storm_seconds:g} s, no brake")
+        found.storm = await storm(ours, others, options, where)
+    note(f"ours: {options.braked} clusters with the brake as it is by default")
+    names = [f"cluster-{n:04}" for n in range(options.braked)]
+    async with site(options.ledger_url) as where, where.worker(options.watch_seconds):
+        ours = Ours(where)
+        await where.tpm.import_fleet(fleet_of(names, 3))
+        await launched(where, names, options.at_once, ours.launch, ours.ended)
+        await asyncio.sleep(options.rest)
+        braked = await storm(ours, names, options, where)
+    note(f"bare: {options.clusters + rounds} workflows to wait")
+    names = [f"cluster-{n:04}" for n in range(options.clusters + rounds)]
+    async with site(options.ledger_url) as where, where.bare_worker(False):
+        bare = Plain(where, script)
+        plain = await standing(where, bare, names, options)
+        await breach_rounds(bare, chosen, options, plain)
+        note(f"bare: {len(others)} signalled within {options.storm_seconds:g} s")
+        plain.storm = await storm(bare, others, options, where)
+    return found, braked, plain
+
+
+def _first_of_breach(history: WorkflowHistory, signals: Sequence[tuple[int, float]]) -> int:
+    """The signal before the look that led to the rollback: the last one before the breach clock ran out."""
+    aimed = next(e.event_id for e in history.events if _is_call(e) and _name(e) == "aim_rollback")
+    return max(number for number, _ in signals if number < aimed)
+
+
+def _name(event: Any) -> str:
+    return str(event.activity_task_scheduled_event_attributes.activity_type.name)
+
+
 # --- the whole -----------------------------------------------------------------------------------
 
 
@@ -360,11 +529,22 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--ledger-url", default="")
     parser.add_argument("--watch-seconds", type=float, default=0.5)
     parser.add_argument("--brake", type=int, default=10**6)
+    parser.add_argument("--clusters", type=int)
+    parser.add_argument("--braked", type=int)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--few", type=int, default=10)
+    parser.add_argument("--warm", type=int, default=10)
+    parser.add_argument("--storm-seconds", type=float)
+    parser.add_argument("--only", choices=["launches", "breaches"])
     parser.add_argument("--rest", type=float, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.rollouts = options.rollouts or (20 if options.quick else 100)
     options.turns = options.turns or (1 if options.quick else 3)
+    options.clusters = options.clusters or (20 if options.quick else 1000)
+    options.braked = options.braked or (20 if options.quick else 1000)
+    options.rounds = options.rounds or (1 if options.quick else 10)
+    options.storm_seconds = options.storm_seconds if options.storm_seconds is not None else (2 if options.quick else 60)
     return options
 
 
@@ -373,6 +553,10 @@ async def measured(options: argparse.Namespace) -> None:
     for name in ("ours", "bare", "with_ledger"):
         turns = getattr(launches, name)
         print(name, [round(t.rate, 2) for t in turns], [{k: round(v / t.count, 3) for k, v in t.cpu.items()} for t in turns])
+    found, braked, plain = await measure_breaches(options, script)
+    for side in (found, plain):
+        print(side.memory_before, side.memory, side.memory_per_thousand, [quantile(side.restored, q) for q in (.5,.99)], [quantile(side.from_signal, q) for q in (.5,.99)], side.storm)
+    print(braked)
     print(dict(launches.counts), dict(launches.bare_counts), dict(launches.by_name), sep="\n")
 
 

@@ -108,7 +108,7 @@ class Site:
 
     @asynccontextmanager
     async def bare_worker(self, ledger: bool) -> AsyncIterator[None]:
-        words = ["-m", "benchmarks.bare", self.server.address, str(self.ends), self.ledger_url if ledger else ""]
+        words = ["-m", "benchmarks.bare_worker", self.server.address, str(self.ends), self.ledger_url if ledger else ""]
         async with self._process(words, dict(os.environ)):
             yield
 
