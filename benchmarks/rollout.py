@@ -3,7 +3,7 @@
 Each figure stands beside that of a bare Temporal workflow (benchmarks/bare.py) that makes as many activities and
 timers with payloads of the same size, in the same run, on the same kind of server and worker. Everything is real:
 the embedded server, the worker as deployed in a process of its own, the ledger. Run: python benchmarks/rollout.py
-(about a quarter of an hour; --quick: about a minute).
+(about half an hour on two cores; --quick: about two minutes).
 
 Theory of operation. Launches are measured in short turns, ours and bare alternating, each on a fresh server. For
 the breaches there is one site with all clusters monitored: in each round hardware fails under a few, and it is
@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import random
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,12 +40,14 @@ from models.commands import CommandRequest
 from models.effects import HealthSample
 from models.fleet import Fleet
 from models.messages import LaunchRequest, rollout_workflow_id
+from models.policy import Policy
 from models.stages import Command
 
 TOTAL, HEALTHY, FAILED = 400, 380, 328
 """GPUs of each cluster: 5 quotas of 70 become 340; with 328 healthy 12 are short."""
 QUOTAS = 5
 BREACH_SECONDS = 2.0
+NO_BRAKE = 10**6
 COMMITS = {"open_rollout": 1, "apply_effect": 1, "record": 2}
 """Transactions of one call; every other call only reads."""
 LOOPS = {"record": "archive", "tell": "mail"}
@@ -60,7 +64,7 @@ def note(text: str) -> None:
 
 def fleet_of(names: Iterable[str], brake: int) -> Fleet:
     """Clusters that go through to monitored as fast as they can. `brake`: max_breaching_clusters."""
-    policy = {
+    policy: dict[str, Any] = {
         "notice": "0s",
         "soak_buffered": "0s",
         "soak_enforced": "0s",
@@ -97,6 +101,7 @@ def counted(history: WorkflowHistory) -> Counter[str]:
         {
             "events": len(history.events),
             "activities": kinds["activity_task_scheduled"],
+            "local activities": kinds["marker_recorded"],
             "workflow tasks": kinds["workflow_task_completed"],
             "timers": kinds["timer_started"],
             "signals": kinds["workflow_execution_signaled"],
@@ -144,8 +149,9 @@ def loops_of(calls: Sequence[Made], timers: int) -> Loops:
 
 
 def middle(histories: Sequence[WorkflowHistory]) -> WorkflowHistory:
-    """The one with the median number of events."""
-    return sorted(histories, key=lambda h: len(h.events))[len(histories) // 2]
+    """The one with the median number of activities."""
+    counts = [(counted(h)["activities"], len(h.events), n) for n, h in enumerate(histories)]
+    return histories[sorted(counts)[len(counts) // 2][2]]
 
 
 # --- sides ---------------------------------------------------------------------------------------
@@ -164,7 +170,7 @@ class Turn:
         return self.count / self.seconds
 
 
-Launch = Callable[[str], Awaitable[None]]
+Launch = Callable[[str], Coroutine[Any, Any, None]]
 Ended = Callable[[], set[str]]
 
 
@@ -225,7 +231,9 @@ class Ours:
     def held(self) -> set[str]:
         """Those that the fleet's brake holds, as the archive says."""
         words = "%clusters are in a breach rollback at once%"
-        return {c for (c,) in self._site.rows("SELECT DISTINCT cluster FROM audit WHERE entry LIKE :words", words=words)}
+        return {
+            c for (c,) in self._site.rows("SELECT DISTINCT cluster FROM audit WHERE entry LIKE :words", words=words)
+        }
 
     async def histories(self, names: Iterable[str]) -> list[WorkflowHistory]:
         return await _histories(self._site.client, map(rollout_workflow_id, names))
@@ -280,16 +288,16 @@ class Launches:
     ours: list[Turn] = field(default_factory=list)
     bare: list[Turn] = field(default_factory=list)
     with_ledger: list[Turn] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    bare_counts: Counter[str] = field(default_factory=Counter)
-    by_name: Counter[str] = field(default_factory=Counter)
+    counts: dict[str, float] = field(default_factory=dict)
+    bare_counts: dict[str, float] = field(default_factory=dict)
+    by_name: dict[str, float] = field(default_factory=dict)
 
 
 async def our_turn(options: argparse.Namespace, count: int) -> tuple[Turn, list[WorkflowHistory]]:
     names = [f"cluster-{n:04}" for n in range(count)]
     async with site(options.ledger_url) as where, where.worker(options.watch_seconds):
         ours = Ours(where)
-        await where.tpm.import_fleet(fleet_of(names, options.brake))
+        await where.tpm.import_fleet(fleet_of(names, NO_BRAKE))
         turn = await launched(where, names, options.at_once, ours.launch, ours.ended)
         await asyncio.sleep(options.rest)
         return turn, await ours.histories(names[:: max(1, count // SAMPLE)])
@@ -307,8 +315,8 @@ async def bare_turn(
         return turn, await bare.histories(names[:: max(1, count // SAMPLE)])
 
 
-def medians(counts: Sequence[Counter[str]]) -> Counter[str]:
-    return Counter({k: statistics.median(c[k] for c in counts) for k in {k for c in counts for k in c}})  # type: ignore[misc]
+def medians(counts: Sequence[Counter[str]]) -> dict[str, float]:
+    return {k: statistics.median(c[k] for c in counts) for k in sorted({k for c in counts for k in c})}
 
 
 def launch_script(history: WorkflowHistory) -> Script:
@@ -329,25 +337,26 @@ def launch_script(history: WorkflowHistory) -> Script:
 
 
 async def measure_launches(options: argparse.Namespace) -> tuple[Launches, Script]:
-    note("launching a few to see what a rollout consists of")
-    _, histories = await our_turn(options, max(10, options.rollouts // 5))
-    script = launch_script(middle(histories))
+    """The bare turns repeat what the rollouts of the turn before consisted of."""
     found = Launches()
-    for turn in range(1, options.turns + 1):
-        note(f"turn {turn} of {options.turns}: {options.rollouts} rollouts")
-        ours, histories = await our_turn(options, options.rollouts)
-        note(f"  ours {ours.rate:.2f}/s; bare")
-        bare, bare_histories = await bare_turn(options, options.rollouts, script, ledger=False)
-        note(f"  bare {bare.rate:.2f}/s; bare with a ledger")
-        with_ledger, _ = await bare_turn(options, options.rollouts, script, ledger=True)
-        note(f"  bare with a ledger {with_ledger.rate:.2f}/s")
-        found.ours.append(ours)
-        found.bare.append(bare)
-        found.with_ledger.append(with_ledger)
-        found.counts = medians([counted(h) for h in histories])
-        found.bare_counts = medians([counted(h) for h in bare_histories])
-        found.by_name = medians([Counter(c.name for c in calls_of(h)) for h in histories])
-    return found, script
+    ours_seen, bare_seen = list[WorkflowHistory](), list[WorkflowHistory]()
+    for number in range(1, options.turns + 1):
+        note(f"turn {number} of {options.turns}: {options.rollouts} rollouts, ours")
+        turn, histories = await our_turn(options, options.rollouts)
+        found.ours.append(turn)
+        ours_seen += histories
+        script = launch_script(middle(histories))
+        note(f"  {turn.rate:.2f}/s; bare")
+        turn, histories = await bare_turn(options, options.rollouts, script, ledger=False)
+        found.bare.append(turn)
+        bare_seen += histories
+        note(f"  {turn.rate:.2f}/s; bare with a ledger")
+        turn, _ = await bare_turn(options, options.rollouts, script, ledger=True)
+        found.with_ledger.append(turn)
+        note(f"  {turn.rate:.2f}/s")
+    found.counts, found.bare_counts = medians([counted(h) for h in ours_seen]), medians([counted(h) for h in bare_seen])
+    found.by_name = medians([Counter(c.name for c in calls_of(h)) for h in ours_seen])
+    return found, launch_script(middle(ours_seen))
 
 
 # --- breaches ------------------------------------------------------------------------------------
@@ -378,7 +387,7 @@ class Storm:
     held: list[float]
     last: float
     """Since the first sample."""
-    troubles: Counter[str] = field(default_factory=Counter)
+    troubles: dict[str, int] = field(default_factory=dict)
 
 
 Side = Ours | Plain
@@ -452,7 +461,7 @@ async def storm(side: Side, names: Sequence[str], options: argparse.Namespace, w
         restored=[restored[n] - failed[n] for n in restored],
         held=[held[n] - failed[n] for n in held],
         last=max([*restored.values(), *held.values()], default=float("nan")) - began,
-        troubles=troubles,
+        troubles=dict(troubles),
     )
 
 
@@ -480,7 +489,7 @@ async def measure_breaches(options: argparse.Namespace, script: Script) -> tuple
     note(f"ours: {len(names)} clusters to be monitored")
     async with site(options.ledger_url) as where, where.worker(options.watch_seconds):
         ours = Ours(where)
-        await where.tpm.import_fleet(fleet_of(names, 10**6))
+        await where.tpm.import_fleet(fleet_of(names, NO_BRAKE))
         found = await standing(where, ours, names, options)
         await breach_rounds(ours, chosen, options, found)
         history = middle(await ours.histories(chosen))
@@ -492,7 +501,7 @@ async def measure_breaches(options: argparse.Namespace, script: Script) -> tuple
     names = [f"cluster-{n:04}" for n in range(options.braked)]
     async with site(options.ledger_url) as where, where.worker(options.watch_seconds):
         ours = Ours(where)
-        await where.tpm.import_fleet(fleet_of(names, 3))
+        await where.tpm.import_fleet(fleet_of(names, Policy().max_breaching_clusters))
         await launched(where, names, options.at_once, ours.launch, ours.ended)
         await asyncio.sleep(options.rest)
         braked = await storm(ours, names, options, where)
@@ -517,48 +526,154 @@ def _name(event: Any) -> str:
     return str(event.activity_task_scheduled_event_attributes.activity_type.name)
 
 
+# --- the report ----------------------------------------------------------------------------------
+
+
+def report_launches(found: Launches, options: argparse.Namespace) -> None:
+    print(
+        f"\nLaunches to monitored: {options.turns} turns of {options.rollouts}, {options.at_once} at once, "
+        f"{QUOTAS} quotas each, no waits in the policy"
+    )
+    _head()
+    ours, bare, ledger = found.ours, found.bare, found.with_ledger
+    _rates("a second", ours, bare)
+    _rates("a second (bare making as many commits)", ours, ledger)
+    for process in ("worker", "server", "client"):
+        _line(
+            f"CPU s of the {process}", *(sum(t.cpu[process] for t in s) / sum(t.count for t in s) for s in (ours, bare))
+        )
+    for name, count in found.counts.items():
+        _line(f"{name} of each", count, found.bare_counts[name])
+    print("  activities: " + ", ".join(f"{name} {count:g}" for name, count in found.by_name.items()))
+
+
+def report_breaches(found: Standing, plain: Standing, options: argparse.Namespace) -> None:
+    print(
+        f"\nBreaches: {found.clusters} clusters monitored, {options.few} at once, {len(found.restored)} in all; "
+        f"breach_after {BREACH_SECONDS:g} s, the watch looks every {options.watch_seconds:g} s"
+    )
+    _head()
+    for share in (0.5, 0.99):
+        name = f"p{share * 100:.0f}"
+        _line(f"sample to restored {name}, s", *(quantile(s.restored, share) for s in (found, plain)))
+        _line(f"  less breach_after {name}, s", *(quantile(s.restored, share) - BREACH_SECONDS for s in (found, plain)))
+        _line(
+            f"  signal to restored, less breach_after {name}, s",
+            *(quantile(s.from_signal, share) - BREACH_SECONDS for s in (found, plain)),
+        )
+    print("\nMemory of the worker (its own, resident; the SDK keeps up to 1,000 workflows in its cache), MiB")
+    _head()
+    _line(f"with {options.warm}", found.memory_before, plain.memory_before)
+    _line(f"with {found.clusters}", found.memory, plain.memory)
+    _line("for each 1,000", found.memory_per_thousand, plain.memory_per_thousand)
+
+
+def report_storm(title: str, found: Storm | None, plain: Storm | None) -> None:
+    if found is None:
+        return
+    print(f"\n{title}: {found.clusters} clusters, samples over {found.spread:g} s")
+    _head()
+    sides = (found, plain or Storm(0, 0, [], [], float("nan")))
+    _line("restored", *(len(s.restored) for s in sides))
+    for name, share in (("first", 0.0), ("median", 0.5), ("p99", 0.99), ("last", 1.0)):
+        _line(f"  {name}, s after its sample", *(quantile(s.restored, share) for s in sides))
+    if found.held:
+        _line("held by the brake", *(len(s.held) for s in sides))
+        for name, share in (("median", 0.5), ("p99", 0.99)):
+            _line(f"  {name}, s after its sample", *(quantile(s.held, share) for s in sides))
+    _line("neither", *(s.clusters - len(s.restored) - len(s.held) for s in sides))
+    _line("the last answer, s after the first sample", *(s.last for s in sides))
+    seen = found.troubles["histories looked at"]
+    print(f"  in {seen} histories: {_text(found.troubles)}" + (f"; bare {_text(plain.troubles)}" if plain else ""))
+
+
+def _text(troubles: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in troubles.items() if name.startswith("tasks"))
+
+
+def _head() -> None:
+    print(f"  {'':52}{'ours':>10}{'bare':>10}{'ratio':>8}")
+
+
+def _line(name: str, ours: float, bare: float, *, spread: str = "") -> None:
+    ratio = f"{ours / bare:.2f}" if bare and bare == bare else "-"
+    print(f"  {name:52}{_number(ours):>10}{_number(bare):>10}{ratio:>8}{spread}")
+
+
+def _number(value: float) -> str:
+    if value != value:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 100 or isinstance(value, int) else f"{value:.3g}"
+
+
+def _rates(name: str, ours: Sequence[Turn], bare: Sequence[Turn]) -> None:
+    """Ratios of neighbouring turns: the machine is the same for both."""
+    ratios = [a.rate / b.rate for a, b in zip(ours, bare, strict=True)]
+    spread = f"   (by turns: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f})"
+    _line(name, statistics.median(t.rate for t in ours), statistics.median(t.rate for t in bare), spread=spread)
+
+
 # --- the whole -----------------------------------------------------------------------------------
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rollouts", type=int, help="of each turn")
-    parser.add_argument("--turns", type=int)
-    parser.add_argument("--at-once", type=int, default=40)
-    parser.add_argument("--ledger-url", default="")
-    parser.add_argument("--watch-seconds", type=float, default=0.5)
-    parser.add_argument("--brake", type=int, default=10**6)
-    parser.add_argument("--clusters", type=int)
-    parser.add_argument("--braked", type=int)
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--few", type=int, default=10)
-    parser.add_argument("--warm", type=int, default=10)
-    parser.add_argument("--storm-seconds", type=float)
+    parser.add_argument("--quick", action="store_true", help="a few of everything: does it work, and roughly how fast")
     parser.add_argument("--only", choices=["launches", "breaches"])
-    parser.add_argument("--rest", type=float, default=2)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--postgresql", action="store_true", help="the ledger in a throwaway PostgreSQL server")
+    parser.add_argument(
+        "--ledger-url",
+        default="",
+        help="a PostgreSQL server: fresh databases are made beside the named one, and dropped",
+    )
+    parser.add_argument("--turns", type=int, help="of launches, ours and bare")
+    parser.add_argument("--rollouts", type=int, help="launched in each turn")
+    parser.add_argument("--at-once", type=int, default=40, help="rollouts on their way to monitored")
+    parser.add_argument("--clusters", type=int, help="monitored while a few breach; then they all do")
+    parser.add_argument("--rounds", type=int, help="of a few breaches at once")
+    parser.add_argument("--few", type=int, default=10, help="breaches at once")
+    parser.add_argument("--braked", type=int, help="clusters that breach with max_breaching_clusters at its default")
+    parser.add_argument("--storm-seconds", type=float, help="in which all breach")
+    parser.add_argument("--watch-seconds", type=float, default=0.5, help="between two looks of the shared watch")
+    parser.add_argument("--json", type=Path, help="where all figures go")
     options = parser.parse_args()
-    options.rollouts = options.rollouts or (20 if options.quick else 100)
-    options.turns = options.turns or (1 if options.quick else 3)
-    options.clusters = options.clusters or (20 if options.quick else 1000)
-    options.braked = options.braked or (20 if options.quick else 1000)
-    options.rounds = options.rounds or (1 if options.quick else 10)
-    options.storm_seconds = options.storm_seconds if options.storm_seconds is not None else (2 if options.quick else 60)
+    options.warm, options.rest = 10, 2.0
+    quick = {"turns": 1, "rollouts": 20, "clusters": 20, "rounds": 1, "braked": 10, "storm_seconds": 2.0}
+    full = {"turns": 3, "rollouts": 60, "clusters": 1000, "rounds": 10, "braked": 300, "storm_seconds": 60.0}
+    for name, value in (quick if options.quick else full).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     return options
 
 
 async def measured(options: argparse.Namespace) -> None:
-    launches, script = await measure_launches(options)
-    for name in ("ours", "bare", "with_ledger"):
-        turns = getattr(launches, name)
-        print(name, [round(t.rate, 2) for t in turns], [{k: round(v / t.count, 3) for k, v in t.cpu.items()} for t in turns])
-    found, braked, plain = await measure_breaches(options, script)
-    for side in (found, plain):
-        print(side.memory_before, side.memory, side.memory_per_thousand, [quantile(side.restored, q) for q in (.5,.99)], [quantile(side.from_signal, q) for q in (.5,.99)], side.storm)
-    print(braked)
-    print(dict(launches.counts), dict(launches.bare_counts), dict(launches.by_name), sep="\n")
+    figures: dict[str, Any] = {k: v for k, v in vars(options).items() if k not in ("json", "ledger_url")}
+    if options.only != "breaches":
+        launches, script = await measure_launches(options)
+        report_launches(launches, options)
+        figures["launches"] = asdict(launches)
+    else:
+        _, histories = await our_turn(options, 10)
+        script = launch_script(middle(histories))
+    if options.only != "launches":
+        found, braked, plain = await measure_breaches(options, script)
+        report_breaches(found, plain, options)
+        report_storm("All breach, no brake", found.storm, plain.storm)
+        report_storm("All breach, max_breaching_clusters 3 (the default)", braked, None)
+        figures |= {"ours": asdict(found), "braked": asdict(braked), "bare": asdict(plain)}
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def main() -> None:
+    options = parsed()
+    with contextlib.ExitStack() as stack:
+        if options.postgresql:
+            options.ledger_url = stack.enter_context(postgresql())
+        began = time.perf_counter()
+        asyncio.run(measured(options))
+        note(f"{time.perf_counter() - began:.0f} s in all, {os.cpu_count()} cores")
 
 
 if __name__ == "__main__":
-    asyncio.run(measured(parsed()))
+    main()
