@@ -15,7 +15,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3; do \
 	"$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
 	&& { command -v "$$candidate"; break; }; done)
 
-.PHONY: help setup demo real test chaos lint up lock clean
+.PHONY: help setup demo real test chaos bench lint up lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,9 @@ test: setup ## all tests (ARGS="-k name" for some)
 
 chaos: setup ## fifty rollouts while everything breaks, and what was lost (ARGS="--seed 7 --rollouts 10")
 	$(VENV)/bin/python -m tests.chaos $(ARGS)
+
+bench: setup ## rollouts beside a bare Temporal workflow, half an hour (ARGS="--quick" two minutes)
+	$(VENV)/bin/python benchmarks/rollout.py $(ARGS)
 
 lint: setup ## ruff, mypy and the import contracts
 	$(VENV)/bin/ruff check .

@@ -71,6 +71,7 @@ def _templates() -> Environment:
         loader=PackageLoader("activities", "templates"),
         undefined=StrictUndefined,
         autoescape=False,  # noqa: S701 - plain text, never HTML
+        auto_reload=False,  # they change with the program
         trim_blocks=True,
         lstrip_blocks=True,
     )

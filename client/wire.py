@@ -14,6 +14,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
+from temporalio.converter import CompositePayloadConverter
 from temporalio.exceptions import ApplicationError
 
 from models.base import brief, in_one_sentence
@@ -30,8 +31,15 @@ SMALL_BYTES = 65_536
 """Far more than the longest of these takes; reading on would only take time, which a workflow task has little of."""
 
 
+_PYDANTIC = PydanticPayloadConverter()
+
+
 class PayloadConverter(PydanticPayloadConverter):
     """Pydantic's, with a sentence for what is refused. Errors: ApplicationError of type BadInput."""
+
+    def __init__(self) -> None:
+        # Each workflow and each of its tasks makes a converter: all share one and what it has learnt of our types.
+        CompositePayloadConverter.__init__(self, *_PYDANTIC.converters.values())
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
         if len(payloads) > 1:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy, SearchAttributeKey, VersioningBehavior
+from temporalio.common import Priority, RetryPolicy, SearchAttributeKey, VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
@@ -72,6 +72,8 @@ _FORWARD = RetryPolicy(
 )
 """About three minutes of trying; waiting for a dead worker does not count. Then the step is undone."""
 _READ = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10), maximum_attempts=4)
+_LAST = Priority(priority_key=5)
+"""Mail waits where calls queue for a worker: a breach's notices must not stand before another one's rollback."""
 _MAIL_PAUSE = timedelta(seconds=30)
 _BATCH = 50
 _BATCH_VALUES = 20_000
@@ -402,6 +404,7 @@ class ClusterRollout:
                     start_to_close_timeout=timedelta(minutes=5),
                     heartbeat_timeout=_SILENCE,
                     retry_policy=_STEADY,
+                    priority=_LAST,
                     summary="tell " + ", ".join(f"{n.audience} ({n.kind})" for n in batch)[:170],
                 )
             except ActivityError as error:

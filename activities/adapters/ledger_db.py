@@ -1,15 +1,17 @@
 """The ledger's database: its address, its transactions, and its errors in our words.
 
 SQLite writes take the whole database at their start (BEGIN IMMEDIATE), so nothing that was read can have
-changed before it is written; readers go on beside them (WAL). PostgreSQL writes lock the cluster's row.
+changed before it is written; readers go on beside them (WAL). Who finds it taken sleeps and looks again, ever
+longer, so the threads of one process queue for it among themselves. PostgreSQL writes lock the cluster's row.
 Readers see one moment on both.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ PATIENCE = timedelta(seconds=30)
 """How long a write waits for another one before the ledger counts as unavailable."""
 
 NOT_MIGRATED = "the ledger has no tables, or older ones: run its migrations (backstop migrate)"
+LOCKED = "the ledger is locked by another writer"
 _MIGRATION_LOCK = 0x6261636B73746F70  # "backstop" in ASCII
 
 Clock = Callable[[], datetime]
@@ -106,6 +109,21 @@ def _on_connect(engine: sa.Engine, statements: Sequence[str]) -> None:
             connection.commit()  # psycopg opened a transaction for the SET
 
 
+class _Turn:
+    """One thread at a time, in about the order of asking. Errors: Unavailable after `patience`."""
+
+    def __init__(self, patience: timedelta) -> None:
+        self._lock = threading.Lock()
+        self._seconds = patience.total_seconds()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=self._seconds):
+            raise Unavailable(LOCKED)
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
+
+
 class Database:
     """Transactions on the ledger. Thread-safe; sessions are not handed between threads."""
 
@@ -114,6 +132,8 @@ class Database:
         self._engine = make_engine(url, patience)
         self._writes = self._engine.execution_options(backstop_writes=True)
         self._reads = self._engine
+        sqlite = self._engine.dialect.name == "sqlite"
+        self._turn = _Turn(patience) if sqlite else nullcontext()
         if self._engine.dialect.name == "postgresql":
             self._reads = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
@@ -126,7 +146,7 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[Session]:
         """What is written inside lands whole, or not at all where an error leaves it."""
-        with translated(), Session(self._writes) as session, session.begin():
+        with self._turn, translated(), Session(self._writes) as session, session.begin():
             yield session
 
     def close(self) -> None:
@@ -171,7 +191,7 @@ def _in_our_words(error: exc.DBAPIError) -> Exception | None:
     if isinstance(error, exc.DataError | exc.IntegrityError):
         return BadInput(f"the ledger refuses a value ({_broken_rule(error.orig)})")
     if sqlstate is None and "locked" in text:
-        return Unavailable("the ledger is locked by another writer")
+        return Unavailable(LOCKED)
     lost = isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated
     if lost or sqlstate == "25006":  # read-only: a standby took over
         return Unavailable(f"the ledger's database did not answer ({type(error.orig).__name__})")

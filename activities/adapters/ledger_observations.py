@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -89,16 +90,27 @@ def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> d
 
     Those dated ahead of now are left out, so that they shadow none; `ahead_to` tells of them.
     """
+    rows = (
+        session.connection().execute(_latest_samples(), {"clusters": list(clusters), "latest": now + CLOCK_SKEW}).all()
+    )
+    by_cluster = groupby(rows, lambda row: row.cluster)
+    return {cluster: _sample(cluster, list(islands)) for cluster, islands in by_cluster}
+
+
+@cache
+def _latest_samples() -> sa.Select[Any]:
+    """Built once: it is the query that is asked most, and to build it takes longer than to run it."""
     newest = aliased(HealthRow)
     of_island = (
         sa.select(sa.func.max(newest.at))
         .where(col(newest.cluster) == IslandRow.cluster, col(newest.island) == IslandRow.name)
         .correlate(IslandRow)
     )
-    latest_at = of_island.where(col(newest.at) <= now + CLOCK_SKEW).scalar_subquery()
+    latest_at = of_island.where(col(newest.at) <= sa.bindparam("latest")).scalar_subquery()
+    names = ("cluster", "island", "at", "total_gpus", "healthy_gpus", "block_gpus")
     # By way of the islands: one step into the samples' index for each, however long the history.
-    rows = session.exec(
-        select(HealthRow, of_island.scalar_subquery())
+    return (
+        sa.select(*(getattr(HealthRow, name) for name in names), of_island.scalar_subquery().label("newest"))
         .select_from(IslandRow)
         .join(
             HealthRow,
@@ -108,12 +120,10 @@ def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> d
                 col(HealthRow.at) == latest_at,
             ),
         )
-        .where(col(IslandRow.cluster).in_(clusters))
+        .where(col(IslandRow.cluster).in_(sa.bindparam("clusters", expanding=True)))
         # By the islands' own columns: it keeps SQLite from walking through all samples first.
         .order_by(col(IslandRow.cluster), col(IslandRow.name))
-    ).all()
-    by_cluster = groupby(rows, lambda row: row[0].cluster)
-    return {cluster: _sample(cluster, list(islands)) for cluster, islands in by_cluster}
+    )
 
 
 def latest_usage(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
@@ -178,12 +188,11 @@ def health_row(cluster: str, island: Island, at: datetime, source: str) -> dict[
     }
 
 
-def _sample(cluster: str, found: Sequence[tuple[HealthRow, datetime]]) -> HealthSample:
-    rows = [row for row, _ in found]
+def _sample(cluster: str, rows: Sequence[Any]) -> HealthSample:
     return HealthSample(
         cluster=cluster,
         at=min(row.at for row in rows),
-        ahead_to=max((newest for row, newest in found if newest > row.at), default=None),
+        ahead_to=max((row.newest for row in rows if row.newest > row.at), default=None),
         islands=tuple(
             Island(
                 name=row.island,

@@ -442,6 +442,16 @@ def test_an_unusable_book_sends_nothing(log_file: Path, web: Web) -> None:
     assert not lines(log_file)
 
 
+def test_a_book_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
+    book = SqliteBook(tmp_path / "book")
+    book.remember("k", "a", NOW)
+    for file in tmp_path.glob("book*"):
+        file.unlink()
+    assert book.seen("k", "a") is None
+    book.remember("k", "b", NOW)
+    assert SqliteBook(tmp_path / "book").seen("k", "b") == NOW
+
+
 def test_the_book_keeps_the_first_time(tmp_path: Path) -> None:
     book = SqliteBook(tmp_path / "deep" / "book")
     assert book.seen("k", "a") is None

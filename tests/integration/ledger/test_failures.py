@@ -56,6 +56,32 @@ def test_a_locked_ledger_is_unavailable_and_the_retry_lands_once(ledger_url: str
     assert tool.one("SELECT count(*) FROM receipts") == 1
 
 
+def test_threads_of_one_process_queue_for_the_ledger_and_give_up_in_time(ledger_url: str, tool: ForeignTool) -> None:
+    with Ledger(ledger_url, now=lambda: NOW, patience=SHORT) as ledger:
+        import_fleet(ledger, fleet())
+        open_rollout(ledger)
+        begun, over = threading.Event(), threading.Event()
+
+        def busy() -> None:
+            with ledger.quotas._database.writing() as session:
+                session.connection().exec_driver_sql("UPDATE clusters SET gpu_model = 'B200' WHERE name = 'alpha'")
+                begun.set()
+                over.wait(30)
+
+        writer = threading.Thread(target=busy)
+        writer.start()
+        try:
+            assert begun.wait(30)
+            with pytest.raises(Unavailable) as unavailable:
+                ledger.quotas.apply(CHANGE)
+            assert_gives_nothing_away(unavailable.value.message)
+        finally:
+            over.set()
+            writer.join()
+        ledger.quotas.apply(CHANGE)
+    assert tool.gpus()["a"] == 90
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -12,7 +12,7 @@ import pytest
 from activities.adapters.ledger import Ledger
 from activities.ports import OpenRollout
 from models.effects import EffectKind, Fence
-from models.errors import BlastRadius, Conflict, Refusal
+from models.errors import BlastRadius, Conflict, Refusal, Unavailable
 from models.policy import Ramp
 from tests.integration.ledger.world import (
     CLUSTER,
@@ -255,3 +255,18 @@ def test_the_counters_of_booked_moves_count_as_used(ledger: Ledger) -> None:
     ledger.registry.reserve_moves(Fence(rollout="r-1", counter=7), CLUSTER, 1, 10, NOW)
     assert ledger.registry.open_rollout(planned, adopt=False).last_counter == 7
     set_soft(ledger, 7, ("a", 100, 99))
+
+
+def test_a_stage_that_is_noted_already_waits_for_no_writer(ledger_url: str, ledger: Ledger, tool: ForeignTool) -> None:
+    open_rollout(ledger)
+    ledger.registry.note_stage("r-1", "monitored", ended=False, completed=True)
+    with Ledger(ledger_url, now=lambda: NOW, patience=timedelta(milliseconds=100)) as hasty:
+        tool.run("BEGIN" if tool.postgresql else "BEGIN IMMEDIATE")
+        tool.run("UPDATE clusters SET gpu_model = 'B200' WHERE name = 'alpha'")
+        hasty.registry.note_stage("r-1", "monitored", ended=False, completed=True)
+        with pytest.raises(Unavailable):
+            hasty.registry.note_stage("r-1", "rolling_back", ended=False, completed=True)
+        with pytest.raises(Unavailable):
+            hasty.registry.note_stage("r-1", "monitored", ended=True, completed=True)
+        tool.run("ROLLBACK")
+    assert rollouts(tool)["r-1"] == ("monitored", False, None, None)
