@@ -691,7 +691,7 @@ def after(status: RolloutStatus) -> Callable[[RolloutStatus], bool]:
 
 
 async def test_a_new_run_waits_for_the_mail(sqlite_ledger_url: str, tmp_path: Path, hooks: Hooks) -> None:
-    limit = "limit.historyCount.suggestContinueAsNew=120"
+    limit = "limit.historyCount.suggestContinueAsNew=170"
     async with (
         EmbeddedTemporal(tmp_path / "temporal", None, None, dynamic_config=[limit]) as server,
         world_of(await connected(server.address), sqlite_ledger_url, tmp_path, touch=hooks.on) as world,
@@ -701,7 +701,7 @@ async def test_a_new_run_waits_for_the_mail(sqlite_ledger_url: str, tmp_path: Pa
             await world.approve(name)
             await mail.here()
             status = await world.until(name, Stage.MONITORED)
-            while status.runs == 1 and status.history_events < 160:
+            while status.runs == 1 and status.history_events < 220:
                 await world.say(name, Command.ACK, team="b")
                 status = await world.status(name)
             for _ in range(2):  # nothing but the mail is under way in the end, and the loop comes round
