@@ -339,7 +339,7 @@ def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage =
         reason=reason,
         at=now,
         then=then,
-        target={q.team: q.gpus for q in r.baseline.quotas},
+        target=_baseline_left_to(r),
         changed=changed_by_others(r),
         unbacked_gpus=missing,
     )
@@ -347,6 +347,13 @@ def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage =
     owed = tuple(reversed(r.standing))
     moved = without_own_holds(r).but(order=order, owed=owed, undone=(), stuck_on=(), breach_of=())
     return moved.reaching(Stage.ROLLING_BACK, now, f"undo: {reason}{note}", actor)
+
+
+def _baseline_left_to(r: Rollout) -> dict[str, int]:
+    """The baseline's values; but where others changed one after us theirs stays, and what they deleted stays away."""
+    values = {q.team: q.gpus for q in r.baseline.quotas}
+    theirs = {*r.foreign}
+    return {t: r.written[t] if t in theirs else v for t, v in values.items() if t not in theirs or t in r.written}
 
 
 def without_own_holds(r: Rollout) -> Rollout:

@@ -498,11 +498,13 @@ def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], 
             now,
             conflict=conflict.model_dump(mode="json"),
         )
-    if change.kind is EffectKind.RESTORE and r.order is not None:
-        # Given from now on: a restore that is made again would expect their value, and overwrite it.
+    undone = r.order is not None and r.order.why is Why.UNDO  # while a write was still under way
+    if r.order is not None and (change.kind is EffectKind.RESTORE or undone):
+        # Given from now on: a restore that is made (again) would expect their value, and overwrite it.
         target = {t: written.get(t, v) if t in gone else v for t, v in r.order.target.items()}
         left = {t: v for t, v in target.items() if t in written or t not in gone}
-        r = r.but(order=r.order.model_copy(update={"target": left, "changed": {}}))
+        changed = {} if change.kind is EffectKind.RESTORE else r.order.changed
+        r = r.but(order=r.order.model_copy(update={"target": left, "changed": changed}))
     return r.but(foreign=tuple(sorted(foreign)), written=written)
 
 

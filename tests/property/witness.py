@@ -320,6 +320,8 @@ class Observed(World):
             modes = {t: q.mode for t, q in self.quotas.items() if t in self.first_modes and t not in self.touched}
             assert modes == {t: self.first_modes[t] for t in modes}
             self.expected, self.touched = None, set()
+            # What others changed was left alone, with the soft limit that it had by then: the next baseline.
+            self.first_modes = {t: q.mode for t, q in self.quotas.items()}
 
     def what_was_freed_is_kept(self) -> None:
         """While a rollout is open: the quota system itself refuses that others take what was freed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -1262,7 +1263,8 @@ def test_a_realignment_past_the_blast_radius_holds_and_is_written_when_a_person_
     assert (world.values, world.holds, world.r.exempt) == ({"a": 195, "b": 97}, set(), False)
 
 
-def test_a_realignment_under_drift_leaves_alone_what_others_changed() -> None:
+def realigns_under_drift(meanwhile: Callable[[World], object] = lambda world: None) -> World:
+    """The write in place finds b at 105, not at our 106, and leaves it. `meanwhile`: while it is under way."""
     world = World(**REALIGN)
     world.healthy(300)
     world.wait("11m")
@@ -1272,9 +1274,24 @@ def test_a_realignment_under_drift_leaves_alone_what_others_changed() -> None:
     world.say(Command.RETRY)
     assert (world.stage, world.values) == (Stage.BUFFERED, CUT)
     world.foreign("b", 105)
+    world.meanwhile("set_soft", lambda: meanwhile(world))
     breached(world)
-    assert (world.values, world.holds) == ({"a": 195, "b": 105}, set())
     assert "conflict: b holds 105, not 106; left alone" in world.story
+    return world
+
+
+def test_a_realignment_under_drift_leaves_alone_what_others_changed() -> None:
+    world = realigns_under_drift()
+    assert (world.values, world.holds) == ({"a": 195, "b": 105}, set())
+
+
+def test_so_does_an_undo_after_it_or_in_the_middle_of_it() -> None:
+    """What the write found is known from then on, and would have been taken for ours and overwritten."""
+    after = realigns_under_drift()
+    after.say(Command.ABORT)
+    between = realigns_under_drift(lambda world: world.say(Command.ABORT, run=False))
+    for world in (after, between):
+        assert (world.stage, world.values) == (Stage.ABORTED, {"a": 200, "b": 105})
 
 
 def test_what_others_changed_before_a_breach_rollback_is_the_baseline_of_the_next_attempt() -> None:

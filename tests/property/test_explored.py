@@ -1,0 +1,50 @@
+"""Every order of two outside events, from each place that an exploration begins at.
+
+Three events deep, and more, by hand: `python -m tests.property.explore --depth 3`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from models import outcomes
+from models.rollout import Rollout
+from models.stages import TRANSITIONS
+from tests.property.explore import SETTINGS, Exploration, Found, remembering
+from tests.tried import TRIED
+
+DEPTH = 2
+REACHED: set[object] = set()
+
+
+def explored(name: str) -> Found:
+    with remembering():
+        return Exploration(SETTINGS[name], DEPTH).run()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_nothing_that_may_happen_breaks_an_invariant(name: str) -> None:
+    found = explored(name)
+    assert found.violations == []
+    assert found.states > 20
+    REACHED.update(found.transitions)
+    TRIED["states of the state machine explored"] += found.states
+
+
+def test_together_they_took_every_transition() -> None:
+    if len(REACHED) < len(TRANSITIONS):  # one of them ran alone
+        for name in SETTINGS:
+            REACHED.update(explored(name).transitions)
+    assert set(TRANSITIONS) <= REACHED
+
+
+def test_an_exploration_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollback that forgets one inverse is seen."""
+    real = outcomes.began
+
+    def forgetful(r: Rollout, *more: object) -> object:
+        begun, change = real(r, *more)  # type: ignore[arg-type]
+        return begun.but(standing=begun.standing[:-1]), change
+
+    monkeypatch.setattr(outcomes, "began", forgetful)
+    assert explored("rollback").violations
