@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from temporalio.client import WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
+from client.payloads import data_converter
 from models.fleet import Fleet
 from tests.chaos.check import Loss, lost
 from tests.chaos.outcome import TABLES, Outcome, Row, Told
@@ -187,7 +187,7 @@ async def _replays(runs: list[Row]) -> dict[str, str]:
         workflows=[ClusterRollout],
         workflow_runner=sandbox(),
         workflow_failure_exception_types=FAILURES,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
     )
     found: dict[str, str] = {}
     for row in runs:

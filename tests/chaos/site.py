@@ -25,12 +25,12 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.rows import dict_row
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 
 from activities.adapters.ledger import upgrade
 from client.backstop import Backstop
 from client.connection import Target
+from client.payloads import data_converter
 from tests.chaos.outcome import WITNESS, Row
 from tests.chaos.proxy import OnCommit, Proxy, Trap
 from workers.embedded import NAMESPACE, EmbeddedTemporal
@@ -103,7 +103,7 @@ class Site:
         await self.temporal.start()
         quiet = Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter="error")))  # it would tell each retry
         self._client = await Client.connect(
-            self.temporal.address, namespace=NAMESPACE, data_converter=pydantic_data_converter, runtime=quiet
+            self.temporal.address, namespace=NAMESPACE, data_converter=data_converter, runtime=quiet
         )
         await asyncio.gather(*(self._start_worker(n) for n in range(len(self._workers))))
         await self._serving()

@@ -36,13 +36,13 @@ from temporalio.api.namespace.v1 import NamespaceConfig
 from temporalio.api.workflowservice.v1 import UpdateNamespaceRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import TimeSkipper, TimeSkippingConfig, WorkflowEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Replayer, Worker
 
 from activities.adapters.ledger import Ledger, upgrade
 from activities.adapters.notify import Notifier
+from client.payloads import data_converter
 from models.commands import CommandRequest
 from models.messages import (
     HEALTH_SIGNAL,
@@ -260,13 +260,13 @@ def _replayer() -> Replayer:
         workflows=[ClusterRollout],
         workflow_runner=sandbox(),
         workflow_failure_exception_types=FAILURES,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
     )
 
 
 async def _run_of(history: temporalio.client.WorkflowHistory) -> Run:
     run = Run()
-    decode = pydantic_data_converter.decode
+    decode = data_converter.decode
     for event in history.events:
         if event.event_type in _SKIPPING:
             run.skipping += 1
@@ -297,7 +297,7 @@ async def playing(ledger_url: str, home: Path, *settings: str) -> AsyncIterator[
     kinds = {"Keyword": SearchAttributeKey.for_keyword, "Int": SearchAttributeKey.for_int}
     environment = await WorkflowEnvironment.start_time_skipping_v2(
         namespace=NAMESPACE,
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
         search_attributes=[kinds[kind](name) for name, kind in SEARCH_ATTRIBUTES.items()],
         dev_server_existing_path=str(temporal_binary()),
         dev_server_log_level="error",
@@ -312,7 +312,7 @@ async def playing(ledger_url: str, home: Path, *settings: str) -> AsyncIterator[
             client = await Client.connect(
                 environment.client.service_client.config.target_host,
                 namespace=NAMESPACE,
-                data_converter=pydantic_data_converter,
+                data_converter=data_converter,
                 interceptors=[exporter],
             )
             await _keep_histories(client)
