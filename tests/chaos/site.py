@@ -237,7 +237,8 @@ class Site:
 
     async def sessions_ended(self, rng: random.Random) -> None:
         """The database itself ends what the workers have open."""
-        await self.asked("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name <> 'chaos'")
+        theirs = "application_name <> 'chaos' AND backend_start < now() - interval '1 s'"  # ours have no name at first
+        await self.asked(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {theirs}")
 
     async def ledger_slow(self, rng: random.Random) -> None:
         self.proxy.delay(rng.uniform(0.1, 1.0))
