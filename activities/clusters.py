@@ -243,7 +243,7 @@ def observed(
 
 
 def _standing(snapshot: Snapshot, backing: Backing, request: ObserveRequest) -> Standing:
-    tree = snapshot.tree  # built anew each time it is asked for
+    tree = snapshot.tree
     leaves = {leaf: tree.by_team[leaf].gpus for leaf in tree.leaves}
     use = in_quota_use(leaves, request.scheduled)
     return Standing(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeTaskQueueRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from client.connection import Target
-from client.versions import builds, pollers
+from client.versions import builds, by_build, current_of, pollers
 from models.base import Model
-from models.messages import SEARCH_ATTRIBUTES, TASK_QUEUE, WATCH_ID
+from models.messages import SEARCH_ATTRIBUTES, WATCH_ID
 
 
 class Check(Model):
@@ -62,14 +60,7 @@ async def _attributes(client: Client) -> Check:
 
 
 async def _workers(client: Client) -> Check:
-    found = await client.workflow_service.describe_task_queue(
-        DescribeTaskQueueRequest(
-            namespace=client.namespace,
-            task_queue=TaskQueue(name=TASK_QUEUE),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-        )
-    )
-    names = sorted({p.identity for p in found.pollers})
+    names = sorted({p.identity for p in await pollers(client)})
     return Check(
         name="workers",
         ok=bool(names),
@@ -79,8 +70,8 @@ async def _workers(client: Client) -> Check:
 
 
 async def _builds(client: Client) -> Check:
-    known, polling = await builds(client), await pollers(client)
-    current = next((b.build for b in known if b.status == "current"), "")
+    known, polling = await builds(client), by_build(await pollers(client))
+    current = current_of(known)
     stranded = [b for b in known if b.stranded]
     if stranded:
         text = ", ".join(f"build {b.build} holds {b.rollouts} rollouts and has no worker" for b in stranded)

@@ -1,7 +1,7 @@
 """How values cross Temporal: pydantic's JSON, compressed where it is large.
 
-A cluster of 5,000 quotas has a state of 3.5 MB, and Temporal refuses a payload above 2 MiB. Compressed it is
-a twelfth of that (docs/adr/0011). Small payloads stay as they are, so that the Temporal UI shows them.
+A cluster of 5,000 quotas has a state of 2.3 MB, and Temporal refuses a payload above 2 MiB. Compressed it is
+about a twelfth of that (docs/adr/0011). Small payloads stay as they are, so that the Temporal UI shows them.
 """
 
 from __future__ import annotations

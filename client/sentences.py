@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-import reprlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from models.base import brief
 from models.fleet import ClusterSpec, Fleet, Team, Window
 from models.policy import Policy
 from models.quota import Quota
@@ -18,9 +18,6 @@ from models.quota import Quota
 Path = tuple[str | int, ...]
 
 _LONG = 400
-_SHOWN = reprlib.Repr()
-_SHOWN.maxstring = _SHOWN.maxother = 120
-_SHOWN.maxlong = 40
 
 # By pydantic's error type; {value} is what was given, the rest comes from the error's context.
 _SAYS = {
@@ -82,7 +79,7 @@ def shown(value: Any) -> str:
     """A value as a person wrote it, cut short where it is long."""
     if value is None:
         return "null"
-    return str(value).lower() if isinstance(value, bool) else _SHOWN.repr(value)
+    return str(value).lower() if isinstance(value, bool) else brief(value)
 
 
 def first_problem(error: ValidationError, data: Any, under: Path = ()) -> Problem:

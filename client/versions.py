@@ -7,10 +7,11 @@ deployments.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import UTC
 
 from temporalio.api.enums.v1 import TaskQueueType, VersionDrainageStatus, WorkerDeploymentVersionStatus
-from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
     DescribeWorkerDeploymentRequest,
@@ -53,7 +54,7 @@ async def builds(client: Client) -> list[Build]:
         if error.status is RPCStatusCode.NOT_FOUND:
             return []
         raise
-    polling = await pollers(client)
+    polling = by_build(await pollers(client))
     made: list[Build] = []
     for summary in found.version_summaries:
         build = summary.deployment_version.build_id
@@ -73,15 +74,24 @@ async def builds(client: Client) -> list[Build]:
     return sorted(made, key=lambda b: b.created, reverse=True)
 
 
-async def pollers(client: Client) -> Counter[str]:
-    """Workers that have lately polled, by build; the empty one: not versioned."""
+def current_of(known: Sequence[Build]) -> str:
+    """The build that serves; empty where it is workers without one."""
+    return next((b.build for b in known if b.status == "current"), "")
+
+
+async def pollers(client: Client) -> Sequence[PollerInfo]:
+    """Workers that have lately polled for workflow tasks."""
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
         task_queue=TaskQueue(name=TASK_QUEUE),
         task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
     )
-    found = await client.workflow_service.describe_task_queue(request)
-    return Counter(poller.deployment_options.build_id for poller in found.pollers)
+    return (await client.workflow_service.describe_task_queue(request)).pollers
+
+
+def by_build(found: Iterable[PollerInfo]) -> Counter[str]:
+    """How many workers of each build; the empty one: not versioned."""
+    return Counter(poller.deployment_options.build_id for poller in found)
 
 
 async def use(client: Client, build: str, actor: str) -> str:
@@ -96,13 +106,12 @@ async def use(client: Client, build: str, actor: str) -> str:
         raise BadInput(f"build {build!r} has never had a worker; known: {names}")
     if not wanted.workers:
         raise Refusal(f"no worker of build {build} is running, and everything would wait: start one first")
-    before = next((b.build for b in known if b.status == "current"), "")
     await client.workflow_service.set_worker_deployment_current_version(
         SetWorkerDeploymentCurrentVersionRequest(
             namespace=client.namespace, deployment_name=DEPLOYMENT, build_id=build, identity=f"{actor} (backstop)"
         )
     )
-    return before
+    return current_of(known)
 
 
 def _status(status: WorkerDeploymentVersionStatus.ValueType, drainage: VersionDrainageStatus.ValueType) -> str:

@@ -26,9 +26,11 @@ FROM_OUTSIDE = (RolloutInput, CommandRequest, HealthChanged, DeskRequest, WatchI
 """What people and other programs may send."""
 
 
-SMALL = (CommandRequest, HealthChanged, WatchInput)
 SMALL_BYTES = 65_536
-"""Far more than the longest of these takes; reading on would only take time, which a workflow task has little of."""
+"""Far more than any of these takes, but for what the desk is asked and a state that a run hands to the next.
+
+Reading on would only take time, which a workflow task has little of.
+"""
 
 
 _PYDANTIC = PydanticPayloadConverter()
@@ -50,14 +52,14 @@ class PayloadConverter(PydanticPayloadConverter):
         encoding, size = payloads[0].metadata.get("encoding", b""), len(payloads[0].data)
         if encoding != b"json/plain":
             raise _refused(f"this is no {expected.__name__}: its encoding is {brief(encoding)}, and must be json/plain")
-        small = expected in SMALL or (expected is RolloutInput and not _continues(expected, payloads[0].data))
-        if size > SMALL_BYTES and small:
+        continues = expected is RolloutInput and b'"state":{' in payloads[0].data
+        if size > SMALL_BYTES and expected is not DeskRequest and not continues:
             raise _refused(f"{size} bytes are no {expected.__name__}: at most {SMALL_BYTES} are taken")
         try:
             return super().from_payloads(payloads, type_hints)
         except ValidationError as error:
             sentence = f"this is no {expected.__name__}: {in_one_sentence(error)}"
-            if _continues(expected, payloads[0].data):
+            if continues:
                 # A run that another build continued, with fields that this one does not know. Failing it would end
                 # a rollout whose effects stand; so it waits for a worker that understands it.
                 raise ValueError(sentence) from None
@@ -68,11 +70,6 @@ def _from_outside(type_hints: list[type] | None) -> type | None:
     """The model from outside that is expected; a handler that takes it or nothing gets it or nothing."""
     hint: Any = type_hints[0] if type_hints else None
     return next((model for model in FROM_OUTSIDE if model is hint or model in get_args(hint)), None)
-
-
-def _continues(expected: type, data: bytes) -> bool:
-    """A run that continues another one, and carries its state."""
-    return expected is RolloutInput and b'"state":{' in data
 
 
 def _refused(sentence: str) -> ApplicationError:

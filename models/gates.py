@@ -47,26 +47,16 @@ def holds_now(r: Rollout, now: datetime) -> tuple[Hold, ...]:
         )
     unknown = unknown_since(r)
     if r.seen is not None and r.seen.ahead_to is not None:
-        standing.append(
-            Hold(
-                id="unknown_health",
-                kind=HoldKind.UNKNOWN_HEALTH,
-                reason=f"health samples dated ahead of now, up to {_at(r.seen.ahead_to)}, are left out",
-                actor="health",
-                at=r.seen.at,
-            )
-        )
+        why = f"health samples dated ahead of now, up to {_at(r.seen.ahead_to)}, are left out"
+        standing.append(_unknown_health(why, r.seen.at))
     elif r.looked_at is not None and r.looked_at - unknown >= r.policy.stale_after:
-        standing.append(
-            Hold(
-                id="unknown_health",
-                kind=HoldKind.UNKNOWN_HEALTH,
-                reason=f"no believable health since {unknown:%Y-%m-%d %H:%M:%SZ}",
-                actor="health",
-                at=unknown + r.policy.stale_after,
-            )
-        )
+        why = f"no believable health since {_at(unknown)}"
+        standing.append(_unknown_health(why, unknown + r.policy.stale_after))
     return tuple(standing)
+
+
+def _unknown_health(why: str, at: datetime) -> Hold:
+    return Hold(id="unknown_health", kind=HoldKind.UNKNOWN_HEALTH, reason=why, actor="health", at=at)
 
 
 def unknown_since(r: Rollout) -> datetime:

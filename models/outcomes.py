@@ -463,8 +463,6 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
     ours = [c for c in receipt.conflicts if c.found_gpus is not None and r.attempted.get(c.team) == c.found_gpus]
     theirs = [c for c in receipt.conflicts if c not in ours]
     r = _conflicted(r, change, theirs, now)
-    if kind is EffectKind.RESTORE and theirs:
-        r = _not_restored(r, theirs)
     if kind is EffectKind.RESTORE and ours:
         # The write that was never answered had landed. Its fence is dead now: once more, expecting its values.
         found = {c.team: c.found_gpus for c in ours if c.found_gpus is not None}
@@ -498,23 +496,15 @@ def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], 
             now,
             conflict=conflict.model_dump(mode="json"),
         )
-    undone = r.order is not None and r.order.why is Why.UNDO  # while a write was still under way
-    if r.order is not None and (change.kind is EffectKind.RESTORE or undone):
-        # Given from now on: a restore that is made (again) would expect their value, and overwrite it.
-        target = {t: written.get(t, v) if t in gone else v for t, v in r.order.target.items()}
-        left = {t: v for t, v in target.items() if t in written or t not in gone}
-        changed = {} if change.kind is EffectKind.RESTORE else r.order.changed
-        r = r.but(order=r.order.model_copy(update={"target": left, "changed": changed}))
+    restored, undo = change.kind is EffectKind.RESTORE, r.order is not None and r.order.why is Why.UNDO
+    if r.order is not None and (restored or undo):
+        # A restore that is made (again) would expect their value, and overwrite it. An undo that has restored names
+        # them no more; else theirs is the value to come to.
+        unnamed = gone if restored and undo else gone - written.keys()
+        kept = {t: written[t] if t in gone else v for t, v in r.order.target.items() if t not in unnamed}
+        changed = {} if restored else r.order.changed
+        r = r.but(order=r.order.model_copy(update={"target": kept, "changed": changed}))
     return r.but(foreign=tuple(sorted(foreign)), written=written)
-
-
-def _not_restored(r: Rollout, theirs: Iterable[ValueConflict]) -> Rollout:
-    """An undo that has to restore once more leaves these alone again. A breach restores once."""
-    if r.order is None or r.order.why is not Why.UNDO:
-        return r
-    left = {c.team for c in theirs}
-    target = {team: gpus for team, gpus in r.order.target.items() if team not in left}
-    return r.but(order=r.order.model_copy(update={"target": target}))
 
 
 def _closed(r: Rollout) -> Rollout:

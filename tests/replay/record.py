@@ -39,7 +39,11 @@ async def import_cluster(world: World, name: str) -> None:
 
 async def close(world: World, name: str) -> None:
     await world.until(name, Stage.MONITORED)
-    await world.say(name, Command.CLOSE)
+    await finish(world, name)
+
+
+async def finish(world: World, name: str, command: Command = Command.CLOSE) -> None:
+    await world.say(name, command)
     await world.ended(name)
 
 
@@ -80,8 +84,7 @@ async def undone(world: World, name: str, _: FaultyQuotas) -> None:
     await world.until(name, Stage.ROLLED_BACK)
     await world.say(name, Command.RETRY)
     await world.until(name, Stage.MONITORED)
-    await world.say(name, Command.ABORT)
-    await world.ended(name)
+    await finish(world, name, Command.ABORT)
 
 
 async def breached(world: World, name: str, _: FaultyQuotas) -> None:
@@ -107,8 +110,7 @@ async def continued(world: World, name: str, _: FaultyQuotas) -> None:
     for number in range(10):
         await world.say(name, Command.ACK, team="b", reason=f"{number}")
     await world.until(name, in_a_later_run)
-    await world.say(name, Command.CLOSE)
-    await world.ended(name)
+    await finish(world, name)
 
 
 async def left(world: World, name: str, _: FaultyQuotas) -> None:
@@ -117,8 +119,7 @@ async def left(world: World, name: str, _: FaultyQuotas) -> None:
     await world.until(name, Stage.MONITORED)
     await asyncio.gather(*(world.say(name, Command.ACK, team="b", reason=f"{number}") for number in range(30)))
     await world.until(name, lambda status: status.runs > 1)
-    await world.say(name, Command.CLOSE)
-    await world.ended(name)
+    await finish(world, name)
 
 
 async def stuck(world: World, name: str, faults: FaultyQuotas) -> None:
@@ -134,8 +135,7 @@ async def stuck(world: World, name: str, faults: FaultyQuotas) -> None:
     broken.mend()
     await world.say(name, Command.RETRY)
     await world.until(name, Stage.ROLLED_BACK)
-    await world.say(name, Command.ABORT)
-    await world.ended(name)
+    await finish(world, name, Command.ABORT)
 
 
 async def trapped(world: World, name: str, faults: FaultyQuotas) -> None:
@@ -145,8 +145,7 @@ async def trapped(world: World, name: str, faults: FaultyQuotas) -> None:
     faults.inject(name, EffectKind.SOFTEN, Fault(Way.NEVER_LANDED, refused, times=None))
     await world.healthy(name, main=(361, 300))
     await world.until(name, Stage.STUCK)
-    await world.say(name, Command.CLOSE)
-    await world.ended(name)
+    await finish(world, name)
 
 
 async def unanswered(world: World, name: str, faults: FaultyQuotas) -> None:
@@ -154,8 +153,7 @@ async def unanswered(world: World, name: str, faults: FaultyQuotas) -> None:
     faults.inject(name, EffectKind.HARDEN, Fault(Way.ANSWER_LOST, refused, times=None))
     await world.start(name)
     await world.until(name, Stage.ROLLED_BACK)
-    await world.say(name, Command.CLOSE)
-    await world.ended(name)
+    await finish(world, name)
 
 
 async def drifted(world: World, name: str, _: FaultyQuotas) -> None:
