@@ -19,9 +19,9 @@ class ArchiveActivities:
     def record(self, request: RecordRequest) -> None:
         """The entries are archived, once per key, and the registry shows the stage."""
         with translated():
-            if request.entries:
-                self._registry.archive(request.entries)
-            self._registry.note_stage(request.rollout, request.stage.value, request.ended, request.completed)
+            self._registry.note_stage(
+                request.rollout, request.stage.value, request.ended, request.completed, request.entries
+            )
             for entry in request.entries:
                 _measure(entry)
 

@@ -9,7 +9,7 @@ from temporalio import activity
 
 from activities import meters
 from activities.failures import translated
-from activities.ports import CalendarPort, HealthPort, OpenRollout, QuotaPort, RegistryPort, UsagePort
+from activities.ports import CalendarPort, ClusterFacts, HealthPort, OpenRollout, QuotaPort, RegistryPort, UsagePort
 from models.backing import Backing, back
 from models.capacity import Island
 from models.effects import HealthSample, Observation, QuotaReading, Standing, truthful
@@ -48,7 +48,7 @@ class ClusterActivities:
             policy = merged_policy(facts.policy, launch.policy)
             reading = self._quotas.read(launch.cluster)
             sample = self._sample(launch.cluster, request.at)
-            baseline = self._snapshot(reading, sample, policy, facts.completed_rollouts, request.at)
+            baseline = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, request.at)
             opened = self._registry.open_rollout(
                 OpenRollout(
                     rollout=launch.rollout,
@@ -88,8 +88,9 @@ class ClusterActivities:
                     update={"islands": islands, "generation": reading.generation, "health_at": _time(sample)}
                 )
             else:
+                facts = self._registry.facts(request.cluster)
                 completed = 0 if frozen is None else frozen.completed_rollouts
-                baseline = self._snapshot(reading, sample, request.policy, completed, request.at)
+                baseline = self._snapshot(reading, sample, request.policy, facts, completed, request.at)
                 if request.islands is not None:
                     baseline = baseline.with_islands(_filled(baseline.quotas, request.islands))
                 if frozen is not None and request.keep_usage:
@@ -126,7 +127,7 @@ class ClusterActivities:
         facts = self._registry.facts(cluster)
         reading = self._quotas.read(cluster)
         sample = self._sample(cluster, now)
-        return self._snapshot(reading, sample, facts.policy, facts.completed_rollouts, now), facts.policy
+        return self._snapshot(reading, sample, facts.policy, facts, facts.completed_rollouts, now), facts.policy
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -134,10 +135,15 @@ class ClusterActivities:
         return truthful(self._health.read([cluster]).get(cluster), now)
 
     def _snapshot(
-        self, reading: QuotaReading, sample: HealthSample | None, policy: Policy, completed: int, now: datetime
+        self,
+        reading: QuotaReading,
+        sample: HealthSample | None,
+        policy: Policy,
+        facts: ClusterFacts,
+        completed: int,
+        now: datetime,
     ) -> Snapshot:
         """Today's values with the usage that planning goes by."""
-        facts = self._registry.facts(reading.cluster)
         usage = self._usage.read(reading.cluster, policy.usage_window, now)
         by_team = {u.team: u for u in usage.teams}
         parents = {q.parent for q in reading.quotas}

@@ -24,7 +24,7 @@ class NoticeActivities:
         failed: dict[str, str] = {}
         refused: dict[str, str] = {}
         with translated():
-            contacts = self._registry.facts(request.cluster).contacts
+            contacts = self._registry.contacts(request.cluster)
         for notice in request.notices:
             # A rehearsal is written to the log and troubles nobody else (ADR 0002).
             to = () if notice.shadow else contacts.get(notice.audience, ())

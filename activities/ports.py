@@ -113,8 +113,18 @@ class RegistryPort(Protocol):
         """
         ...
 
-    def note_stage(self, rollout: str, stage: str, ended: bool, completed: bool) -> None:
-        """The registry shows the stage; `ended` closes the rollout, `completed` moves a ramp on (once)."""
+    def contacts(self, cluster: str) -> dict[str, tuple[str, ...]]:
+        """Channel addresses of every team with a quota in the cluster."""
+        ...
+
+    def note_stage(
+        self, rollout: str, stage: str, ended: bool, completed: bool, entries: Sequence[AuditEntry] = ()
+    ) -> None:
+        """The registry shows the stage; `ended` closes the rollout, `completed` moves a ramp on (once).
+
+        The entries are archived with it, as by `archive`. Errors: Refusal for an unknown rollout; its entries
+        are archived all the same.
+        """
         ...
 
     def open_clusters(self) -> dict[str, tuple[str, bool]]:

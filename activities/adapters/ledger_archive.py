@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from itertools import groupby
 
+import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger_bulk import add, keep
+from activities.adapters.ledger_bulk import add, keep, update
 from activities.adapters.ledger_db import Database
 from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.base import canonical_json
@@ -30,10 +32,7 @@ class LedgerArchive:
         if not entries:
             return None
         with self._database.writing() as session:
-            # Sorted: two archivists with the same clusters take the heads in the same order.
-            by_cluster = groupby(sorted(entries, key=lambda e: e.cluster), lambda e: e.cluster)
-            heads = {cluster: _append(session, cluster, list(theirs)) for cluster, theirs in by_cluster}
-            return heads[entries[-1].cluster]
+            return append_all(session, entries)[entries[-1].cluster]
 
     def archived(self, cluster: str, after_seq: int, limit: int) -> tuple[ChainedEntry, ...]:
         with self._database.reading() as session:
@@ -48,43 +47,62 @@ class LedgerArchive:
     def chain_head(self, cluster: str) -> ChainHead | None:
         with self._database.reading() as session:
             row = session.get(AuditHeadRow, cluster)
-            return None if row is None else _head(row)
+            return None if row is None else ChainHead(cluster=row.cluster, length=row.length, hash=row.hash)
+
+
+def append_all(session: Session, entries: Sequence[AuditEntry]) -> dict[str, ChainHead]:
+    """Each entry is at the end of its cluster's chain, in this transaction; the heads by cluster."""
+    # Sorted: two archivists with the same clusters take the heads in the same order.
+    by_cluster = groupby(sorted(entries, key=lambda e: e.cluster), lambda e: e.cluster)
+    return {cluster: _append(session, cluster, list(theirs)) for cluster, theirs in by_cluster}
 
 
 def _append(session: Session, cluster: str, entries: Sequence[AuditEntry]) -> ChainHead:
     head = _locked_head(session, cluster)
     keys = [entry.key for entry in entries]
-    stored = set(session.exec(select(AuditRow.key).where(col(AuditRow.key).in_(keys))).all())
-    rows = []
+    stored = set(session.connection().execute(_stored_keys(), {"keys": keys}).scalars())
+    length, digest, rows = head.length, head.hash, []
     for entry in entries:
         if entry.key in stored:
             continue
         stored.add(entry.key)
         text = canonical_json(entry.model_dump(mode="json"))
+        previous, length = digest, length + 1
         # Hashed as it will be read back: JSON turns tuples into lists and numbers as keys into texts.
-        digest = chain_hash(head.hash, AuditEntry.model_validate_json(text))
+        digest = chain_hash(previous, AuditEntry.model_validate_json(text))
         rows.append(
             {
                 "cluster": cluster,
-                "seq": head.length + 1,
+                "seq": length,
                 "key": entry.key,
-                "previous_hash": head.hash,
+                "previous_hash": previous,
                 "hash": digest,
                 "entry": text,
             }
         )
-        head.length, head.hash = head.length + 1, digest
-    add(session, AuditRow, rows)
-    return _head(head)
+    if rows:
+        add(session, AuditRow, rows)
+        update(session, AuditHeadRow, [{"cluster": cluster, "length": length, "hash": digest}])
+    return ChainHead(cluster=cluster, length=length, hash=digest)
 
 
-def _locked_head(session: Session, cluster: str) -> AuditHeadRow:
-    keep(session, AuditHeadRow, [{"cluster": cluster, "length": 0, "hash": GENESIS}])
-    return session.get_one(AuditHeadRow, cluster, with_for_update=True)
+def _locked_head(session: Session, cluster: str) -> ChainHead:
+    known = session.connection().execute(_head_row(), {"cluster": cluster}).first()
+    if known is None:
+        keep(session, AuditHeadRow, [{"cluster": cluster, "length": 0, "hash": GENESIS}])
+        known = session.connection().execute(_head_row(), {"cluster": cluster}).one()
+    return ChainHead(cluster=cluster, length=known.length, hash=known.hash)
 
 
-def _head(row: AuditHeadRow) -> ChainHead:
-    return ChainHead(cluster=row.cluster, length=row.length, hash=row.hash)
+@cache
+def _head_row() -> sa.Select[int, str]:
+    row = sa.select(col(AuditHeadRow.length), col(AuditHeadRow.hash))
+    return row.where(col(AuditHeadRow.cluster) == sa.bindparam("cluster")).with_for_update()
+
+
+@cache
+def _stored_keys() -> sa.Select[str]:
+    return sa.select(col(AuditRow.key)).where(col(AuditRow.key).in_(sa.bindparam("keys", expanding=True)))
 
 
 def _chained(row: AuditRow) -> ChainedEntry:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlmodel import Session
+from sqlmodel import Session, SQLModel
 
 Row = dict[str, Any]
 
@@ -20,45 +21,42 @@ FEW = 20
 """Up to here one statement for each row costs less than planning the other form."""
 
 
-def add(session: Session, table: type[Any], rows: Sequence[Row]) -> None:
+def add(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None:
     """New rows. Errors as for any insert, of a row that exists for example."""
     if rows:
-        _insert(session, table, _insertion(session, table), rows)
+        _insert(session, table, _insertion(table, _dialect(session)), rows)
 
 
-def keep(session: Session, table: type[Any], rows: Sequence[Row]) -> None:
+def keep(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None:
     """Rows with these keys are in the table: those that were there stay as they were."""
     if rows:
-        _insert(session, table, _insertion(session, table).on_conflict_do_nothing(), rows)
+        _insert(session, table, _insertion(table, _dialect(session)).on_conflict_do_nothing(), rows)
 
 
-def store(session: Session, table: type[Any], rows: Sequence[Row]) -> None:
+def store(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None:
     """The rows are in the table, in place of those with their keys. Rows must not share a key."""
     if not rows:
         return
-    insertion = _insertion(session, table)
+    insertion = _insertion(table, _dialect(session))
     key, others = _key_and_others(table, rows[0])
     news = {name: insertion.excluded[name] for name in others}
     _insert(session, table, insertion.on_conflict_do_update(index_elements=key, set_=news), rows)
 
 
-def update(session: Session, table: type[Any], rows: Sequence[Row]) -> None:
+def update(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None:
     """The rows with these keys have the other values."""
     if not rows:
         return
     key, others = _key_and_others(table, rows[0])
-    statement = sa.update(table)
     if _as_one(session, rows):
         given = _as_table(table, rows)
         same = [getattr(table, name) == given.c[name] for name in key]
-        session.connection().execute(statement.where(*same).values({n: given.c[n] for n in others}))
+        session.connection().execute(sa.update(table).where(*same).values({n: given.c[n] for n in others}))
         return
-    same = [getattr(table, name) == sa.bindparam(f"to_{name}") for name in key]
-    news: dict[str, Any] = {name: sa.bindparam(f"to_{name}") for name in others}
-    session.connection().execute(statement.where(*same).values(news), _renamed(rows, [*key, *others]))
+    session.connection().execute(_update(table, tuple(others)), _renamed(rows, [*key, *others]))
 
 
-def delete(session: Session, table: type[Any], rows: Sequence[Row]) -> None:
+def delete(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None:
     """The rows with these keys are gone; their other values do not matter."""
     if not rows:
         return
@@ -72,7 +70,7 @@ def delete(session: Session, table: type[Any], rows: Sequence[Row]) -> None:
     session.connection().execute(statement.where(*same), _renamed(rows, key))
 
 
-def _insert(session: Session, table: type[Any], statement: Any, rows: Sequence[Row]) -> None:
+def _insert(session: Session, table: type[SQLModel], statement: Any, rows: Sequence[Row]) -> None:
     if not _as_one(session, rows):
         session.connection().execute(statement, rows)
         return
@@ -81,16 +79,28 @@ def _insert(session: Session, table: type[Any], statement: Any, rows: Sequence[R
     session.connection().execute(statement.from_select(names, sa.select(*(given.c[n] for n in names))))
 
 
-def _insertion(session: Session, table: type[Any]) -> Any:
-    dialect = session.get_bind().dialect.name
+# Built once for each table: to build a statement takes about as long as to run it.
+@cache
+def _insertion(table: type[SQLModel], dialect: str) -> Any:
     return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
+@cache
+def _update(table: type[SQLModel], names: tuple[str, ...]) -> sa.Update:
+    key = [column.name for column in sa.inspect(table).primary_key]
+    same = [getattr(table, name) == sa.bindparam(f"to_{name}") for name in key]
+    return sa.update(table).where(*same).values({name: sa.bindparam(f"to_{name}") for name in names})
+
+
+def _dialect(session: Session) -> str:
+    return session.get_bind().dialect.name
+
+
 def _as_one(session: Session, rows: Sequence[Row]) -> bool:
-    return session.get_bind().dialect.name == "postgresql" and len(rows) > FEW
+    return len(rows) > FEW and _dialect(session) == "postgresql"
 
 
-def _as_table(table: type[Any], rows: Sequence[Row]) -> Any:
+def _as_table(table: type[SQLModel], rows: Sequence[Row]) -> Any:
     """A FROM clause that is these rows, typed like the table's columns."""
     types = sa.inspect(table).columns
     columns = [sa.column(name, types[name].type) for name in rows[0]]
@@ -105,7 +115,7 @@ def _instant(value: object) -> str:
     return value.isoformat()
 
 
-def _key_and_others(table: type[Any], row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def _key_and_others(table: type[SQLModel], row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     key = [column.name for column in sa.inspect(table).primary_key]
     return key, [name for name in row if name not in key]
 

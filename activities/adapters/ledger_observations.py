@@ -128,13 +128,22 @@ def _latest_samples() -> sa.Select[Any]:
 
 def latest_usage(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
     """By cluster and team: the latest sample of each leaf quota that has any, but for those dated ahead."""
+    given = {"clusters": list(clusters), "latest": now + CLOCK_SKEW}
+    found: dict[str, dict[str, TeamUsage]] = {}
+    for cluster, team, scheduled, idle in session.connection().execute(_latest_usage(), given):
+        found.setdefault(cluster, {})[team] = TeamUsage(team=team, scheduled_gpus=scheduled, idle_gpus=idle)
+    return found
+
+
+@cache
+def _latest_usage() -> sa.Select[Any]:
     newest, child = aliased(UsageRow), aliased(QuotaRow)
     latest_at = (
         sa.select(sa.func.max(newest.at))
         .where(
             col(newest.cluster) == QuotaRow.cluster,
             col(newest.team) == QuotaRow.team,
-            col(newest.at) <= now + CLOCK_SKEW,
+            col(newest.at) <= sa.bindparam("latest"),
         )
         .correlate(QuotaRow)
         .scalar_subquery()
@@ -145,8 +154,9 @@ def latest_usage(session: Session, clusters: Sequence[str], now: datetime) -> di
         .correlate(QuotaRow)
         .exists()
     )
-    rows = session.exec(
-        select(UsageRow)
+    names = ("cluster", "team", "scheduled_gpus", "idle_gpus")
+    return (
+        sa.select(*(getattr(UsageRow, name) for name in names))
         .select_from(QuotaRow)
         .join(
             UsageRow,
@@ -156,24 +166,24 @@ def latest_usage(session: Session, clusters: Sequence[str], now: datetime) -> di
                 col(UsageRow.at) == latest_at,
             ),
         )
-        .where(col(QuotaRow.cluster).in_(clusters), ~has_children)
+        .where(col(QuotaRow.cluster).in_(sa.bindparam("clusters", expanding=True)), ~has_children)
         .order_by(col(QuotaRow.cluster), col(QuotaRow.team))
-    ).all()
-    found: dict[str, dict[str, TeamUsage]] = {}
-    for row in rows:
-        usage = TeamUsage(team=row.team, scheduled_gpus=row.scheduled_gpus, idle_gpus=row.idle_gpus)
-        found.setdefault(row.cluster, {})[row.team] = usage
-    return found
+    )
 
 
 def windows_of(session: Session, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
-    rows = session.exec(
-        select(WindowRow)
-        .where(col(WindowRow.cluster).in_(clusters))
-        .order_by(col(WindowRow.cluster), col(WindowRow.starts), col(WindowRow.id))
-    ).all()
+    rows = session.connection().execute(_windows(), {"clusters": list(clusters)}).all()
     by_cluster = groupby(rows, lambda row: row.cluster)
     return {cluster: tuple(_window(row) for row in windows) for cluster, windows in by_cluster}
+
+
+@cache
+def _windows() -> sa.Select[Any]:
+    return (
+        sa.select(*sa.inspect(WindowRow).columns)
+        .where(col(WindowRow.cluster).in_(sa.bindparam("clusters", expanding=True)))
+        .order_by(col(WindowRow.cluster), col(WindowRow.starts), col(WindowRow.id))
+    )
 
 
 def health_row(cluster: str, island: Island, at: datetime, source: str) -> dict[str, Any]:
@@ -227,7 +237,14 @@ def _refuse_unknown_islands(session: Session, wanted: set[tuple[str, str]]) -> N
 
 def _usual(session: Session, cluster: str, since: datetime, now: datetime) -> dict[str, TeamUsage]:
     """The 95th percentile (nearest-rank) of each team with enough samples since then, up to now."""
-    team = col(UsageRow.team)
+    given = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
+    rows = session.connection().execute(_percentiles(), given)
+    return {name: TeamUsage(team=name, scheduled_gpus=s, idle_gpus=idle_gpus) for name, s, idle_gpus in rows}
+
+
+@cache
+def _percentiles() -> sa.Select[Any]:
+    team, at = col(UsageRow.team), col(UsageRow.at)
     scheduled, idle = col(UsageRow.scheduled_gpus), col(UsageRow.idle_gpus)
     ranked = (
         sa.select(
@@ -238,11 +255,15 @@ def _usual(session: Session, cluster: str, since: datetime, now: datetime) -> di
             sa.func.row_number().over(partition_by=team, order_by=idle).label("by_idle"),
             sa.func.count().over(partition_by=team).label("samples"),
         )
-        .where(col(UsageRow.cluster) == cluster, col(UsageRow.at) >= since, col(UsageRow.at) <= now + CLOCK_SKEW)
+        .where(
+            col(UsageRow.cluster) == sa.bindparam("cluster"),
+            at >= sa.bindparam("since"),
+            at <= sa.bindparam("latest"),
+        )
         .subquery()
     )
     rank = (95 * ranked.c.samples + 99) // 100  # rounds up, in whole numbers
-    rows = session.execute(
+    return (
         sa.select(
             ranked.c.team,
             sa.func.max(sa.case((ranked.c.by_scheduled == rank, ranked.c.scheduled))),
@@ -251,7 +272,6 @@ def _usual(session: Session, cluster: str, since: datetime, now: datetime) -> di
         .where(ranked.c.samples >= ENOUGH_SAMPLES)
         .group_by(ranked.c.team)
     )
-    return {name: TeamUsage(team=name, scheduled_gpus=s, idle_gpus=idle_gpus) for name, s, idle_gpus in rows}
 
 
 def _source(usual: int, known: int, window: timedelta) -> str:
@@ -263,7 +283,7 @@ def _source(usual: int, known: int, window: timedelta) -> str:
     return f"p95 over {duration_text(window)}{mixed}"
 
 
-def _window(row: WindowRow) -> Window:
+def _window(row: sa.Row[Any]) -> Window:
     return Window(
         kind=WindowKind(row.kind),
         starts=row.starts,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -32,6 +33,9 @@ from models.tables import ClusterRow, QuotaRow, ReceiptRow, ReserveLimitRow, Rol
 
 log = logging.getLogger(__name__)
 
+Standing = sa.Row[Any]
+"""Of a cluster: generation, open_rollout, last_counter, reserved_gpus, follows_health."""
+
 FORWARD = frozenset({EffectKind.SET_SOFT, EffectKind.RESERVE, EffectKind.HARDEN, EffectKind.FOLLOW})
 MODES: Mapping[EffectKind, Mode] = {EffectKind.HARDEN: Mode.HARD, EffectKind.SOFTEN: Mode.SOFT}
 FOLLOWS: Mapping[EffectKind, bool] = {
@@ -50,12 +54,11 @@ class LedgerQuotas:
 
     def read(self, cluster: str) -> QuotaReading:
         with self._database.reading() as session:
-            row = session.get(ClusterRow, cluster)
+            of_cluster = {"cluster": cluster}
+            row = session.connection().execute(_standing(), of_cluster).first()
             if row is None:
                 raise unknown_cluster(cluster)
-            quotas = session.exec(
-                select(QuotaRow).where(QuotaRow.cluster == cluster).order_by(col(QuotaRow.team))
-            ).all()
+            quotas = session.connection().execute(_quotas(), of_cluster).all()
             return QuotaReading(
                 cluster=cluster,
                 generation=row.generation,
@@ -75,12 +78,11 @@ class LedgerQuotas:
         with self._database.writing() as session:
             if _touches_quotas(change):
                 _lock_quotas(session, change.cluster)
-            cluster = locked_cluster(session, change.cluster)
-            stored = _stored_receipt(session, cluster, change.fence)
+            cluster = _locked_standing(session, change.cluster)
+            stored = _stored_receipt(session, change, cluster)
             if stored is not None:
                 return stored
             _refuse_drift(cluster, change)
-            cluster.last_counter = change.fence.counter
             receipt = self._land(session, cluster, change)
             add(session, ReceiptRow, [_receipt_row(receipt)])
             return receipt
@@ -101,8 +103,8 @@ class LedgerQuotas:
                 raise Refusal(f"cluster {cluster} has no quota of team {team}")
         log.info("%s set the quota of team %s in cluster %s to %d GPUs", actor, team, cluster, gpus)
 
-    def _land(self, session: Session, cluster: ClusterRow, change: Change) -> Receipt:
-        quotas = _quotas_by_team(session, cluster.name) if _touches_quotas(change) else {}
+    def _land(self, session: Session, cluster: Standing, change: Change) -> Receipt:
+        quotas = _quotas_by_team(session, change.cluster) if _touches_quotas(change) else {}
         named = [write.team for write in change.writes if write.team in quotas]
         before = {team: quotas[team]["gpus"] for team in named}
         written_by = mark(change.fence)
@@ -111,13 +113,15 @@ class LedgerQuotas:
             mode = change.mode or MODES[change.kind]
             quotas = {team: row | {"mode": mode, "written_by": written_by} for team, row in quotas.items()}
         update(session, QuotaRow, [row for row in quotas.values() if row["written_by"] == written_by])
+        news: Row = {"name": change.cluster, "last_counter": change.fence.counter}
         if change.kind in RESERVES:
             reserve = None if change.kind is EffectKind.CLOSE else change.reserve
-            _set_reservation(session, cluster, reserve, change.fence)
+            news |= _set_reservation(session, change.cluster, reserve, change.fence)
         if change.kind in FOLLOWS:
-            cluster.follows_health = FOLLOWS[change.kind]
+            news["follows_health"] = FOLLOWS[change.kind]
+        update(session, ClusterRow, [news])
         return Receipt(
-            cluster=cluster.name,
+            cluster=change.cluster,
             kind=change.kind,
             fence=change.fence,
             at=self._database.now(),
@@ -125,7 +129,7 @@ class LedgerQuotas:
             before=before,
             after={team: quotas[team]["gpus"] for team in named},
             conflicts=conflicts,
-            reserved_gpus=cluster.reserved_gpus,
+            reserved_gpus=news.get("reserved_gpus", cluster.reserved_gpus),
         )
 
 
@@ -142,12 +146,46 @@ def locked_cluster(session: Session, cluster: str) -> ClusterRow:
     return row
 
 
+def _locked_standing(session: Session, cluster: str) -> Standing:
+    """As `locked_cluster`, and about twice as fast."""
+    row = session.connection().execute(_standing_for_update(), {"cluster": cluster}).first()
+    if row is None:
+        raise unknown_cluster(cluster)
+    return row
+
+
 def mark(fence: Fence) -> str:
     """What `written_by` says after a write under this fence."""
     return f"{fence.rollout}#{fence.counter}"
 
 
-def present_of(row: QuotaRow) -> Present:
+@cache
+def _standing() -> sa.Select[Any]:
+    columns = ("generation", "open_rollout", "last_counter", "reserved_gpus", "follows_health")
+    of_cluster = col(ClusterRow.name) == sa.bindparam("cluster")
+    return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(of_cluster)
+
+
+@cache
+def _standing_for_update() -> sa.Select[Any]:
+    return _standing().with_for_update(key_share=True)
+
+
+@cache
+def _teams_for_update() -> sa.Select[Any]:
+    of_cluster = col(QuotaRow.cluster) == sa.bindparam("cluster")
+    teams = sa.select(col(QuotaRow.team)).where(of_cluster).order_by(col(QuotaRow.team))
+    return teams.with_for_update(key_share=True)
+
+
+@cache
+def _quotas() -> sa.Select[Any]:
+    """All columns of the cluster's quotas, by team."""
+    of_cluster = col(QuotaRow.cluster) == sa.bindparam("cluster")
+    return sa.select(*sa.inspect(QuotaRow).columns).where(of_cluster).order_by(col(QuotaRow.team))
+
+
+def present_of(row: QuotaRow | sa.Row[Any]) -> Present:
     return Present(
         team=row.team,
         gpus=row.gpus,
@@ -161,8 +199,7 @@ def present_of(row: QuotaRow) -> Present:
 
 def _lock_quotas(session: Session, cluster: str) -> None:
     """No one else can write the cluster's quotas now; their values are read after this."""
-    teams = select(QuotaRow.team).where(QuotaRow.cluster == cluster).order_by(col(QuotaRow.team))
-    session.exec(teams.with_for_update(key_share=True)).all()
+    session.connection().execute(_teams_for_update(), {"cluster": cluster}).all()
 
 
 def _touches_quotas(change: Change) -> bool:
@@ -170,15 +207,16 @@ def _touches_quotas(change: Change) -> bool:
 
 
 def _quotas_by_team(session: Session, cluster: str) -> dict[str, Row]:
-    columns = [getattr(QuotaRow, name) for name in ("cluster", "team", "gpus", "mode", "written_by")]
-    rows = session.execute(sa.select(*columns).where(col(QuotaRow.cluster) == cluster)).mappings()
-    return {row["team"]: dict(row) for row in rows}
+    names = ("cluster", "team", "gpus", "mode", "written_by")
+    rows = session.connection().execute(_quotas(), {"cluster": cluster})
+    return {row.team: {name: getattr(row, name) for name in names} for row in rows}
 
 
-def _stored_receipt(session: Session, cluster: ClusterRow, fence: Fence) -> Receipt | None:
+def _stored_receipt(session: Session, change: Change, cluster: Standing) -> Receipt | None:
     """The receipt of a repeated fence; None where the fence is new. Errors: Conflict for a dead one."""
+    fence = change.fence
     if cluster.open_rollout != fence.rollout:
-        return _last_receipt_of_an_ended_rollout(session, cluster, fence)
+        return _last_receipt_of_an_ended_rollout(session, change, cluster)
     if fence.counter > cluster.last_counter:
         return None
     if fence.counter < cluster.last_counter:
@@ -189,8 +227,9 @@ def _stored_receipt(session: Session, cluster: ClusterRow, fence: Fence) -> Rece
     return Receipt.model_validate_json(row.receipt)
 
 
-def _last_receipt_of_an_ended_rollout(session: Session, cluster: ClusterRow, fence: Fence) -> Receipt:
+def _last_receipt_of_an_ended_rollout(session: Session, change: Change, cluster: Standing) -> Receipt:
     """A rollout that ended in good order may still ask for the answer to its last effect."""
+    fence = change.fence
     rollout = session.get(RolloutRow, fence.rollout)
     if cluster.open_rollout is None and rollout is not None and rollout.superseded_by is None:
         last = session.exec(
@@ -202,14 +241,14 @@ def _last_receipt_of_an_ended_rollout(session: Session, cluster: ClusterRow, fen
         if last is not None and last.counter == fence.counter:
             return Receipt.model_validate_json(last.receipt)
     owner = f"rollout {cluster.open_rollout} is" if cluster.open_rollout else "no rollout is"
-    raise Conflict(f"rollout {fence.rollout} may not write to cluster {cluster.name}: {owner} open there")
+    raise Conflict(f"rollout {fence.rollout} may not write to cluster {change.cluster}: {owner} open there")
 
 
-def _refuse_drift(cluster: ClusterRow, change: Change) -> None:
+def _refuse_drift(cluster: Standing, change: Change) -> None:
     expected = change.expected_generation
     if expected is not None and change.kind in FORWARD and expected != cluster.generation:
         raise Drift(
-            f"cluster {cluster.name} is at generation {cluster.generation} and the plan was made from "
+            f"cluster {change.cluster} is at generation {cluster.generation} and the plan was made from "
             f"{expected}: somebody else changed its quotas or installed GPUs"
         )
 
@@ -230,18 +269,21 @@ def _write_values(
     return tuple(conflicts)
 
 
-def _set_reservation(session: Session, cluster: ClusterRow, reserve: Reserve | None, fence: Fence) -> None:
-    session.execute(sa.delete(ReserveLimitRow).where(col(ReserveLimitRow.cluster) == cluster.name))
+def _set_reservation(session: Session, cluster: str, reserve: Reserve | None, fence: Fence) -> Row:
+    """Its limits stand; what the cluster's row is to say of it."""
+    session.connection().execute(sa.delete(ReserveLimitRow).where(col(ReserveLimitRow.cluster) == cluster))
     if reserve is None:
-        cluster.reserved_gpus, cluster.reserve_limit, cluster.reserved_by = 0, None, None
-        return
-    cluster.reserved_gpus, cluster.reserve_limit = reserve.freed_gpus, reserve.limit_gpus
-    cluster.reserved_by = fence.rollout
+        return {"reserved_gpus": 0, "reserve_limit": None, "reserved_by": None}
     limits = [
-        {"cluster": cluster.name, "islands": islands, "limit_gpus": limit}
+        {"cluster": cluster, "islands": islands, "limit_gpus": limit}
         for islands, limit in sorted(reserve.limits_by_islands.items())
     ]
     add(session, ReserveLimitRow, limits)
+    return {
+        "reserved_gpus": reserve.freed_gpus,
+        "reserve_limit": reserve.limit_gpus,
+        "reserved_by": fence.rollout,
+    }
 
 
 def _receipt_row(receipt: Receipt) -> dict[str, Any]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
 
 import sqlalchemy as sa
 from sqlmodel import Session, col, func, select
 
-from activities.adapters.ledger_archive import LedgerArchive
+from activities.adapters.ledger_archive import LedgerArchive, append_all
 from activities.adapters.ledger_db import Database, one_at_a_time
 from activities.adapters.ledger_quotas import locked_cluster, unknown_cluster
 from activities.ports import ClusterFacts, OpenRollout
+from models.audit import AuditEntry
 from models.effects import Fence, Mode
 from models.errors import BlastRadius, Conflict, Refusal
 from models.fleet import merged_policy
@@ -44,17 +47,22 @@ class LedgerRegistry(LedgerArchive):
 
     def facts(self, cluster: str) -> ClusterFacts:
         with self._database.reading() as session:
-            row = session.get(ClusterRow, cluster)
+            row = session.connection().execute(_facts(), {"cluster": cluster}).first()
             if row is None:
                 raise unknown_cluster(cluster)
+            default = Policy() if row.fleet_policy is None else Policy.model_validate_json(row.fleet_policy)
             return ClusterFacts(
-                name=row.name,
+                name=cluster,
                 gpu_model=row.gpu_model,
                 gpus_per_node=row.gpus_per_node,
-                policy=merged_policy(default_policy(session), json.loads(row.policy)),
+                policy=merged_policy(default, json.loads(row.policy)),
                 completed_rollouts=row.completed_rollouts,
                 contacts=_contacts_in(session, cluster),
             )
+
+    def contacts(self, cluster: str) -> dict[str, tuple[str, ...]]:
+        with self._database.reading() as session:
+            return _contacts_in(session, cluster)
 
     def open_rollout(self, opening: OpenRollout, adopt: bool) -> OpenRollout:
         with self._database.writing() as session:
@@ -77,32 +85,43 @@ class LedgerRegistry(LedgerArchive):
             session.flush()
             return open_rollouts(session, [opened])[opened.id]
 
-    def note_stage(self, rollout: str, stage: str, ended: bool, completed: bool) -> None:
+    def note_stage(
+        self, rollout: str, stage: str, ended: bool, completed: bool, entries: Sequence[AuditEntry] = ()
+    ) -> None:
         """A rollout that another took over may still note its own stage: the cluster is not touched.
 
-        Errors: Refusal for an unknown rollout.
+        Errors: Refusal for an unknown rollout; the entries are archived all the same.
         """
-        # Most of what is archived changes no stage: a read waits for nobody.
-        with self._database.reading() as session:
-            noted = sa.select(col(RolloutRow.stage), col(RolloutRow.completed)).where(col(RolloutRow.id) == rollout)
-            if not ended and session.execute(noted).first() in ((stage, True), (stage, completed)):
-                return
+        if not entries and not ended:  # a read waits for nobody
+            with self._database.reading() as session:
+                if _stands(session, rollout, stage, completed):
+                    return
         with self._database.writing() as session:
-            row = session.get(RolloutRow, rollout)
-            if row is None:
-                raise Refusal(f"the ledger has no rollout {rollout!r}")
-            cluster = locked_cluster(session, row.cluster)
-            session.refresh(row)
-            owns = cluster.open_rollout == rollout
-            if row.ended_at is None or row.superseded_by is not None:
-                row.stage = stage
-            if owns and ended:
-                row.ended_at = self._database.now()
-                cluster.open_rollout, cluster.last_counter = None, 0
-            # A shadow rollout wrote nothing, so it has not earned the ramp's next step.
-            if completed and not row.completed and not row.shadow and row.superseded_by is None:
-                row.completed = True
-                cluster.completed_rollouts += 1
+            append_all(session, entries)
+            # Most of what is archived changes no stage.
+            known = not ended and _stands(session, rollout, stage, completed)
+            known = known or self._note(session, rollout, stage, ended, completed)
+        if not known:
+            raise Refusal(f"the ledger has no rollout {rollout!r}")
+
+    def _note(self, session: Session, rollout: str, stage: str, ended: bool, completed: bool) -> bool:
+        """False: there is no such rollout."""
+        row = session.get(RolloutRow, rollout)
+        if row is None:
+            return False
+        cluster = locked_cluster(session, row.cluster)
+        session.refresh(row)
+        owns = cluster.open_rollout == rollout
+        if row.ended_at is None or row.superseded_by is not None:
+            row.stage = stage
+        if owns and ended:
+            row.ended_at = self._database.now()
+            cluster.open_rollout, cluster.last_counter = None, 0
+        # A shadow rollout wrote nothing, so it has not earned the ramp's next step.
+        if completed and not row.completed and not row.shadow and row.superseded_by is None:
+            row.completed = True
+            cluster.completed_rollouts += 1
+        return True
 
     def open_clusters(self) -> dict[str, tuple[str, bool]]:
         with self._database.reading() as session:
@@ -135,6 +154,19 @@ class LedgerRegistry(LedgerArchive):
                         f"at most {limit} may move"
                     )
             session.add(MoveRow(rollout=fence.rollout, counter=fence.counter, cluster=cluster, at=now, gpus=gpus))
+
+
+def _stands(session: Session, rollout: str, stage: str, completed: bool) -> bool:
+    """There is nothing to note of this rollout, as long as it has not ended."""
+    noted = session.connection().execute(_noted(), {"rollout": rollout}).first()
+    return noted is not None and tuple(noted) in ((stage, True), (stage, completed))
+
+
+@cache
+def _noted() -> sa.Select[str, bool]:
+    return sa.select(col(RolloutRow.stage), col(RolloutRow.completed)).where(
+        col(RolloutRow.id) == sa.bindparam("rollout")
+    )
 
 
 def default_policy(session: Session) -> Policy:
@@ -173,12 +205,30 @@ def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, Ope
 
 def _contacts_in(session: Session, cluster: str) -> dict[str, tuple[str, ...]]:
     """Of every team with a quota in the cluster, those without an address included."""
-    teams = session.exec(select(QuotaRow.team).where(QuotaRow.cluster == cluster)).all()
-    contacts: dict[str, tuple[str, ...]] = dict.fromkeys(sorted(teams), ())
-    rows = session.exec(select(ContactRow).where(col(ContactRow.team).in_(teams)).order_by(col(ContactRow.position)))
-    for row in rows:
-        contacts[row.team] += (row.address,)
+    contacts: dict[str, tuple[str, ...]] = {}
+    for team, address in session.connection().execute(_addresses(), {"cluster": cluster}):
+        contacts[team] = contacts.get(team, ()) if address is None else (*contacts.get(team, ()), address)
     return contacts
+
+
+@cache
+def _facts() -> sa.Select[Any]:
+    columns = ("gpu_model", "gpus_per_node", "policy", "completed_rollouts")
+    fleet = sa.select(col(FleetRow.policy)).where(col(FleetRow.id) == 1).scalar_subquery()
+    return sa.select(*(getattr(ClusterRow, name) for name in columns), fleet.label("fleet_policy")).where(
+        col(ClusterRow.name) == sa.bindparam("cluster")
+    )
+
+
+@cache
+def _addresses() -> sa.Select[*tuple[Any, ...]]:
+    return (
+        sa.select(col(QuotaRow.team), col(ContactRow.address))
+        .select_from(QuotaRow)
+        .outerjoin(ContactRow, col(ContactRow.team) == col(QuotaRow.team))
+        .where(col(QuotaRow.cluster) == sa.bindparam("cluster"))
+        .order_by(col(QuotaRow.team), col(ContactRow.position))
+    )
 
 
 def _reopened(session: Session, cluster: ClusterRow, known: RolloutRow) -> OpenRollout:

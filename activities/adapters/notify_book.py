@@ -121,8 +121,7 @@ class FileTurns:
     def alone(self, key: str, address: str) -> Iterator[None]:
         stripe = hashlib.sha256(f"{key}\0{address}".encode()).hexdigest()[:2]
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            file = os.open(self._folder / f"{stripe}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = self._opened(f"{stripe}.lock")
         except OSError as e:
             raise Unavailable(f"the folder of delivery turns cannot be used: {e.strerror}") from e
         try:
@@ -130,6 +129,14 @@ class FileTurns:
             yield
         finally:
             os.close(file)  # which unlocks; so does the end of the process
+
+    def _opened(self, name: str) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            return os.open(self._folder / name, flags, 0o644)
+        except FileNotFoundError:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            return os.open(self._folder / name, flags, 0o644)
 
     def _lock(self, file: int) -> None:
         deadline = time.monotonic() + self._patience_seconds
