@@ -98,6 +98,12 @@ def decide(r: Rollout, now: datetime) -> Action:
     return _realignment(r, now) or _step(r, now) or Wait(_wake(r, now))
 
 
+def urgent(r: Rollout, action: Action) -> bool:
+    """Whether it answers a breach: until then a promise stands that hardware does not keep."""
+    breach = r.order is not None and r.order.why is Why.BREACH
+    return isinstance(action, Aim) or (breach and isinstance(action, Perform) and EffectKind.SET_SOFT in r.owed)
+
+
 def _step(r: Rollout, now: datetime) -> Action | None:
     """The next effect, while its gate is open; each is preceded by a look of its own."""
     if not is_open(r, now) or r.look_failed:

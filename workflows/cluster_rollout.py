@@ -29,7 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from models.commands import CommandRequest, obey, refusal
     from models.effects import Change, EffectKind
     from models.gates import drift_of
-    from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide, look_at
+    from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide, look_at, urgent
     from models.messages import (
         HEALTH_SIGNAL,
         LAUNCHED_UPDATE,
@@ -84,6 +84,10 @@ _OVERDUE = timedelta(minutes=5)
 """From then on a new run begins even while a side loop's call is being tried."""
 _LEAVES_PROMPTLY = "leaves-promptly"
 """The patch since which neither a flood nor an outage keeps a rollout from its next run."""
+_UNDO_FIRST = "undo-first"
+"""The patch since which archive and mail wait while a breach is answered."""
+_HASTE = timedelta(seconds=5)
+"""How long they wait at most: an answer that does not get through has to be told."""
 _LAST_MAIL = timedelta(minutes=5)
 """How long an ended rollout still tries to tell its teams."""
 
@@ -107,6 +111,9 @@ class ClusterRollout:
         self._leaving = False
         """The side loops start nothing new, so that a busy rollout, too, comes to its next run."""
         self._leaving_since: datetime | None = None
+        self._haste = False
+        """Archive and mail wait: they take the workers and the ledger that a breach's answer needs."""
+        self._haste_ends: asyncio.TimerHandle | None = None
         self._shown: tuple[Any, ...] = ()
 
     @workflow.run
@@ -153,6 +160,7 @@ class ClusterRollout:
             self._r = outcomes.advance(self._state, now)
             self._show(now)
             action = decide(self._state, now)
+            self._hasten(action)
             if isinstance(action, Look | Wait):
                 self._leave(action, now)
             else:
@@ -163,6 +171,18 @@ class ClusterRollout:
                 await self._wait(action, now)
             else:
                 await self._act(action)
+
+    def _hasten(self, action: Action) -> None:
+        if not urgent(self._state, action):
+            if self._haste_ends is not None:
+                self._haste_ends.cancel()
+            self._haste, self._haste_ends = False, None
+        elif self._haste_ends is None and workflow.patched(_UNDO_FIRST):
+            self._haste = True
+            self._haste_ends = asyncio.get_running_loop().call_later(_HASTE.total_seconds(), self._haste_over)
+
+    def _haste_over(self) -> None:
+        self._haste = False
 
     async def _act(self, action: Action) -> None:
         match action:
@@ -362,7 +382,7 @@ class ClusterRollout:
                 lambda: (
                     not self._leaving
                     and not self._state.closing  # the registry would end the rollout before its last effect
-                    and (bool(self._state.outbox) or self._state.noted is not self._state.stage)
+                    and (self._state.noted is not self._state.stage or (bool(self._state.outbox) and not self._haste))
                 )
             )
             r = self._state
@@ -393,7 +413,7 @@ class ClusterRollout:
 
     async def _mail(self) -> None:
         while True:
-            await workflow.wait_condition(lambda: not self._leaving and bool(self._state.mail))
+            await workflow.wait_condition(lambda: not self._leaving and not self._haste and bool(self._state.mail))
             r = self._state
             batch = r.mail[:_BATCH]
             self._busy_mailing = True

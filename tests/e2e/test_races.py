@@ -685,6 +685,38 @@ async def test_slow_mail_delays_no_rollback_and_keeps_its_order(world: World, ho
     await asyncio.gather(scene(NoticeKind.BUFFERED, False), scene(NoticeKind.ENFORCED, True))
 
 
+async def calls(world: World, name: str) -> list[str]:
+    """The activities that the rollout has asked for, in order."""
+    history = await world.handle(name).fetch_history()
+    asked = [
+        e.activity_task_scheduled_event_attributes
+        for e in history.events
+        if e.activity_task_scheduled_event_attributes.activity_id
+    ]
+    return [call.activity_type.name for call in asked]
+
+
+async def test_a_breach_is_answered_before_it_is_told_but_told_if_the_answer_is_slow(
+    world: World, hooks: Hooks
+) -> None:
+    name = await at(world, Stage.MONITORED, "haste")
+    with hooks.effect(name, EffectKind.RESTORE) as restore:
+        await world.healthy(name, main=(361, 300))
+        await restore.here()
+        asked = await calls(world, name)
+        # The stage is noted at once, so that other clusters' breaches count it.
+        unfollow, soften, restoring = ["apply_effect", "record"], ["apply_effect"], ["apply_effect"]
+        assert asked[asked.index("aim_rollback") :] == ["aim_rollback", *unfollow, *soften, *restoring]
+        assert "breach" not in told(world, name)
+        await eventually(lambda: "breach" in told(world, name), "the notice of a breach that is not answered")
+        await eventually(lambda: "soften" in texts(world, name), "the archive of a breach that is not answered")
+        restore.go()
+    await world.until(name, Stage.ROLLED_BACK)
+    assert world.sql.gpus(name) == BACKED
+    await eventually(lambda: "rolled_back" in told(world, name), "the last notice")
+    assert told(world, name)[-2:] == ["breach", "rolled_back"]
+
+
 def after(status: RolloutStatus) -> Callable[[RolloutStatus], bool]:
     """A signal has been taken and looked into since, or another run has begun."""
     return lambda s: s.runs > status.runs or s.history_events >= status.history_events + 7

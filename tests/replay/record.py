@@ -20,7 +20,7 @@ from activities.ports import QuotaPort
 from models.effects import EffectKind
 from models.messages import RolloutStatus
 from models.stages import Command, Stage
-from tests.e2e.faults import Fault, FaultyQuotas, Way, refused
+from tests.e2e.faults import Fault, FaultyQuotas, Way, away, refused
 from tests.e2e.world import World, cluster, connected, team, world_of
 from workers.embedded import EmbeddedTemporal
 
@@ -192,12 +192,28 @@ async def large(world: World, name: str, _: FaultyQuotas) -> None:
     await close(world, name)
 
 
+async def swift(world: World, name: str, _: FaultyQuotas) -> None:
+    """A breach is answered before it is told: `breached` was recorded before the patch `undo-first`."""
+    await breached(world, name, _)
+
+
+async def slow(world: World, name: str, faults: FaultyQuotas) -> None:
+    """A breach is told while the ledger is not there to answer it."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    faults.inject(name, EffectKind.RESTORE, Fault(Way.NEVER_LANDED, away, times=3))
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, Stage.ROLLED_BACK)
+    await finish(world, name)
+
+
 Scene = Callable[[World, str, FaultyQuotas], Awaitable[None]]
 SCENES: dict[str, Scene] = {
     scene.__name__: scene
     for scene in (
         *(straight, paused, objected, undone, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
+        *(swift, slow),
     )
 }
 FORGETFUL = ("continued", "left")

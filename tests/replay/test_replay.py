@@ -87,6 +87,8 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     assert known == set().union(*taken.values())
     assert taken["continued-1.json.gz"] == set()
     assert taken["left-1.json.gz"] == {cluster_rollout._LEAVES_PROMPTLY}
+    assert taken["breached.json.gz"] == set()
+    assert taken["swift.json.gz"] == taken["slow.json.gz"] == {cluster_rollout._UNDO_FIRST}
 
 
 async def test_another_shape_would_be_noticed() -> None:

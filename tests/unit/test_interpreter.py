@@ -12,7 +12,7 @@ from models import outcomes
 from models.capacity import Island
 from models.effects import EffectKind, Mode
 from models.fleet import WindowKind
-from models.interpreter import Draft, Look, Perform
+from models.interpreter import Action, Aim, Draft, Look, Perform, urgent
 from models.notices import NoticeKind
 from models.rollout import Order, Why
 from models.stages import Command, Stage
@@ -506,6 +506,28 @@ def test_a_drop_that_samples_confirm_is_a_breach() -> None:
     assert (world.status.health_known, len(world.status.at_risk)) == (True, 2)
     world.wait("11m")
     assert world.is_in(Stage.ROLLED_BACK)
+
+
+def test_a_breachs_answer_is_urgent_until_the_quotas_are_restored_and_a_persons_undo_is_not() -> None:
+    def urgent_ones(world: World) -> list[str]:
+        seen: list[str] = []
+        act = world.act
+
+        def acting(action: Action) -> None:
+            seen.extend([repr(action)] * urgent(world.r, action))
+            act(action)
+
+        world.act = acting  # type: ignore[method-assign]
+        world.until(Stage.ROLLED_BACK)
+        return seen
+
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.healthy(300)
+    answer = (EffectKind.UNFOLLOW, EffectKind.SOFTEN, EffectKind.RESTORE)
+    assert urgent_ones(world) == [repr(Aim()), *(repr(Perform(kind)) for kind in answer)]
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.say(Command.ROLLBACK, run=False)
+    assert urgent_ones(world) == []
 
 
 def test_a_suspect_source_is_not_asked_every_minute_for_ever() -> None:
