@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from activities.adapters.ledger import Ledger
-from activities.adapters.notify import Notifier
 from client.checks import Check
 from models.errors import BadInput, Refusal
 from models.messages import TASK_QUEUE, RolloutInput, rollout_workflow_id
@@ -28,18 +24,17 @@ from tests.e2e.world import (
     replayed,
     worked_case,
 )
-from workers.embedded import EmbeddedTemporal
-from workers.main import ensure_watch, make_worker
+from workers.embedded import NAMESPACE, EmbeddedTemporal
+from workers.main import ensure_watch, serving
+from workers.settings import Settings
 
 
 @asynccontextmanager
 async def build(world: World, url: str, name: str) -> AsyncIterator[None]:
-    """A worker of this build."""
-    notify = Notifier(world.home / "notices.jsonl", lambda: datetime.now(UTC), None)
-    with Ledger(url) as ledger, ThreadPoolExecutor(16) as executor:
-        async with make_worker(world.client, ledger, notify, executor, TASK_QUEUE, build_id=name):
-            await polled(world, name)
-            yield
+    """A worker of this build, as its process makes it."""
+    async with serving(Settings(url, world.home, None, WATCH_SECONDS, TASK_QUEUE, build_id=name)):
+        await polled(world, name)
+        yield
 
 
 async def polled(world: World, name: str) -> None:
@@ -70,13 +65,17 @@ async def check(world: World) -> Check:
 
 
 @pytest.fixture
-async def world(request: pytest.FixtureRequest, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
+async def world(
+    request: pytest.FixtureRequest, sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[World]:
     """A server of its own, because builds are the whole namespace's affair. No worker yet.
 
     Its parameter: more of the server's settings.
     """
     settings = getattr(request, "param", ())
     async with EmbeddedTemporal(tmp_path / "temporal", None, None, dynamic_config=settings) as server:
+        monkeypatch.setenv("TEMPORAL_ADDRESS", server.address)
+        monkeypatch.setenv("TEMPORAL_NAMESPACE", NAMESPACE)
         with closing(Sql(sqlite_ledger_url)) as sql:
             yield World(await connected(server.address), sql, tmp_path)
 

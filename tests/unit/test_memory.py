@@ -1,0 +1,57 @@
+"""What lives on is set aside from the garbage collector, and found again once it is garbage."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+
+from workers.memory import tended
+
+
+class Ring:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+async def test_what_lives_on_is_set_aside_and_given_back_at_the_end() -> None:
+    before = gc.get_freeze_count()
+    async with tended(seconds=60, rounds=2):
+        await asyncio.sleep(0)
+        aside = gc.get_freeze_count()
+    assert aside > before
+    assert gc.get_freeze_count() == 0
+
+
+async def test_what_dies_after_it_was_set_aside_is_found() -> None:
+    async with tended(seconds=0.01, rounds=3):
+        ring = Ring()
+        gone = weakref.ref(ring)
+        await asyncio.sleep(0.05)
+        del ring
+        gc.collect()
+        async with asyncio.timeout(20):
+            while gone() is not None:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_worker_sets_aside_in_steps_and_looks_through_everything_seldom() -> None:
+    looks: list[int] = []
+
+    def looked(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            looks.append(gc.get_freeze_count())
+
+    gc.callbacks.append(looked)
+    try:
+        async with tended(seconds=0.01, rounds=4):
+            async with asyncio.timeout(20):
+                while len(looks) < 9:
+                    await asyncio.sleep(0.01)
+    finally:
+        gc.callbacks.remove(looked)
+    whole = [number for number, aside in enumerate(looks) if not aside]
+    assert whole[0] == 0
+    assert whole[1] >= 4

@@ -1,0 +1,40 @@
+"""Keeps the garbage collector's pauses short in a worker with thousands of rollouts in memory.
+
+A full collection walks through everything that lives, about 0.8 ms for each cached rollout, and nothing else runs
+meanwhile: with 1,000 of them a breach waited most of a second for it, several times a minute while work came in.
+So what has lived for a while is set aside (`gc.freeze`), where the collector does not look. Rollouts that ended
+since are found once an hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+_SECONDS = 60.0
+_ROUNDS = 60
+"""Of setting aside, until everything is looked through once."""
+
+
+@asynccontextmanager
+async def tended(seconds: float = _SECONDS, rounds: int = _ROUNDS) -> AsyncIterator[None]:
+    """Within, what lives on is set aside every so many seconds; every so many rounds all is looked through."""
+    task = asyncio.create_task(_tend(seconds, rounds))
+    try:
+        yield
+    finally:
+        task.cancel()
+        gc.unfreeze()
+
+
+async def _tend(seconds: float, rounds: int) -> None:
+    count = 0
+    while True:
+        if count % rounds == 0:
+            gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        count += 1
+        await asyncio.sleep(seconds)
