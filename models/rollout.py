@@ -1,7 +1,7 @@
 """The state of one rollout: everything the interpreter decides by, and nothing it could derive.
 
-It is a value: reducers (models/commands.py, models/outcomes.py) answer a new one, and continue-as-new
-carries it over.
+It is a value: reducers (models/commands.py, models/outcomes.py, models/receipts.py) answer a new one, and
+continue-as-new carries it over.
 """
 
 from __future__ import annotations

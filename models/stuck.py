@@ -13,6 +13,7 @@ from models.commands import left_to_undo
 from models.effects import INVERSE, EffectKind, Mode
 from models.interpreter import retries_by_itself
 from models.messages import Choice, Undoing, ValueLeft
+from models.notices import NoticeKind
 from models.policy import RollbackTo
 from models.reasons import gpus_text
 from models.rollout import Rollout, Undone, Why
@@ -20,6 +21,8 @@ from models.stages import Command, Stage
 
 LAUNCH = "launch"
 _FEW = 3
+_VALUES_TOLD = 20
+"""Values that the notice of a stuck rollback lists; `status --json` has all."""
 _BEFORE, _MAY_BE = "as before the rollout", "may be reserved"
 
 
@@ -49,6 +52,19 @@ def undoing_of(r: Rollout) -> Undoing | None:
     if r.superseded:
         reason += f"; then superseded: {r.superseded}"
     return shown.model_copy(update={"why": r.order.why.value, "reason": reason, "actor": r.order.actor})
+
+
+def calling(r: Rollout, detail: str) -> Rollout:
+    """With a word to the owner: what is not undone, and what can be done."""
+    left = values_left(r)
+    values = [value_text(v) for v in left[:_VALUES_TOLD]]
+    hidden, all_of_them = len(left) - _VALUES_TOLD, f"backstop status {shlex.quote(r.cluster)} --json"
+    more = [f"and {hidden} quotas more: {all_of_them}"] if hidden > 0 else []
+    facts = {
+        "left": [*not_undone(r), *values, *more],
+        "commands": [{"does": c.does, "line": c.line} for c in choices(r)],
+    }
+    return r.telling(NoticeKind.STUCK, [], detail=detail, facts=facts)
 
 
 # --- what is undone, and what is not -----------------------------------------------------------

@@ -1,9 +1,9 @@
 """ClusterRollout: one cluster's rollout as a durable loop around the pure interpreter.
 
 Theory of operation. `models.interpreter.decide` says what to do next; this module does it, takes the
-outcome in (`models.outcomes`) and asks again. Two side loops post notices and archive what happened, so
-that neither can delay a rollback. Commands are updates: validators refuse with the stage table's reason,
-handlers change the state at once and wake the loop. The state is one value, which is all that
+outcome in (`models.outcomes`, `models.receipts`) and asks again. Two side loops post notices and archive
+what happened, so that neither can delay a rollback. Commands are updates: validators refuse with the stage
+table's reason, handlers change the state at once and wake the loop. The state is one value, which is all that
 continue-as-new carries. Cancelling the workflow means `abort`: what stands is undone first.
 """
 
@@ -24,10 +24,10 @@ with workflow.unsafe.imports_passed_through():
     from activities.clusters import ClusterActivities
     from activities.notices import NoticeActivities
     from activities.quotas import QuotaActivities
-    from models import outcomes
+    from models import mailing, outcomes, receipts
     from models.audit import AuditEntry, AuditKind
     from models.commands import CommandRequest, obey, refusal
-    from models.effects import Change, EffectKind
+    from models.effects import INVERSE, Change, EffectKind
     from models.gates import drift_of
     from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide, look_at, urgent
     from models.messages import (
@@ -140,11 +140,11 @@ class ClusterRollout:
         if self._cancelled_early:
             self._cancelled()
         recording = asyncio.create_task(self._record())
-        mailing = asyncio.create_task(self._mail())
+        posting = asyncio.create_task(self._mail())
         await self._loop()
         await self._settle()
         recording.cancel()
-        mailing.cancel()
+        posting.cancel()
         await workflow.wait_condition(workflow.all_handlers_finished)
         r = self._state
         return RolloutResult(cluster=r.cluster, rollout=r.id, stage=r.stage, reason=r.ended_because)
@@ -349,8 +349,8 @@ class ClusterRollout:
         self._r = outcomes.aimed(self._state, target, workflow.now())
 
     async def _perform(self, kind: EffectKind) -> None:
-        self._r, change = outcomes.began(self._state, kind)
-        forward = kind in outcomes.INVERSE
+        self._r, change = receipts.began(self._state, kind)
+        forward = kind in INVERSE
         breach = self._state.order is not None and self._state.order.why is Why.BREACH
         exempt = self._state.exempt or (not forward and breach) or kind is EffectKind.CLOSE
         try:
@@ -370,9 +370,9 @@ class ClusterRollout:
                 summary=_summary(change),
             )
         except ActivityError as error:
-            self._r = outcomes.failed(self._state, change, *_reason(error), workflow.now())
+            self._r = receipts.failed(self._state, change, *_reason(error), workflow.now())
             return
-        self._r = outcomes.landed(self._state, change, receipt, workflow.now())
+        self._r = receipts.landed(self._state, change, receipt, workflow.now())
 
     # --- side loops -------------------------------------------------------------------------
 
@@ -409,7 +409,7 @@ class ClusterRollout:
                 # The registry belongs to somebody else by now. The entries stand in this history.
                 workflow.logger.error("not archived: %s", _reason(error)[1])
             self._busy_recording = False
-            self._set(outcomes.recorded(self._state, (e.key for e in batch), r.stage))
+            self._set(mailing.recorded(self._state, (e.key for e in batch), r.stage))
 
     async def _mail(self) -> None:
         while True:
@@ -431,7 +431,7 @@ class ClusterRollout:
                 why = _reason(error)[1]
                 answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in batch})
             self._busy_mailing = False
-            self._set(outcomes.mailed(self._state, batch, answer, workflow.now()))
+            self._set(mailing.mailed(self._state, batch, answer, workflow.now()))
             if self._state.mail_trouble:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from models import outcomes
+from models import receipts
 from models.rollout import Rollout
 from models.stages import TRANSITIONS
 from tests.property.explore import SETTINGS, Exploration, Found, remembering
@@ -40,11 +40,11 @@ def test_together_they_took_every_transition() -> None:
 
 def test_an_exploration_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollback that forgets one inverse is seen."""
-    real = outcomes.began
+    real = receipts.began
 
     def forgetful(r: Rollout, *more: object) -> object:
         begun, change = real(r, *more)  # type: ignore[arg-type]
         return begun.but(standing=begun.standing[:-1]), change
 
-    monkeypatch.setattr(outcomes, "began", forgetful)
+    monkeypatch.setattr(receipts, "began", forgetful)
     assert explored("rollback").violations

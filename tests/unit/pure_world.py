@@ -16,7 +16,7 @@ from typing import Any
 
 from activities.clusters import islands_for, observed
 from activities.watch import facts_of, fingerprint
-from models import outcomes
+from models import mailing, outcomes, receipts
 from models.backing import Backing, back
 from models.base import parse_duration
 from models.capacity import Island
@@ -315,10 +315,10 @@ class World:
             self.sent += batch
             self.told += [(notice.kind, notice.audience) for notice in batch]
             answer = TellAnswer(delivered={n.key: () for n in batch}, failed={}, refused={})
-            self.r = outcomes.mailed(self.r, batch, answer, self.now)
+            self.r = mailing.mailed(self.r, batch, answer, self.now)
         self.story += [entry.text for entry in self.r.outbox]
         if self.r.outbox:
-            self.r = outcomes.recorded(self.r, [e.key for e in self.r.outbox], self.r.stage)
+            self.r = mailing.recorded(self.r, [e.key for e in self.r.outbox], self.r.stage)
         return len(self.told) > told
 
     # --- actions, as the workflow does them -------------------------------------------------------
@@ -334,7 +334,7 @@ class World:
             case Aim():
                 return Flight("aim", r.fence, target=self.target())
             case Perform():
-                self.r, change = outcomes.began(r, action.kind)
+                self.r, change = receipts.began(r, action.kind)
                 free = action.kind not in INVERSE or r.exempt
                 limit = None if free else self.policy.max_moved_gpus
                 return Flight(action.kind.value, r.fence, change=change, limit_gpus=limit)
@@ -395,12 +395,12 @@ class World:
         try:
             receipt = self._call(change, limit) if landed else None
         except BackstopError as refused:
-            self.r = outcomes.failed(self.r, change, type(refused).__name__, refused.message, self.now)
+            self.r = receipts.failed(self.r, change, type(refused).__name__, refused.message, self.now)
             return
         if error or receipt is None:
-            self.r = outcomes.failed(self.r, change, error, f"{kind} did not answer", self.now)
+            self.r = receipts.failed(self.r, change, error, f"{kind} did not answer", self.now)
         else:
-            self.r = outcomes.landed(self.r, change, receipt, self.now)
+            self.r = receipts.landed(self.r, change, receipt, self.now)
 
     def _call(self, change: Change, limit: int | None) -> Receipt:
         return self.rehearsed(change) if self.shadow else self.apply(change, limit)
