@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from models.base import Model, Name, Time
+from models.base import Model, Name, Share, Time
 from models.fleet import ClusterSpec
+from models.haircut import Haircut, Part, TeamPart
 from models.plans import Plan
+from models.policy import Tier
 from models.stages import Command, Stage
 
 
@@ -53,6 +55,23 @@ class PlansAnswer(Answer):
 
     schema_: Literal["backstop.plans/1"] = Field(default="backstop.plans/1", alias="schema")
     plans: tuple[PlanAnswer, ...]
+
+
+class HaircutAnswer(Answer):
+    """What buffers would cost: each list has one entry for each of `buffers`, in their order."""
+
+    schema_: Literal["backstop.haircut/1"] = Field(default="backstop.haircut/1", alias="schema")
+    buffers: tuple[Share, ...]
+    fleet: tuple[Part, ...]
+    waves: dict[Tier, tuple[Part, ...]]
+    clusters: dict[str, tuple[Part, ...]]
+    teams: dict[str, tuple[TeamPart, ...]]
+
+    @staticmethod
+    def of(made: Haircut) -> HaircutAnswer:
+        return HaircutAnswer.model_construct(
+            schema_="backstop.haircut/1", **{name: getattr(made, name) for name in Haircut.model_fields}
+        )
 
 
 class ClusterAnswer(ClusterSpec):

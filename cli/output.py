@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.padding import Padding
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -98,6 +100,15 @@ def show_json(answer: Any) -> None:
 def show_json_line(answer: Any) -> None:
     """One JSON document in one line."""
     _write(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int, int], object]]:
+    """To be told how many are done, of how many: a bar on a terminal's standard error, and nothing in a pipe."""
+    err = Console(file=sys.stderr)
+    with Progress(console=err, transient=True, disable=not sys.stderr.isatty()) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda done, of: bars.update(task, completed=done, total=of)
 
 
 def complain(sentence: str) -> None:

@@ -52,9 +52,14 @@ def plan(
         raise BadInput(f"--cluster is {cluster!r} beside CLUSTER {named!r}: give one of them")
     wanted = cluster or named
     settings = settings_of(buffer, max_tier, policy)
-    found = _from_file(file, wanted) if file else _from_ledger(wanted, who(actor))
+    found = snapshots_of(file, wanted, who(actor))
     made = [_made(snapshot, default, settings, buffer, max_tier) for snapshot, default in found]
     _answer(made, single=bool(wanted), as_json=as_json)
+
+
+def snapshots_of(file: str, wanted: str, actor: str) -> list[tuple[Snapshot, Policy]]:
+    """The wanted cluster, or all, as a launch would plan from them now: of a fleet file, else of the ledger."""
+    return _from_file(file, wanted) if file else _from_ledger(wanted, actor)
 
 
 def _from_file(file: str, wanted: str) -> list[tuple[Snapshot, Policy]]:

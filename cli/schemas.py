@@ -82,6 +82,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
         "clusters": answers.ClustersAnswer,
         "command": answers.CommandTaken,
         "doctor": answers.DoctorAnswer,
+        "haircut": answers.HaircutAnswer,
         "import": answers.ImportAnswer,
         "launch": answers.LaunchedAnswer,
         "plan": answers.PlanAnswer,

@@ -27,7 +27,19 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 COMMANDS_MD = (DOCS / "commands.md").read_text()
 SCHEMAS = makers()
-WANTED = set(Command) | {"up", "worker", "migrate", "demo", "doctor", "plan", "launch", "status", "watch", "audit"}
+WANTED = set(Command) | {
+    "up",
+    "worker",
+    "migrate",
+    "demo",
+    "doctor",
+    "plan",
+    "haircut",
+    "launch",
+    "status",
+    "watch",
+    "audit",
+}
 
 
 def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -69,7 +81,7 @@ def test_every_option_says_what_it_is_for(name: str, capsys: pytest.CaptureFixtu
     assert "Usage: backstop " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["plan", "status", "watch", "audit", "doctor", "fleet show", "builds show"])
+@pytest.mark.parametrize("name", ["plan", "haircut", "status", "watch", "audit", "doctor", "fleet show", "builds show"])
 def test_every_read_command_answers_in_json(name: str) -> None:
     assert "--json" in {option for p in COMMANDS[name].params for option in p.opts}
 
@@ -87,8 +99,10 @@ def test_the_terminal_transcripts_in_the_docs_are_real(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    shown = re.findall(r"```console\n\$ (backstop (?:plan --file|schema)[^\n]*)\n(.*?)```", COMMANDS_MD, re.DOTALL)
-    assert len(shown) == 4
+    shown = re.findall(
+        r"```console\n\$ (backstop (?:plan --file|haircut|schema)[^\n]*)\n(.*?)```", COMMANDS_MD, re.DOTALL
+    )
+    assert len(shown) == 6
     for command, output in shown:
         assert run(shlex.split(command)[1:]) == 0
         assert capsys.readouterr().out == output

@@ -1,0 +1,175 @@
+"""What a buffer would cost: the sums are those of the plans, and every form of the report says the same."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from fractions import Fraction
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.haircut_page import page
+from cli.haircut_view import as_csv, percent, sentence
+from cli.main import run
+from cli.schemas import makers
+from client.files import read_fleet
+from models.capacity import Island
+from models.haircut import USUAL, Part, haircut
+from models.plans import make_plan
+from models.policy import Policy, Tier
+from models.quota import Quota
+from models.snapshot import Snapshot, snapshot_of
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet.yaml"
+
+
+def example() -> list[tuple[Snapshot, Policy]]:
+    fleet = read_fleet(str(EXAMPLE))
+    return [(snapshot_of(cluster), fleet.policy_of(cluster)) for cluster in fleet.clusters]
+
+
+def one(name: str, total: int, healthy: int, *quotas: int) -> tuple[Snapshot, Policy]:
+    held = tuple(Quota(team=f"team-{n}", gpus=gpus, scheduled_gpus=gpus // 2) for n, gpus in enumerate(quotas))
+    island = Island(name="main", total_gpus=total, healthy_gpus=healthy)
+    return Snapshot(cluster=name, islands=(island,), quotas=held), Policy()
+
+
+def test_the_worked_case_comes_out_exactly() -> None:
+    (case,) = [(s, p) for s, p in example() if s.cluster == "h100-worked"]
+    made = haircut([case])
+    found = [(p.ceiling_gpus, p.cut_gpus, p.phantom_gpus, p.to_flex_gpus) for p in made.fleet]
+    assert found == [(311, 34, 26, 8), (311, 34, 26, 8), (306, 39, 26, 13), (288, 57, 26, 31)]
+    assert made.fleet[2].unbacked_gpus == 26
+    assert (made.fleet[2].above_gpus, made.fleet[2].clusters_above) == (39, 1)
+
+
+fleets = st.lists(
+    st.integers(0, 300).flatmap(
+        lambda total: st.tuples(st.just(total), st.integers(0, total), st.lists(st.integers(0, 120), max_size=4))
+    ),
+    max_size=4,
+)
+
+
+@given(fleets, st.lists(st.fractions(0, Fraction(1, 2)), min_size=1, max_size=3, unique=True))
+def test_every_grouping_adds_up_to_the_fleet(
+    clusters: list[tuple[int, int, list[int]]], buffers: list[Fraction]
+) -> None:
+    fleet = [one(f"c-{n}", total, healthy, *quotas) for n, (total, healthy, quotas) in enumerate(clusters)]
+    made = haircut(fleet, sorted(buffers))
+    for n, buffer in enumerate(sorted(buffers)):
+        plans = [make_plan(s, p.model_copy(update={"buffer": buffer})) for s, p in fleet]
+        whole = made.fleet[n]
+        assert whole.cut_gpus == sum(p.cut_gpus for p in plans) == whole.phantom_gpus + whole.to_flex_gpus
+        assert whole.unbacked_gpus == sum(max(0, p.assigned_gpus - p.healthy_gpus) for p in plans)
+        for field in Part.model_fields:
+            assert sum(getattr(parts[n], field) for parts in made.clusters.values()) == getattr(whole, field)
+            assert sum(getattr(parts[n], field) for parts in made.waves.values()) == getattr(whole, field)
+        for field in ("cut_gpus", "phantom_gpus", "to_flex_gpus"):
+            assert sum(getattr(parts[n], field) for parts in made.teams.values()) == getattr(whole, field)
+        for wave, parts in made.waves.items():
+            assert parts[n].clusters == sum(p.wave is wave for p in plans)
+
+
+def test_a_fleet_of_nothing_has_a_report() -> None:
+    made = haircut([])
+    assert made.fleet == (Part(),) * len(USUAL)
+    assert set(made.waves) == set(Tier)
+    assert "0 of 0 clusters" in page(made, 0)
+
+
+def test_the_largest_cuts_come_first_and_equal_ones_by_name() -> None:
+    made = haircut([one("b", 100, 100, 90), one("a", 100, 100, 90), one("c", 100, 100, 100)], [Fraction(3, 20)])
+    assert list(made.clusters) == ["c", "a", "b"]
+
+
+def test_progress_is_told_after_each_cluster() -> None:
+    told: list[tuple[int, int]] = []
+    haircut(example(), [Fraction(1, 10)], lambda done, of: told.append((done, of)))
+    assert told == [(n, 6) for n in range(1, 7)]
+
+
+def test_the_csv_has_every_figure() -> None:
+    made = haircut(example())
+    rows = list(csv.DictReader(io.StringIO(as_csv(made))))
+    assert len(rows) == 4 * (1 + len(Tier) + len(made.clusters) + len(made.teams))
+    (row,) = [r for r in rows if (r["what"], r["name"], r["buffer"]) == ("cluster", "h100-worked", "0.15")]
+    assert (row["cut_gpus"], row["phantom_gpus"], row["to_flex_gpus"]) == ("39", "26", "13")
+    (team,) = [r for r in rows if (r["what"], r["name"], r["buffer"]) == ("team", "research", "0.15")]
+    assert (team["quota_gpus"], team["ceiling_gpus"]) == ("345", "")
+
+
+def test_the_page_needs_nothing_beside_it_and_says_what_the_tables_say() -> None:
+    made = haircut(example())
+    text = page(made, 2)
+    assert sentence(made, 2) in text
+    pictures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(pictures) == 3
+    words = ["".join(ElementTree.fromstring(p).itertext()) for p in pictures]
+    assert "152" in words[0]
+    assert "h100-worked" in words[1]
+    assert "2 clusters, 79 GPUs cut" in words[2]
+    links = re.findall(r"""(?:src|href)=["']([^"'#]+)""", text)
+    assert links == []
+    assert "<script" not in text
+
+
+def test_names_that_others_wrote_neither_break_the_page_nor_speak_in_it() -> None:
+    text = page(haircut([one("<script>alert(1)</script>$x$", 100, 90, 99)]), 2)
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;$x$" in text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [("0.15", "15%"), ("0.125", "12.5%"), ("1/3", "1/3"), ("0", "0%"), ("1/200", "0.5%")]
+)
+def test_shares_are_shown_as_percent(share: str, text: str) -> None:
+    assert percent(Fraction(share)) == text
+
+
+def test_json_keeps_to_its_schema_and_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from jsonschema import validate
+
+    html, table = tmp_path / "h.html", tmp_path / "h.csv"
+    assert run(["haircut", "--file", str(EXAMPLE), "--json", "--html", str(html), "--csv", str(table)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    validate(answer, makers()["haircut"]())
+    assert answer["clusters"]["h100-worked"][2]["cut_gpus"] == 39
+    assert html.read_text().startswith("<!doctype html>")
+    assert table.read_text().startswith("what,name,buffer,clusters,")
+
+
+def test_csv_on_standard_output_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["haircut", "--file", str(EXAMPLE), "h100-worked", "--csv", "-"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {r["name"] for r in rows if r["what"] == "cluster"} == {"h100-worked"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--buffers", "0.1,lots"], "--buffers must be shares such as 0.05,0.10, not 'lots'"),
+        (["--buffers", "1.5"], "--buffers must be from 0 to below 1, not 1.5"),
+        (["--buffers", "nan"], "--buffers must be shares such as 0.05,0.10, not 'nan'"),
+        (["--buffers", ",".join(f"0.{n}" for n in range(10, 20))], "--buffers takes at most 8 shares, not 10"),
+        (["--at", "0.3"], "--at must be one of --buffers (0.05, 0.1, 0.15, 0.2), not 0.3"),
+        (["--at", "x"], "--at must be shares such as 0.05,0.10, not 'x'"),
+        (["--policy", "buffer=0.2"], "--policy buffer is given beside --buffers: the report compares these"),
+        (["--html", "/nowhere/h.html"], "--html /nowhere/h.html: cannot be written: No such file or directory"),
+        (["--json", "--csv", "-"], "--json is given beside --csv -: standard output takes one of them"),
+        (["--csv", "-", "--html", "-"], "--csv - is given beside --html -: standard output takes one of them"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_changes_nothing(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["haircut", "--file", str(EXAMPLE), *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"backstop: {said}\n"
