@@ -18,7 +18,7 @@ from activities.adapters.ledger_db import Database
 from benchmarks.bare import QUEUE, WORK, Bare, Call
 from workers.embedded import NAMESPACE
 from workers.heartbeats import Heartbeats
-from workers.main import _THREADS, run_and_exit, sandbox, until_told
+from workers.main import _CACHED, _THREADS, run_and_exit, sandbox, until_told
 
 
 class Work:
@@ -58,6 +58,7 @@ async def _serve(address: str, ends: str, ledger_url: str) -> None:
             workflow_runner=sandbox(),
             interceptors=[Heartbeats()],
             max_concurrent_activities=_THREADS,
+            max_cached_workflows=_CACHED,
             graceful_shutdown_timeout=timedelta(seconds=5),
         ):
             print(f"worker: serving {client.namespace}", flush=True)

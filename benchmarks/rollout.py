@@ -561,7 +561,7 @@ def report_breaches(found: Standing, plain: Standing, options: argparse.Namespac
             f"  signal to restored, less breach_after {name}, s",
             *(quantile(s.from_signal, share) - BREACH_SECONDS for s in (found, plain)),
         )
-    print("\nMemory of the worker (its own, resident; the SDK keeps up to 1,000 workflows in its cache), MiB")
+    print("\nMemory of the worker (its own, resident; both keep all workflows in their cache), MiB")
     _head()
     _line(f"with {options.warm}", found.memory_before, plain.memory_before)
     _line(f"with {found.clusters}", found.memory, plain.memory)
