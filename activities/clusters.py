@@ -21,7 +21,7 @@ from models.messages import AimRequest, Drafted, DraftRequest, ObserveRequest, O
 from models.plans import BreachTarget, breach_target, make_plan
 from models.policy import Policy
 from models.quota import Quota
-from models.snapshot import Snapshot
+from models.snapshot import Snapshot, filled
 
 
 class ClusterActivities:
@@ -83,7 +83,7 @@ class ClusterActivities:
             if request.baseline is not None:
                 # Without a sample the last known islands stand; the gate opens only on fresh health anyway.
                 seen = request.baseline.islands if sample is None else sample.islands
-                islands = _filled(request.baseline.quotas, request.islands or seen)
+                islands = filled(request.baseline.quotas, request.islands or seen)
                 baseline = request.baseline.model_copy(
                     update={"islands": islands, "generation": reading.generation, "health_at": _time(sample)}
                 )
@@ -92,7 +92,7 @@ class ClusterActivities:
                 completed = 0 if frozen is None else frozen.completed_rollouts
                 baseline = self._snapshot(reading, sample, request.policy, facts, completed, request.at)
                 if request.islands is not None:
-                    baseline = baseline.with_islands(_filled(baseline.quotas, request.islands))
+                    baseline = baseline.with_islands(filled(baseline.quotas, request.islands))
                 if frozen is not None and request.keep_usage:
                     baseline = _with_usage_of(baseline, frozen)
             plan = make_plan(baseline, request.policy)
@@ -174,13 +174,7 @@ def _time(sample: HealthSample | None) -> datetime | None:
 
 def islands_for(quotas: tuple[Quota, ...], sample: HealthSample | None) -> tuple[Island, ...]:
     """The sample's islands; one that a quota names and the sample lacks has no healthy GPU."""
-    return _filled(quotas, () if sample is None else sample.islands)
-
-
-def _filled(quotas: tuple[Quota, ...], islands: tuple[Island, ...]) -> tuple[Island, ...]:
-    known = {i.name for i in islands}
-    named = sorted({name for q in quotas for name in q.islands or ()} - known)
-    return (*islands, *(Island(name=name, total_gpus=0, healthy_gpus=0) for name in named))
+    return filled(quotas, () if sample is None else sample.islands)
 
 
 def _with_usage_of(baseline: Snapshot, frozen: Snapshot) -> Snapshot:

@@ -13,8 +13,9 @@ from temporalio import activity
 from activities.clusters import ClusterActivities
 from activities.failures import translated
 from activities.ports import FleetPort, RegistryPort
-from models.audit import AuditEntry, ChainedEntry
-from models.base import Count, Model, Name, PositiveCount, Words
+from models.audit import AuditEntry, AuditKind, ChainedEntry
+from models.base import Count, Model, Name, PositiveCount, Time, Words
+from models.calendar import Declared, span_text
 from models.effects import HealthSample
 from models.errors import BadInput
 from models.messages import DeskAnswer, DeskRequest
@@ -61,6 +62,21 @@ class _Samples(Model):
     samples: tuple[HealthSample, ...]
 
 
+class _Since(Model):
+    cluster: Words = ""
+    since: Time
+
+
+class _Declared(Model):
+    declared: tuple[Declared, ...] = Field(min_length=1, max_length=10_000)
+
+
+class _Window(Model):
+    cluster: Name
+    number: PositiveCount
+    reason: Words = ""
+
+
 class _Entries(Model):
     entries: tuple[AuditEntry, ...]
 
@@ -89,6 +105,9 @@ class DeskActivities:
             "snapshots": self._snapshots,
             "archive": self._archive,
             "archived": self._archived,
+            "calendar": self._calendar,
+            "declare": self._declare,
+            "end_window": self._end_window,
             "doctor": self._doctor,
         }
 
@@ -157,6 +176,50 @@ class DeskActivities:
             "rows": [row.model_dump(mode="json") for row in _light(rows, _json_bytes, _BYTES_A_PAGE)],
             "head": None if head is None else head.model_dump(mode="json"),
         }
+
+    def _calendar(self, q: DeskRequest) -> list[dict[str, Any]]:
+        asked = _of(q, _Since)
+        return [entry.model_dump(mode="json") for entry in self._fleet.calendar(asked.cluster, asked.since)]
+
+    def _declare(self, q: DeskRequest) -> list[dict[str, Any]]:
+        entries = self._fleet.declare(_of(q, _Declared).declared, q.actor)
+        # Under the request's own name: whoever carries it out again archives nothing twice.
+        asked = activity.info().workflow_id
+        self._registry.archive(
+            [
+                AuditEntry(
+                    key=f"{asked}/{number}",
+                    cluster=entry.cluster,
+                    at=datetime.now(UTC),
+                    kind=AuditKind.COMMAND,
+                    actor=q.actor,
+                    text=f"declared {span_text(entry.window)} ({entry.source})",
+                    reason=entry.window.reason,
+                    data={"command": "declare", "window": entry.window.model_dump(mode="json")},
+                )
+                for number, entry in enumerate(entries)
+            ]
+        )
+        return [entry.model_dump(mode="json") for entry in entries]
+
+    def _end_window(self, q: DeskRequest) -> dict[str, Any]:
+        asked, now = _of(q, _Window), datetime.now(UTC)
+        entry = self._fleet.end_window(asked.cluster, asked.number, now)
+        self._registry.archive(
+            [
+                AuditEntry(
+                    key=str(activity.info().workflow_id),
+                    cluster=entry.cluster,
+                    at=now,
+                    kind=AuditKind.COMMAND,
+                    actor=q.actor,
+                    text=f"ended {span_text(entry.window)} ({entry.source or 'fleet file'})",
+                    reason=asked.reason,
+                    data={"command": "end_window", "window": entry.window.model_dump(mode="json")},
+                )
+            ]
+        )
+        return entry.model_dump(mode="json")
 
     def _doctor(self, q: DeskRequest) -> dict[str, Any]:
         """Proof that a worker reaches its ledger."""

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from models.audit import AuditEntry, ChainedEntry, ChainHead
 from models.base import Model, Name, Time
+from models.calendar import Declared, Entry
 from models.effects import Change, Fence, HealthSample, Mode, QuotaReading, Receipt, UsageReading
 from models.fleet import ClusterSpec, Team, Window
 from models.notices import Delivery, Notice
@@ -173,3 +174,18 @@ class FleetPort(Protocol):
         ...
 
     def teams(self) -> tuple[Team, ...]: ...
+
+    def calendar(self, cluster: str, since: datetime) -> tuple[Entry, ...]:
+        """Windows that end after `since`; of all clusters where none is named. Errors: BadInput, unknown cluster."""
+        ...
+
+    def declare(self, declared: Sequence[Declared], actor: str) -> tuple[Entry, ...]:
+        """The windows stand, all or none, in place of all that their sources declared before.
+
+        Idempotent. Errors: BadInput for a cluster or an island that the ledger does not have.
+        """
+        ...
+
+    def end_window(self, cluster: str, number: int, now: datetime) -> Entry:
+        """The window is over: cut short where it has begun, else gone. Errors: Refusal for an unknown one."""
+        ...

@@ -23,6 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.clusters import islands_for
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from models.backing import back
+from models.calendar import span_text
 from models.capacity import Island
 from models.effects import HealthSample, QuotaReading, truthful
 from models.errors import BackstopError
@@ -139,6 +140,8 @@ def _handed_over() -> ApplicationError:
 class Facts:
     """What a fingerprint is made from, equal while it would be. `version`: of the quotas; `windows`: active ones.
 
+    `to_come`: those that have not begun, so that what they will take is told as soon as they are declared.
+
     A sample that says what the last one said is no news.
     """
 
@@ -149,6 +152,7 @@ class Facts:
     stale: bool
     ahead: bool
     windows: tuple[Window, ...]
+    to_come: tuple[Window, ...]
 
 
 def facts_of(
@@ -162,6 +166,7 @@ def facts_of(
         stale=sample is not None and now - sample.at >= _STALE,
         ahead=sample is not None and (sample.ahead_to is not None or truthful(sample, now) is None),
         windows=active(windows, now),
+        to_come=tuple(w for w in windows if w.starts > now),
     )
 
 
@@ -173,6 +178,7 @@ def fingerprint(reading: QuotaReading, facts: Facts) -> str:
     parts = [f"generation {reading.generation}", "stale" if facts.stale else "fresh"]
     parts += ["dated ahead"] * facts.ahead
     parts += [f"{w.kind} {w.reason}" for w in facts.windows]
+    parts += [f"to come {span_text(w)}" for w in facts.to_come]
     if facts.guarded:
         parts.append(_shortage(reading, sample))
     else:

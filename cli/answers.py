@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from models.base import Model, Name, Share, Time
+from models.calendar import Entry, Foretold
 from models.fleet import ClusterSpec
 from models.haircut import Haircut, Part, TeamPart
 from models.plans import Plan
@@ -72,6 +73,14 @@ class HaircutAnswer(Answer):
         return HaircutAnswer.model_construct(
             schema_="backstop.haircut/1", **{name: getattr(made, name) for name in Haircut.model_fields}
         )
+
+
+class CalendarAnswer(Answer):
+    """Declared windows, and what those ahead will take, by cluster."""
+
+    schema_: Literal["backstop.calendar/1"] = Field(default="backstop.calendar/1", alias="schema")
+    windows: tuple[Entry, ...]
+    foretold: dict[str, tuple[Foretold, ...]]
 
 
 class ClusterAnswer(ClusterSpec):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli import audit, builds, decide, doctor, fleet, haircut, planning, processes, rollouts, schemas
+from cli import audit, builds, calendar, decide, doctor, fleet, haircut, planning, processes, rollouts, schemas
 
 app = typer.Typer(
     name="backstop",
@@ -37,5 +37,5 @@ def backstop(
         os.environ["BACKSTOP_TRACE"] = "console"
 
 
-for module in (processes, doctor, fleet, builds, planning, haircut, rollouts, audit, schemas, decide):
+for module in (processes, doctor, fleet, builds, planning, haircut, rollouts, calendar, audit, schemas, decide):
     module.add_to(app)

@@ -66,7 +66,7 @@ def _misused(error: typer.TyperException) -> int:
     """Wrong options: one sentence, and where to read more. Without any argument: the help itself."""
     from cli.output import complain
 
-    said = error.format_message()
+    said = error.format_message().replace("Value error, ", "")  # of an option that takes one of some words
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(f"{said}\n" if said else "")
         return BAD_INPUT

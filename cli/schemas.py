@@ -78,6 +78,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
         "archive": answers.ArchiveLine,
         "audit": answers.AuditLine,
         "builds": answers.BuildsAnswer,
+        "calendar": answers.CalendarAnswer,
         "chain": answers.ChainAnswer,
         "clusters": answers.ClustersAnswer,
         "command": answers.CommandTaken,

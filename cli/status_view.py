@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cli.answers import RolloutLine
 from cli.output import clean, gpus, line, moment, row, span, table
+from models.calendar import Foretold
 from models.gates import Condition
 from models.messages import Risk, RolloutStatus, TeamStatus, Undoing
 from models.stages import Stage
@@ -26,7 +27,7 @@ _STYLES = {
     Stage.ROLLED_BACK: "yellow",
     Stage.STUCK: "bold red",
 }
-_WHEN = {Stage.PLANNED: "as planned", Stage.ROLLING_BACK: "last look", Stage.STUCK: "last look"}
+_WHEN = {Stage.ROLLING_BACK: "last look", Stage.STUCK: "last look"}
 """Nobody looks while effects are being undone."""
 _ROWS = 10
 """Of quotas, where a rollout is stuck: a person who was called at night reads one screen."""
@@ -57,7 +58,7 @@ def status_line(s: RolloutStatus) -> str:
     said = [f"{s.stage}{' (shadow)' if s.shadow else ''}", _health(s)]
     if s.stage.ended:
         return clean("; ".join((*said, s.ended_because or "the rollout has ended")))
-    said.append(f"{s.assigned_gpus} {'to be promised' if s.stage is Stage.PLANNED else 'promised'}")
+    said.append(f"{s.assigned_gpus} promised")
     said += [f"{_trouble(s, risk.team)}: {_both(risk)}" for risk in s.at_risk]
     said += [f"hold: {hold.kind} by {hold.actor}, {hold.reason}" for hold in s.holds]
     if s.undoing is not None:
@@ -104,6 +105,18 @@ def _standing(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
     for risk in s.at_risk:
         due = f"; a breach at {moment(risk.breach_at)}" if risk.breach_at and risk.team not in s.breach_of else ""
         yield _trouble(s, risk.team), line((_both(risk), "red"), due)
+    for told in s.foretold:
+        yield "foretold", foretold_line(told, datetime.now(UTC))
+
+
+def foretold_line(told: Foretold, now: datetime) -> Text:
+    """In 3d, 26 GPUs of team X lose their backing."""
+    lacks = ", ".join(f"{gpus(count)} of {team}" for team, count in told.lacks.items())
+    return line(
+        f"in {span(told.starts - now)}, ",
+        (f"{lacks} lose their backing", "yellow"),
+        f": {told.kind} from {moment(told.starts)} until {moment(told.ends)} ({told.reason})",
+    )
 
 
 def _ahead(s: RolloutStatus) -> Iterator[tuple[str, Text]]:

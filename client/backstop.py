@@ -33,6 +33,7 @@ from client.history import AuditRecord, audit_of_run
 from client.versions import Build, builds, use
 from models.audit import AuditEntry, AuditKind, ChainedEntry, ChainHead
 from models.base import Model, Time
+from models.calendar import Declared, Entry
 from models.commands import CommandRequest
 from models.effects import HealthSample
 from models.errors import BY_NAME, BackstopError, Refusal, Unavailable
@@ -280,6 +281,20 @@ class Backstop:
             found += [_planning(row) for row in page]
             if not page:
                 return found
+
+    async def calendar(self, cluster: str = "", since: datetime | None = None) -> list[Entry]:
+        """Declared windows that are not over, of one cluster or all. Errors: BadInput for an unknown cluster."""
+        at = (since or datetime.now(UTC)).isoformat()
+        return TypeAdapter(list[Entry]).validate_python(await self._desk("calendar", cluster=cluster, since=at))
+
+    async def declare(self, declared: Sequence[Declared]) -> list[Entry]:
+        """The windows stand in the ledger, all or none. Errors: BadInput for an unknown cluster or island."""
+        given = [d.model_dump(mode="json") for d in declared]
+        return TypeAdapter(list[Entry]).validate_python(await self._desk("declare", declared=given))
+
+    async def end_window(self, cluster: str, number: int, reason: str) -> Entry:
+        """The window is over. Errors: Refusal where there is none of this number."""
+        return Entry.model_validate(await self._desk("end_window", cluster=cluster, number=number, reason=reason))
 
     async def _desk(self, kind: str, payload: str = "", **arguments: Any) -> Any:
         request = DeskRequest.model_validate(

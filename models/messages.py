@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 
 from models.audit import AuditEntry
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words
+from models.calendar import Foretold
 from models.capacity import Island
 from models.effects import Change, HealthSample, Mode, QuotaReading
 from models.gates import Condition
@@ -222,6 +223,8 @@ class RolloutStatus(Model):
     holds: tuple[Hold, ...]
     recorded_objections: tuple[Hold, ...] = ()
     at_risk: tuple[Risk, ...]
+    foretold: tuple[Foretold, ...] = ()
+    """Quotas that declared windows will leave without backing, the next window first."""
     breach_of: tuple[str, ...]
     undoing: Undoing | None
     teams: tuple[TeamStatus, ...]
@@ -353,6 +356,9 @@ class DeskRequest(Model):
         "snapshots",
         "archive",
         "archived",
+        "calendar",
+        "declare",
+        "end_window",
         "doctor",
     ]
     actor: Text = Field(default="", max_length=200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Self
 
@@ -57,6 +58,13 @@ class Snapshot(Model):
 
     def with_islands(self, islands: tuple[Island, ...]) -> Snapshot:
         return self.model_copy(update={"islands": islands})
+
+
+def filled(quotas: Sequence[Quota], islands: Sequence[Island]) -> tuple[Island, ...]:
+    """The islands, and those that a quota names beside them: these have no GPU."""
+    known = {i.name for i in islands}
+    named = sorted({name for q in quotas for name in q.islands or ()} - known)
+    return (*islands, *(Island(name=name, total_gpus=0, healthy_gpus=0) for name in named))
 
 
 def snapshot_of(cluster: ClusterSpec) -> Snapshot:

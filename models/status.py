@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.base import duration_text
+from models.calendar import Foretold, foretold
 from models.effects import Standing
 from models.gates import conditions, gate_of, health_fresh, holds_now
 from models.interpreter import Wait, decide, recovery_pause, retries_by_itself
@@ -50,6 +51,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         holds=holds_now(r, now),
         recorded_objections=tuple(h for h in r.holds if h.after_enforced),
         at_risk=_risks(r),
+        foretold=_foretold(r, now),
         breach_of=r.breach_of,
         undoing=undoing_of(r),
         teams=_teams(r),
@@ -74,6 +76,15 @@ def _risks(r: Rollout) -> tuple[Risk, ...]:
         )
         for team, missing in r.at_risk.items()
     )
+
+
+def _foretold(r: Rollout, now: datetime) -> tuple[Foretold, ...]:
+    """Of the values that the quota system holds, as last seen."""
+    if r.stage.ended or r.seen is None or r.seen.health is None:
+        return ()
+    values = _present(r)
+    quotas = tuple(p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in r.seen.reading.quotas)
+    return foretold(r.cluster, quotas, r.seen.health.islands, r.seen.windows, now)
 
 
 def _present(r: Rollout) -> dict[str, int]:

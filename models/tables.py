@@ -180,7 +180,10 @@ class UsageRow(SQLModel, table=True):
 
 
 class WindowRow(SQLModel, table=True):
-    """A declared window of a cluster. `islands` NULL: all of them. `gpus` NULL: all of theirs."""
+    """A declared window of a cluster. `islands` NULL: all of them. `gpus` NULL: all of theirs.
+
+    `source` is empty for those of fleet files.
+    """
 
     __tablename__ = "windows"
     __table_args__ = (
@@ -198,6 +201,8 @@ class WindowRow(SQLModel, table=True):
     reason: str = Field(sa_type=Text)
     islands: str | None = Field(default=None, sa_type=NameText)
     gpus: int | None = None
+    source: str = Field(default="", sa_type=Text)
+    declared_by: str = Field(default="", sa_type=Text)
 
 
 class TeamRow(SQLModel, table=True):

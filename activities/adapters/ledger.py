@@ -10,9 +10,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Self
 
+from activities.adapters.ledger_calendar import LedgerCalendar
 from activities.adapters.ledger_db import PATIENCE, Clock, Database, upgrade, utc_now
 from activities.adapters.ledger_fleet import LedgerFleet
-from activities.adapters.ledger_observations import LedgerCalendar, LedgerHealth, LedgerUsage
+from activities.adapters.ledger_observations import LedgerHealth, LedgerUsage
 from activities.adapters.ledger_quotas import LedgerQuotas
 from activities.adapters.ledger_registry import LedgerRegistry
 

@@ -17,9 +17,10 @@ from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger_bulk import store
+from activities.adapters.ledger_calendar import LedgerCalendar, windows_of
 from activities.adapters.ledger_db import Database, one_at_a_time
 from activities.adapters.ledger_import import write_fleet
-from activities.adapters.ledger_observations import LedgerHealth, latest_health, latest_usage, windows_of
+from activities.adapters.ledger_observations import LedgerHealth, latest_health, latest_usage
 from activities.adapters.ledger_quotas import present_of
 from activities.adapters.ledger_registry import open_rollouts
 from activities.ports import OpenRollout
@@ -45,8 +46,8 @@ FORGOTTEN_AFTER = timedelta(days=1)
 """Parts that nobody committed are removed after this."""
 
 
-class LedgerFleet(LedgerHealth):
-    """FleetPort on the ledger (`add_health` comes with LedgerHealth)."""
+class LedgerFleet(LedgerHealth, LedgerCalendar):
+    """FleetPort on the ledger (`add_health` comes with LedgerHealth, declaring windows with LedgerCalendar)."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)

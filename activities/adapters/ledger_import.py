@@ -15,9 +15,11 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger_bulk import Row, add, delete, keep, store, update
-from activities.adapters.ledger_observations import comma_joined, health_row, windows_of
+from activities.adapters.ledger_calendar import comma_joined, file_windows, window_row
+from activities.adapters.ledger_observations import health_row
 from models.base import canonical_json
-from models.fleet import ClusterSpec, Fleet, Team, Window
+from models.calendar import FILE
+from models.fleet import ClusterSpec, Fleet, Team
 from models.quota import Quota
 from models.tables import (
     ClusterRow,
@@ -65,6 +67,7 @@ def write_fleet(session: Session, fleet: Fleet, actor: str, now: datetime) -> di
         counts["quotas"] += sum(len(c.quotas) for c in clusters)
         counts["changed"] += len(quotas.new) + len(quotas.changed)
         counts["removed"] += len(quotas.gone)
+        _write_windows(session, clusters, actor)
         _write_samples(session, clusters, actor, now)
     return counts
 
@@ -100,8 +103,6 @@ def _write_clusters(session: Session, clusters: Sequence[ClusterSpec]) -> Differ
     present = _present(session, QuotaRow, QUOTA_COLUMNS, col(QuotaRow.cluster), names)
     quotas = difference(["cluster", "team"], wanted, present)
     _write_quotas(session, quotas)
-
-    _write_windows(session, clusters)
     return quotas
 
 
@@ -133,11 +134,13 @@ def _write_quotas(session: Session, found: Difference) -> None:
     update(session, QuotaRow, raised)
 
 
-def _write_windows(session: Session, clusters: Sequence[ClusterSpec]) -> None:
-    present = windows_of(session, [c.name for c in clusters])
+def _write_windows(session: Session, clusters: Sequence[ClusterSpec], actor: str) -> None:
+    """Of what the file declares; what others declared beside it stays."""
+    present = file_windows(session, [c.name for c in clusters])
     changed = [c for c in clusters if set(c.windows) != set(present.get(c.name, ()))]
-    session.execute(sa.delete(WindowRow).where(col(WindowRow.cluster).in_([c.name for c in changed])))
-    add(session, WindowRow, [_window_row(c.name, window) for c in changed for window in c.windows])
+    stale = (col(WindowRow.cluster).in_([c.name for c in changed]), col(WindowRow.source) == FILE)
+    session.execute(sa.delete(WindowRow).where(*stale))
+    add(session, WindowRow, [window_row(c.name, window, FILE, actor) for c in changed for window in c.windows])
 
 
 def _write_samples(session: Session, clusters: Sequence[ClusterSpec], actor: str, now: datetime) -> None:
@@ -195,16 +198,4 @@ def _usage_row(cluster: str, quota: Quota, at: datetime) -> Row:
         "at": at,
         "scheduled_gpus": quota.scheduled,
         "idle_gpus": quota.idle,
-    }
-
-
-def _window_row(cluster: str, window: Window) -> Row:
-    return {
-        "cluster": cluster,
-        "kind": window.kind,
-        "starts": window.starts,
-        "ends": window.ends,
-        "reason": window.reason,
-        "islands": comma_joined(window.islands),
-        "gpus": window.gpus,
     }

@@ -1,11 +1,11 @@
-"""What the ledger knows of the world: health and usage samples, declared windows.
+"""What the ledger knows of the world: health and usage samples.
 
 Exporters may write the sample tables by plain SQL. None of it moves a cluster's generation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import groupby
@@ -21,8 +21,7 @@ from models.base import duration_text
 from models.capacity import Island
 from models.effects import CLOCK_SKEW, HealthSample, TeamUsage, UsageReading
 from models.errors import BadInput
-from models.fleet import Window, WindowKind
-from models.tables import HealthRow, IslandRow, QuotaRow, UsageRow, WindowRow
+from models.tables import HealthRow, IslandRow, QuotaRow, UsageRow
 
 ENOUGH_SAMPLES = 20
 """From here on one in twenty may lie above the 95th percentile, and nearest-rank is not the maximum."""
@@ -72,17 +71,6 @@ class LedgerUsage:
             source=_source(len(usual), len(instant), window),
             teams=tuple(usage for _, usage in sorted({**instant, **usual}.items())),
         )
-
-
-class LedgerCalendar:
-    """CalendarPort on the ledger."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def windows(self, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
-        with self._database.reading() as session:
-            return windows_of(session, clusters)
 
 
 def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, HealthSample]:
@@ -168,21 +156,6 @@ def _latest_usage() -> sa.Select[Any]:
         )
         .where(col(QuotaRow.cluster).in_(sa.bindparam("clusters", expanding=True)), ~has_children)
         .order_by(col(QuotaRow.cluster), col(QuotaRow.team))
-    )
-
-
-def windows_of(session: Session, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
-    rows = session.connection().execute(_windows(), {"clusters": list(clusters)}).all()
-    by_cluster = groupby(rows, lambda row: row.cluster)
-    return {cluster: tuple(_window(row) for row in windows) for cluster, windows in by_cluster}
-
-
-@cache
-def _windows() -> sa.Select[Any]:
-    return (
-        sa.select(*sa.inspect(WindowRow).columns)
-        .where(col(WindowRow.cluster).in_(sa.bindparam("clusters", expanding=True)))
-        .order_by(col(WindowRow.cluster), col(WindowRow.starts), col(WindowRow.id))
     )
 
 
@@ -281,19 +254,3 @@ def _source(usual: int, known: int, window: timedelta) -> str:
         return "instant"
     mixed = "" if usual == known else f", instant for {known - usual} of {known} teams"
     return f"p95 over {duration_text(window)}{mixed}"
-
-
-def _window(row: sa.Row[Any]) -> Window:
-    return Window(
-        kind=WindowKind(row.kind),
-        starts=row.starts,
-        ends=row.ends,
-        reason=row.reason,
-        islands=tuple(row.islands.split(",")) if row.islands else None,
-        gpus=row.gpus,
-    )
-
-
-def comma_joined(names: Iterable[str] | None) -> str | None:
-    """Sorted, so that the same islands always make the same text."""
-    return None if names is None else ",".join(sorted(names))

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from models.errors import Refusal
+from models.calendar import Declared
+from models.errors import BadInput, Refusal
+from models.fleet import Window, WindowKind
 from models.messages import WATCH_ID, LaunchAnswer, RolloutStatus
 from models.stages import Command, Stage
 from tests.e2e.world import World, cluster, fresh, team, worked_case
@@ -574,6 +576,39 @@ async def test_a_maintenance_window_holds_until_it_ends(world: World) -> None:
     with_hold = await world.until(name, Stage.BUFFERED)
     assert with_hold.at >= ends
     assert world.sql.gpus(name) == {"research": 306}
+
+
+async def test_a_declared_incident_holds_at_once_and_a_window_ahead_is_foretold(world: World) -> None:
+    name, now = fresh("declared"), datetime.now(UTC)
+    await world.fleet(worked_case(name))
+    await world.launch(name)
+    sev = Window(kind=WindowKind.SEV, starts=now, ends=now + timedelta(hours=1), reason="fabric", gpus=5)
+    ahead = Window(
+        kind=WindowKind.MAINTENANCE,
+        starts=now + timedelta(days=3),
+        ends=now + timedelta(days=4),
+        reason="new firmware",
+        gpus=39,
+    )
+    hold = Declared(source=f"hold {name}", windows=((name, sev),))
+    entries = await world.tpm.declare([hold, Declared(source="ics 1", windows=((name, ahead),))])
+    status = await world.until(name, lambda s: bool(s.holds and s.foretold))
+    assert [(h.kind.value, h.reason) for h in status.holds] == [("sev", "fabric")]
+    # By then the 5 GPUs of the incident are back: 345 promised, 319 + 5 - 39 healthy.
+    assert [(f.reason, f.lacks) for f in status.foretold] == [("new firmware", {"research": 60})]
+    await world.approve(name)
+    status = await world.until(name, lambda s: waits_for(s) == {"holds"})
+    assert (status.stage, world.sql.gpus(name)) == (Stage.PLANNED, {"research": 345})
+
+    await world.tpm.end_window(name, next(e.id for e in entries if e.source == hold.source), "repaired")
+    await world.until(name, Stage.MONITORED)
+    said = [(e["actor"], e["text"].split(" from ")[0], e["reason"]) for e in world.sql.archive(name)]
+    assert ("tpm", "declared sev of 5 GPUs", "fabric") in said
+    assert ("tpm", "declared maintenance of 39 GPUs", "new firmware") in said
+    assert ("tpm", "ended sev of 5 GPUs", "repaired") in said
+    assert world.sql.broken_links(name) == []
+    with pytest.raises(BadInput, match="the ledger has no cluster 'nowhere'"):
+        await world.tpm.declare([Declared(source="hold x", windows=(("nowhere", sev),))])
 
 
 async def test_a_rollout_that_moves_too_much_at_once_holds(world: World) -> None:

@@ -14,6 +14,7 @@ from client.checks import Check
 from client.history import AuditRecord
 from client.versions import Build
 from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
+from models.calendar import Declared, Entry
 from models.commands import CommandRequest
 from models.effects import HealthSample
 from models.errors import BackstopError, Refusal
@@ -104,6 +105,9 @@ class FakeBackstop:
     statuses: list[RolloutStatus | BackstopError] = field(default_factory=lambda: [status()])
     archive: tuple[list[ChainedEntry], ChainHead | None] = field(default_factory=lambda: chain("launched", "approved"))
     checks: list[Check] = field(default_factory=lambda: [Check(name="temporal", ok=True, text="here")])
+    specs: tuple[ClusterSpec, ...] = (WORKED,)
+    entries: list[Entry] = field(default_factory=list)
+    declared: list[Declared] = field(default_factory=list)
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)
     actor: str = ""
@@ -177,6 +181,27 @@ class FakeBackstop:
     async def clusters_with_stage(self) -> list[tuple[ClusterSpec, str | None]]:
         self._ask("clusters")
         return [(WORKED, "planned")]
+
+    async def clusters(self) -> list[ClusterSpec]:
+        self._ask("clusters")
+        return list(self.specs)
+
+    async def calendar(self, cluster: str = "") -> list[Entry]:
+        self._ask("calendar", cluster)
+        return self.entries
+
+    async def declare(self, declared: Sequence[Declared]) -> list[Entry]:
+        self._ask("declare", declared)
+        self.declared += declared
+        windows = [(d.source, *each) for d in declared for each in d.windows]
+        return [
+            Entry(id=number, cluster=name, window=window, source=source, declared_by="tpm")
+            for number, (source, name, window) in enumerate(windows, 1)
+        ]
+
+    async def end_window(self, cluster: str, number: int, reason: str) -> Entry:
+        self._ask("end_window", cluster, number, reason)
+        return next(e for e in self.entries if e.id == number)
 
     async def snapshot(self, cluster: str) -> tuple[Snapshot, Policy]:
         self._ask("snapshot", cluster)

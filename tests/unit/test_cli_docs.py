@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 COMMANDS_MD = (DOCS / "commands.md").read_text()
 SCHEMAS = makers()
+CALENDAR = ("hold", "calendar show", "calendar import", "calendar end")
 WANTED = set(Command) | {
     "up",
     "worker",
@@ -61,7 +62,7 @@ def validator(name: str) -> Draft202012Validator:
 
 
 def test_the_commands_are_those_that_were_asked_for() -> None:
-    assert set(COMMANDS) == {*WANTED, "fleet import", "fleet show", "builds show", "builds use", "schema"}
+    assert set(COMMANDS) == {*WANTED, "fleet import", "fleet show", "builds show", "builds use", "schema", *CALENDAR}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

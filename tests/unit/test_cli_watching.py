@@ -159,7 +159,7 @@ def test_the_line_says_everything_in_one_line() -> None:
 
 def test_a_plan_that_waits_is_not_called_promised() -> None:
     planned: RolloutStatus = status(Stage.PLANNED, **CALM)
-    assert "306 to be promised" in status_line(planned)
+    assert "306 promised" in status_line(planned)
 
 
 # --- stuck -------------------------------------------------------------------------------------

@@ -1,0 +1,150 @@
+"""Declared windows in the ledger: those of fleet files, and those that people and calendars declare beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger_bulk import Row, add
+from activities.adapters.ledger_db import Database, one_at_a_time
+from models.calendar import FILE, Declared, Entry
+from models.errors import BadInput, Refusal
+from models.fleet import Window, WindowKind
+from models.tables import ClusterRow, IslandRow, WindowRow
+
+
+class LedgerCalendar:
+    """CalendarPort on the ledger, and FleetPort's part of declaring."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def windows(self, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
+        with self._database.reading() as session:
+            return windows_of(session, clusters)
+
+    def calendar(self, cluster: str, since: datetime) -> tuple[Entry, ...]:
+        """Windows that end after `since`, by cluster and start; of all clusters where none is named."""
+        with self._database.reading() as session:
+            rows = sa.select(*sa.inspect(WindowRow).columns).where(col(WindowRow.ends) > since)
+            if cluster:
+                _refuse_unknown_clusters(session, {cluster})
+                rows = rows.where(col(WindowRow.cluster) == cluster)
+            order = (col(WindowRow.cluster), col(WindowRow.starts), col(WindowRow.id))
+            return tuple(_entry(row) for row in session.connection().execute(rows.order_by(*order)))
+
+    def declare(self, declared: Sequence[Declared], actor: str) -> tuple[Entry, ...]:
+        """The windows stand, all or none of them, in place of what their sources declared before."""
+        with self._database.writing() as session:
+            one_at_a_time(session, "calendar")
+            _refuse_unknown(session, declared)
+            theirs = col(WindowRow.source).in_([d.source for d in declared])
+            session.connection().execute(sa.delete(WindowRow).where(theirs))
+            rows = [window_row(name, window, d.source, actor) for d in declared for name, window in d.windows]
+            add(session, WindowRow, rows)
+            made = sa.select(*sa.inspect(WindowRow).columns).where(theirs).order_by(col(WindowRow.id))
+            return tuple(_entry(row) for row in session.connection().execute(made))
+
+    def end_window(self, cluster: str, number: int, now: datetime) -> Entry:
+        """The window is over: cut short where it has begun, else gone. Again changes nothing.
+
+        Answers with it as it was left. Errors: Refusal for one that the cluster does not have.
+        """
+        with self._database.writing() as session:
+            row = session.exec(select(WindowRow).where(WindowRow.cluster == cluster, WindowRow.id == number)).first()
+            if row is None:
+                raise Refusal(
+                    f"cluster {cluster} has no window {number}: `backstop calendar show {cluster}` lists them"
+                )
+            entry = _entry(row)
+            if row.ends <= now:
+                return entry
+            if row.starts >= now:
+                session.delete(row)
+                return entry
+            row.ends = now
+            return entry.model_copy(update={"window": entry.window.model_copy(update={"ends": now})})
+
+
+def windows_of(session: Session, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
+    return _by_cluster(session, clusters, _windows())
+
+
+def file_windows(session: Session, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
+    """Those that fleet files declared."""
+    return _by_cluster(session, clusters, _windows().where(col(WindowRow.source) == FILE))
+
+
+def _by_cluster(
+    session: Session, clusters: Sequence[str], rows: sa.Select[*tuple[Any, ...]]
+) -> dict[str, tuple[Window, ...]]:
+    found = session.connection().execute(rows, {"clusters": list(clusters)}).all()
+    by_cluster = groupby(found, lambda row: row.cluster)
+    return {cluster: tuple(_window(row) for row in windows) for cluster, windows in by_cluster}
+
+
+def window_row(cluster: str, window: Window, source: str, declared_by: str) -> Row:
+    return {
+        "cluster": cluster,
+        "kind": window.kind.value,
+        "starts": window.starts,
+        "ends": window.ends,
+        "reason": window.reason,
+        "islands": comma_joined(window.islands),
+        "gpus": window.gpus,
+        "source": source,
+        "declared_by": declared_by,
+    }
+
+
+def comma_joined(names: Iterable[str] | None) -> str | None:
+    """Sorted, so that the same islands always make the same text."""
+    return None if names is None else ",".join(sorted(names))
+
+
+@cache
+def _windows() -> sa.Select[*tuple[Any, ...]]:
+    return (
+        sa.select(*sa.inspect(WindowRow).columns)
+        .where(col(WindowRow.cluster).in_(sa.bindparam("clusters", expanding=True)))
+        .order_by(col(WindowRow.cluster), col(WindowRow.starts), col(WindowRow.id))
+    )
+
+
+def _refuse_unknown(session: Session, declared: Sequence[Declared]) -> None:
+    windows = [each for d in declared for each in d.windows]
+    _refuse_unknown_clusters(session, {cluster for cluster, _ in windows})
+    rows = session.connection().execute(sa.select(col(IslandRow.cluster), col(IslandRow.name)))
+    known = {tuple(row) for row in rows}
+    for cluster, window in windows:
+        for island in window.islands or ():
+            if (cluster, island) not in known:
+                raise BadInput(f"cluster {cluster!r} has no island {island!r}")
+
+
+def _refuse_unknown_clusters(session: Session, wanted: set[str]) -> None:
+    rows = session.connection().execute(sa.select(col(ClusterRow.name)).where(col(ClusterRow.name).in_(wanted)))
+    for name in sorted(wanted - set(rows.scalars())):
+        raise BadInput(f"the ledger has no cluster {name!r}")
+
+
+def _entry(row: WindowRow | sa.Row[Any]) -> Entry:
+    assert row.id is not None
+    return Entry(id=row.id, cluster=row.cluster, window=_window(row), source=row.source, declared_by=row.declared_by)
+
+
+def _window(row: WindowRow | sa.Row[Any]) -> Window:
+    return Window(
+        kind=WindowKind(row.kind),
+        starts=row.starts,
+        ends=row.ends,
+        reason=row.reason,
+        islands=tuple(row.islands.split(",")) if row.islands else None,
+        gpus=row.gpus,
+    )

@@ -1,0 +1,49 @@
+"""Declared windows as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from cli.output import line, moment, row, table
+from cli.status_view import foretold_line
+from models.calendar import Entry, Foretold
+
+_FILE = "fleet file"
+
+
+def calendar_parts(
+    entries: Sequence[Entry], told: Mapping[str, Sequence[Foretold]], now: datetime
+) -> list[RenderableType]:
+    """One line for each window, and below them what they will take."""
+    if not entries:
+        return [line("Nothing is declared. `backstop hold CLUSTER` or `backstop calendar import FILE` does.")]
+    made = table("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "ISLANDS", "REASON", "BY")
+    for entry in entries:
+        window = entry.window
+        row(
+            made,
+            entry.cluster,
+            entry.id,
+            window.kind.value,
+            moment(window.starts),
+            moment(window.ends),
+            _gpus(entry),
+            "all" if window.islands is None else ", ".join(window.islands),
+            window.reason,
+            entry.declared_by if entry.source else f"{entry.declared_by}, {_FILE}" if entry.declared_by else _FILE,
+            style="yellow" if window.starts <= now < window.ends else "",
+        )
+    ahead = [
+        line((f"{name}: ", "bold")).append_text(foretold_line(f, now)) for name, all_ in told.items() for f in all_
+    ]
+    return [made, *((Text(), *ahead) if ahead else ())]
+
+
+def _gpus(entry: Entry) -> object:
+    if entry.window.kind.value == "freeze":
+        return None
+    return "all" if entry.window.gpus is None else entry.window.gpus

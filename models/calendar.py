@@ -1,0 +1,112 @@
+"""Declared windows as the ledger keeps them, and what they will do to quotas before they begin.
+
+Capacity in maintenance is planned absence: it is not healthy while that lasts. Nothing breaches because of it
+(models/guard.py), but a quota that loses its backing has to be told in time. Source: DESIGN.md, "Guard and rollback".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from pydantic import Field
+
+from models.backing import back
+from models.base import Count, Model, Name, PositiveCount, Text, Time
+from models.capacity import Island
+from models.fleet import Window, WindowKind
+from models.guard import active, explained
+from models.quota import Quota
+from models.reasons import gpus_text
+from models.snapshot import Snapshot, filled
+
+FILE = ""
+"""The source of what a fleet file declares: an import of the cluster replaces it."""
+
+
+class Declared(Model):
+    """Windows that one source declares: they take the place of all that it declared before, for any cluster.
+
+    `source`: such as `hold 3f2a91`, or `ics` and an iCalendar event's UID. Without windows it takes back what it
+    declared.
+    """
+
+    source: Text = Field(min_length=1, max_length=300)
+    windows: tuple[tuple[Name, Window], ...] = ()
+    """Each with its cluster."""
+
+
+class Entry(Model):
+    """A window in the ledger."""
+
+    id: PositiveCount
+    cluster: Name
+    window: Window
+    source: str
+    declared_by: str
+
+
+def span_text(window: Window) -> str:
+    """What is declared, and from when to when: for people and the archive."""
+    what = "" if window.gpus is None else f" of {gpus_text(window.gpus)}"
+    where = "" if window.islands is None else f" in {', '.join(window.islands)}"
+    return f"{window.kind}{what}{where} from {window.starts:%Y-%m-%d %H:%MZ} until {window.ends:%Y-%m-%d %H:%MZ}"
+
+
+class Foretold(Model):
+    """Quotas that will lose their backing when a window begins. `lacks`: GPUs by team."""
+
+    kind: WindowKind
+    starts: Time
+    ends: Time
+    reason: str
+    lacks: dict[str, Count]
+
+
+def foretold(
+    cluster: str, quotas: Sequence[Quota], islands: Sequence[Island], windows: Sequence[Window], now: datetime
+) -> tuple[Foretold, ...]:
+    """What the windows ahead will take from these quotas, if health stays as it is otherwise; the next one first.
+
+    What is absent now by a window that will be over counts as back. Where a window takes a number of GPUs from several
+    islands, the first ones by name give them. Quotas that lack as much before it begins are left out.
+    """
+    islands = filled(quotas, islands)
+    whole = explained(islands, windows, now)
+    before = _shortage(cluster, quotas, islands)
+    told = []
+    for window in sorted(windows, key=lambda w: (w.starts, w.kind, w.reason)):
+        if window.starts <= now or window.kind is WindowKind.FREEZE:
+            continue
+        lacks = _shortage(cluster, quotas, without(whole, active(windows, window.starts)))
+        more = {team: gpus for team, gpus in lacks.items() if gpus > before.get(team, 0)}
+        if more:
+            told.append(
+                Foretold(kind=window.kind, starts=window.starts, ends=window.ends, reason=window.reason, lacks=more)
+            )
+    return tuple(told)
+
+
+def without(islands: Sequence[Island], windows: Sequence[Window]) -> tuple[Island, ...]:
+    """The islands while these windows last."""
+    left = {i.name: i.healthy_gpus for i in islands}
+    for window in windows:
+        if window.kind is WindowKind.FREEZE:
+            continue
+        owed = window.gpus
+        for name in sorted(window.islands or left):
+            if name not in left:
+                continue
+            gone = left[name] if owed is None else min(left[name], owed)
+            left[name] -= gone
+            owed = None if owed is None else owed - gone
+    return tuple(i if left[i.name] == i.healthy_gpus else _with_healthy(i, left[i.name]) for i in islands)
+
+
+def _with_healthy(island: Island, healthy: int) -> Island:
+    blocks = None if island.block_gpus is None else min(island.block_gpus, healthy)
+    return island.model_copy(update={"healthy_gpus": healthy, "block_gpus": blocks})
+
+
+def _shortage(cluster: str, quotas: Sequence[Quota], islands: tuple[Island, ...]) -> dict[str, int]:
+    return dict(back(Snapshot(cluster=cluster, islands=islands, quotas=tuple(quotas))).shortage)

@@ -1,0 +1,229 @@
+"""Declared windows: what they take, foretold; iCalendar files; the commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.main import run
+from client.ical import read_calendar
+from models.calendar import Declared, Entry, foretold, span_text, without
+from models.capacity import Island
+from models.errors import BadInput
+from models.fleet import Window, WindowKind
+from models.quota import Quota
+from tests.unit.cli_fakes import WORKED, FakeBackstop, answering
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+MAIN = (Island(name="main", total_gpus=361, healthy_gpus=319),)
+TEAM = (Quota(team="research", gpus=306),)
+
+
+def window(starts: timedelta, ends: timedelta, gpus: int | None = None, **more: Any) -> Window:
+    given = {"kind": WindowKind.MAINTENANCE, "reason": "new firmware"} | more
+    return Window(starts=NOW + starts, ends=NOW + ends, gpus=gpus, **given)
+
+
+def told(*windows: Window, islands: Sequence[Island] = MAIN, quotas: Sequence[Quota] = TEAM) -> list[dict[str, int]]:
+    return [f.lacks for f in foretold("c", quotas, islands, windows, NOW)]
+
+
+# --- foretelling -----------------------------------------------------------------------------------------
+
+
+def test_a_window_that_takes_more_than_is_to_spare_is_foretold() -> None:
+    (found,) = foretold("c", TEAM, MAIN, [window(3 * DAY, 4 * DAY, 39)], NOW)
+    assert (found.starts, found.lacks) == (NOW + 3 * DAY, {"research": 26})
+    assert told(window(3 * DAY, 4 * DAY, 13)) == []
+    assert told(window(3 * DAY, 4 * DAY)) == [{"research": 306}]
+
+
+def test_a_freeze_takes_nothing_and_what_has_begun_is_not_foretold() -> None:
+    assert told(window(DAY, 2 * DAY, kind=WindowKind.FREEZE)) == []
+    assert told(window(-DAY, DAY, 100)) == []
+
+
+def test_windows_that_overlap_take_together() -> None:
+    assert told(window(DAY, 3 * DAY, 10), window(2 * DAY, 4 * DAY, 10)) == [{"research": 7}]
+    assert told(window(DAY, 2 * DAY, 10), window(2 * DAY, 4 * DAY, 10)) == []
+
+
+def test_what_a_window_takes_now_is_back_when_it_is_over() -> None:
+    down = (Island(name="main", total_gpus=361, healthy_gpus=300),)
+    assert told(window(-DAY, DAY, 61), window(2 * DAY, 3 * DAY, 50), islands=down) == []
+    assert told(window(2 * DAY, 3 * DAY, 50), islands=down) == [{"research": 56}]
+
+
+def test_a_quota_that_lacks_as_much_already_is_not_news() -> None:
+    down = (Island(name="main", total_gpus=361, healthy_gpus=0),)
+    assert told(window(DAY, 2 * DAY, 50), islands=down) == []
+
+
+def test_an_island_that_only_a_quota_names_has_nothing_to_take() -> None:
+    quotas = (Quota(team="a", gpus=5, islands=("gone",)), Quota(team="b", gpus=300))
+    assert told(window(DAY, 2 * DAY, 20, islands=("main",)), quotas=quotas) == [{"b": 1}]
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 120) | st.none(), st.integers(0, 100))
+def test_more_taken_never_leaves_more(one: int, other: int, gpus: int | None, quota: int) -> None:
+    islands = (
+        Island(name="a", total_gpus=60, healthy_gpus=one),
+        Island(name="b", total_gpus=60, healthy_gpus=other, block_gpus=other),
+    )
+    left = without(islands, [window(DAY, 2 * DAY, gpus)])
+    healthy = sum(i.healthy_gpus for i in left)
+    assert healthy == (0 if gpus is None else max(0, one + other - gpus))
+    lacks = told(window(DAY, 2 * DAY, gpus), islands=islands, quotas=(Quota(team="q", gpus=quota),))
+    short = max(0, quota - healthy)
+    assert lacks == ([{"q": short}] if short > max(0, quota - one - other) else [])
+
+
+def test_a_window_is_told_in_one_line() -> None:
+    what = window(DAY, 2 * DAY, 1, islands=("a", "b"))
+    assert span_text(what) == "maintenance of 1 GPU in a, b from 2026-11-22 12:00Z until 2026-11-23 12:00Z"
+
+
+# --- iCalendar -------------------------------------------------------------------------------------------
+
+
+def ics(tmp_path: Path, *events: str) -> str:
+    made = "".join(f"BEGIN:VEVENT\r\n{event.strip()}\r\nEND:VEVENT\r\n" for event in events)
+    file = tmp_path / "m.ics"
+    file.write_text(f"BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:-//x//y//EN\r\n{made}END:VCALENDAR\r\n")
+    return str(file)
+
+
+EVENT = "UID:1\nDTSTAMP:20261101T000000Z\nSUMMARY:new firmware\nLOCATION:alpha\\, beta\nDTSTART:{}\nDTEND:{}\n{}"
+
+
+def event(starts: str = "20261201T060000Z", ends: str = "20261201T180000Z", more: str = "") -> str:
+    return EVENT.format(starts, ends, more)
+
+
+def test_an_event_declares_a_window_for_each_of_its_clusters(tmp_path: Path) -> None:
+    (found,) = read_calendar(ics(tmp_path, event(more="CATEGORIES:Ops,SEV\nX-BACKSTOP-GPUS:64")), NOW)
+    assert found.source == "ics 1"
+    assert [name for name, _ in found.windows] == ["alpha", "beta"]
+    made = found.windows[0][1]
+    assert (made.kind, made.gpus, made.islands, made.reason) == (WindowKind.SEV, 64, None, "new firmware")
+    assert (made.starts, made.ends) == (
+        datetime(2026, 12, 1, 6, tzinfo=UTC),
+        datetime(2026, 12, 1, 18, tzinfo=UTC),
+    )
+
+
+def test_clusters_and_kind_may_be_given_for_the_whole_file(tmp_path: Path) -> None:
+    (found,) = read_calendar(ics(tmp_path, event(more="X-BACKSTOP-ISLANDS:pod-1")), NOW, ["gamma"], WindowKind.FREEZE)
+    ((name, made),) = found.windows
+    assert (name, made.kind, made.islands) == ("gamma", WindowKind.FREEZE, ("pod-1",))
+
+
+def test_zones_days_and_durations_are_understood(tmp_path: Path) -> None:
+    days = event("20261201", "20261203").replace("DTSTART:", "DTSTART;VALUE=DATE:")
+    (found,) = read_calendar(ics(tmp_path, days.replace("DTEND:", "DTEND;VALUE=DATE:")), NOW)
+    assert found.windows[0][1].ends == datetime(2026, 12, 3, tzinfo=UTC)
+    zoned = event("20261201T060000", "20261201T180000").replace("DTSTART:", "DTSTART;TZID=Europe/Paris:")
+    (found,) = read_calendar(ics(tmp_path, zoned.replace("DTEND:20261201T180000", "DURATION:PT2H")), NOW)
+    assert found.windows[0][1].starts == datetime(2026, 12, 1, 5, tzinfo=UTC)
+    assert found.windows[0][1].ends == datetime(2026, 12, 1, 7, tzinfo=UTC)
+
+
+def test_a_series_is_followed_for_a_year_and_what_is_over_is_left_out(tmp_path: Path) -> None:
+    weekly = event("20261101T060000Z", "20261101T070000Z", "RRULE:FREQ=WEEKLY\nEXDATE:20261129T060000Z")
+    (found,) = read_calendar(ics(tmp_path, weekly), NOW, ["c"])
+    starts = [made.starts for _, made in found.windows]
+    assert starts[0] == datetime(2026, 11, 22, 6, tzinfo=UTC)
+    assert datetime(2026, 11, 29, 6, tzinfo=UTC) not in starts
+    assert len(starts) == 52
+
+
+def test_a_cancelled_event_takes_back_what_it_declared(tmp_path: Path) -> None:
+    assert read_calendar(ics(tmp_path, event(more="STATUS:CANCELLED")), NOW) == (Declared(source="ics 1"),)
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([], "m.ics has no event"),
+        ([event().replace("UID:1\n", "")], "m.ics: event 'new firmware' has no UID, by which a later import"),
+        ([event().replace("LOCATION:alpha\\, beta\n", "")], "m.ics: event 'new firmware' has no location"),
+        ([event("20261201T060000", "20261201T070000")], "m.ics: event 'new firmware': DTSTART has no time zone"),
+        ([event(more="X-BACKSTOP-GPUS:many")], "m.ics: event 'new firmware': gpus must be a whole number"),
+        ([event(more="RRULE:FREQ=SOMETIMES")], "m.ics"),
+    ],
+)
+def test_a_bad_event_is_named(events: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as refused:
+        read_calendar(ics(tmp_path, *events), NOW)
+    assert refused.value.message.startswith(said)
+
+
+def test_what_is_no_calendar_is_refused(tmp_path: Path) -> None:
+    for content in (b"", b"hello", b"\xff\xfe\x00", b"BEGIN:VCALENDAR"):
+        (tmp_path / "x.ics").write_bytes(content)
+        with pytest.raises(BadInput, match=r"^x\.ics "):
+            read_calendar(str(tmp_path / "x.ics"), NOW)
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_calendar(str(tmp_path / "none.ics"), NOW)
+
+
+# --- commands --------------------------------------------------------------------------------------------
+
+
+def fake() -> FakeBackstop:
+    ahead = window(timedelta(days=3650), timedelta(days=3651), 39, kind=WindowKind.MAINTENANCE)
+    entry = Entry(id=7, cluster="h100-worked", window=ahead, source="hold 1", declared_by="tpm")
+    return FakeBackstop(specs=(WORKED.model_copy(update={"windows": (ahead,)}),), entries=[entry])
+
+
+def test_hold_declares_a_window_and_says_what_it_will_take(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(fake()) as door:
+        words = "hold h100-worked --kind sev --until 4h --gpus 39 --reason fabric --actor oncall"
+        assert run(words.split()) == 0
+    (declared,) = door.declared
+    ((name, made),) = declared.windows
+    assert (name, made.kind, made.gpus, made.reason) == ("h100-worked", WindowKind.SEV, 39, "fabric")
+    assert made.ends - made.starts == 4 * HOUR
+    said = capsys.readouterr().out
+    assert "65 GPUs of research lose their backing" in said
+
+
+def test_the_calendar_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(fake()):
+        assert run(["calendar", "show", "h100-worked", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [w["id"] for w in answer["windows"]] == [7]
+    assert answer["foretold"]["h100-worked"][0]["lacks"] == {"research": 65}
+
+
+def test_a_window_is_ended_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(fake()) as door:
+        assert run(["calendar", "end", "h100-worked", "7", "--reason", "done"]) == 0
+    assert door.asked == [("end_window", "h100-worked", 7, "done")]
+    assert capsys.readouterr().out.startswith("Over: maintenance of 39 GPUs from ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--until never", "--until must be a time such as 2026-12-01T18:00Z, or 4h, not 'never'"),
+        ("--until 2026-12-01T18:00", "--until needs a time zone (for example a final Z): 2026-12-01T18:00"),
+        ("--until 2001-01-01T00:00Z --from 2000-01-01T00:00Z", "--until 2001-01-01T00:00Z is over: it is "),
+        ("--until 2000-01-01T00:00Z --from 2001-01-01T00:00Z", "--until 2000-01-01T00:00Z is not after its start, "),
+        ("--until 0s", "--until 0s is not after its start, "),
+        ("--until 1h --kind party", "Invalid value for '--kind': 'party' is not one of 'maintenance', 'sev', 'freeze'"),
+    ],
+)
+def test_a_bad_time_is_one_sentence(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(fake()) as door:
+        assert run(["hold", "c", "--kind", "sev", "--reason", "x", *words.split()]) == 2
+    assert door.declared == []
+    assert capsys.readouterr().err.startswith(f"backstop: {said}")
