@@ -20,7 +20,12 @@ class ArchiveActivities:
         """The entries are archived, once per key, and the registry shows the stage."""
         with translated():
             self._registry.note_stage(
-                request.rollout, request.stage.value, request.ended, request.completed, request.entries
+                request.rollout,
+                request.stage.value,
+                request.ended,
+                request.completed,
+                request.entries,
+                request.needs,
             )
             for entry in request.entries:
                 _measure(entry)

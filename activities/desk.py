@@ -108,6 +108,7 @@ class DeskActivities:
             "calendar": self._calendar,
             "declare": self._declare,
             "end_window": self._end_window,
+            "overview": self._overview,
             "doctor": self._doctor,
         }
 
@@ -220,6 +221,10 @@ class DeskActivities:
             ]
         )
         return entry.model_dump(mode="json")
+
+    def _overview(self, q: DeskRequest) -> list[dict[str, Any]]:
+        _of(q, _Nothing)
+        return [row.model_dump(mode="json") for row in self._registry.overview()]
 
     def _doctor(self, q: DeskRequest) -> dict[str, Any]:
         """Proof that a worker reaches its ledger."""

@@ -96,6 +96,18 @@ class ClusterFacts(Model):
     """Channel addresses by team."""
 
 
+class Overview(Model):
+    """An open rollout in one line of the registry."""
+
+    cluster: Name
+    rollout: str
+    stage: str
+    needs: str
+    """What a person has to do, as of the last thing that happened; empty: nothing."""
+    health_at: Time | None
+    """Of the oldest island's latest health sample; None without any."""
+
+
 class RegistryPort(Protocol):
     """Backstop's own book: clusters, policies, open rollouts, the blast radius, the audit archive.
 
@@ -119,13 +131,25 @@ class RegistryPort(Protocol):
         ...
 
     def note_stage(
-        self, rollout: str, stage: str, ended: bool, completed: bool, entries: Sequence[AuditEntry] = ()
+        self,
+        rollout: str,
+        stage: str,
+        ended: bool,
+        completed: bool,
+        entries: Sequence[AuditEntry] = (),
+        needs: str = "",
     ) -> None:
-        """The registry shows the stage; `ended` closes the rollout, `completed` moves a ramp on (once).
+        """The registry shows the stage, and what a person has to do (`needs`, empty: nothing).
+
+        `ended` closes the rollout, `completed` moves a ramp on (once).
 
         The entries are archived with it, as by `archive`. Errors: Refusal for an unknown rollout; its entries
         are archived all the same.
         """
+        ...
+
+    def overview(self) -> tuple[Overview, ...]:
+        """Every open rollout as last noted, by cluster."""
         ...
 
     def open_clusters(self) -> dict[str, tuple[str, bool]]:

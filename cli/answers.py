@@ -132,6 +132,10 @@ class RolloutLine(Model):
     started: Time
     closed: Time | None
     open: bool
+    needs: str | None = None
+    """What a person has to do, empty: nothing; null where no worker answered."""
+    health_at: Time | None = None
+    """Of the latest health sample; null where there is none, or no worker answered."""
 
 
 class RolloutsAnswer(Answer):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import sys
+from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -28,11 +29,18 @@ from cli.options import (
     who,
 )
 from cli.session import ask
+from models.errors import BadInput
+from models.policy import Tier
+from models.stages import Stage
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
+    from client.checks import Check
     from models.messages import LaunchAnswer
     from models.plans import Plan
+
+
+_T = TypeVar("_T")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -45,7 +53,12 @@ def add_to(app: typer.Typer) -> None:
         rich_help_panel=ROLL_OUT,
     )(launch)
     app.command(
-        epilog=examples("backstop status", "backstop status h100-worked", "backstop status h100-worked --json"),
+        epilog=examples(
+            "backstop status",
+            "backstop status --needs",
+            "backstop status h100-worked",
+            "backstop status h100-worked --json",
+        ),
         rich_help_panel=LOOK,
     )(status)
     app.command(
@@ -149,32 +162,67 @@ def status(
             metavar="CLUSTER", help="One rollout in full; without it, all.", show_default=False, callback=named
         ),
     ] = "",
+    stage: Annotated[str, typer.Option(metavar="STAGE", help="Only rollouts in this stage, such as stuck.")] = "",
+    wave: Annotated[str, typer.Option(metavar="TIER", help="Only rollouts of this wave, such as busy.")] = "",
+    owner: Annotated[str, typer.Option(metavar="NAME", help="Only this owner's rollouts.")] = "",
+    needs: Annotated[bool, typer.Option("--needs", help="Only rollouts that need a person.")] = False,
+    at_risk: Annotated[bool, typer.Option("--at-risk", help="Only rollouts with quota that lacks hardware.")] = False,
+    only_open: Annotated[bool, typer.Option("--open", help="Only rollouts that have not ended.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="A line for each, however many.")] = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show where rollouts stand: all in a table, or one in full.
+    """Show where rollouts stand: the fleet on one screen, or one in full.
 
-    In full: the stage, what it waits for and until when, holds, quotas at risk, every team's quota with the
+    The fleet: by stage and wave, what needs a person, what is at risk; with a filter, a line for each that it
+    leaves. In full: the stage, what it waits for and until when, holds, quotas at risk, every team's quota with the
     healthy GPUs behind it, and what is needed from a person.
     """
-    from cli.output import show, show_json
-    from cli.status_view import rollouts_parts, status_parts
+    from cli.output import line, show, show_json
+    from cli.overview_view import overview_parts, watch_parts
+    from cli.status_view import status_parts
 
+    filters = {"--stage": stage, "--wave": wave, "--owner": owner, "--needs": needs, "--at-risk": at_risk}
+    given = [option for option, value in {**filters, "--open": only_open, "--all": every}.items() if value]
+    if cluster and given:
+        raise BadInput(f"{given[0]} is given beside CLUSTER {cluster!r}: a filter is for all of them")
+    _one_of("--stage", stage, [s.value for s in Stage])
+    _one_of("--wave", wave, [t.value for t in Tier])
     if cluster:
-        found = ask(who(actor), lambda door: door.status(cluster))
+        found, watching = ask(who(actor), lambda door: _with_watch(door, door.status(cluster)))
         if as_json:
             show_json(found.model_dump(mode="json", by_alias=True))
         else:
-            show(*status_parts(found))
+            show(*status_parts(found), *([] if found.stage.ended else watch_parts(watching)))
         return
     from cli.answers import RolloutLine, RolloutsAnswer
 
-    rows = ask(who(actor), lambda door: door.rollouts())
-    lines = tuple(RolloutLine.model_validate(row.model_dump()) for row in rows)
+    rows, watching = ask(who(actor), lambda door: _with_watch(door, door.overview()))
+    lines = tuple(
+        found
+        for found in (RolloutLine.model_validate(row.model_dump()) for row in rows)
+        if stage in ("", found.stage)
+        and wave in ("", found.wave)
+        and owner in ("", found.owner)
+        and (found.needs or not needs)
+        and ((found.unbacked_gpus and found.open) or not at_risk)
+        and (found.open or not only_open)
+    )
     if as_json:
         show_json(RolloutsAnswer(rollouts=lines).as_json())
+    elif rows and not lines:
+        show(line(f"None of {len(rows)} rollouts is so."))
     else:
-        show(*rollouts_parts(lines))
+        show(*overview_parts(lines, datetime.now(UTC), all_lines=bool(given)), *(watch_parts(watching) if rows else []))
+
+
+async def _with_watch(door: Backstop, asked: Awaitable[_T]) -> tuple[_T, Check]:
+    return await asked, await door.watch()
+
+
+def _one_of(option: str, text: str, known: Sequence[str]) -> None:
+    if text and text not in known:
+        raise BadInput(f"{option} must be one of {', '.join(known)}, not {text!r}")
 
 
 def watch(

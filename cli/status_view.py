@@ -10,7 +10,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.answers import RolloutLine
 from cli.output import clean, gpus, line, moment, row, span, table
 from models.calendar import Foretold
 from models.gates import Condition
@@ -31,26 +30,6 @@ _WHEN = {Stage.ROLLING_BACK: "last look", Stage.STUCK: "last look"}
 """Nobody looks while effects are being undone."""
 _ROWS = 10
 """Of quotas, where a rollout is stuck: a person who was called at night reads one screen."""
-
-
-def rollouts_parts(rollouts: Sequence[RolloutLine]) -> list[RenderableType]:
-    """One line for each cluster's newest rollout."""
-    if not rollouts:
-        return [line("There is no rollout yet. Look at `backstop plan`, then `backstop launch CLUSTER`.")]
-    made = table("CLUSTER", "STAGE", "WAVE", "OWNER", ">UNBACKED", "STARTED", "ENDED")
-    for r in rollouts:
-        row(
-            made,
-            r.cluster,
-            r.stage,
-            r.wave or None,
-            r.owner or None,
-            r.unbacked_gpus,
-            moment(r.started),
-            moment(r.closed),
-            style="" if r.open else "dim",
-        )
-    return [made]
 
 
 def status_line(s: RolloutStatus) -> str:

@@ -27,7 +27,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.checks import Check, temporal_checks
+from client.checks import Check, temporal_checks, watch_check
 from client.connection import Target, connect, current_actor, find_target
 from client.history import AuditRecord, audit_of_run
 from client.versions import Build, builds, use
@@ -65,6 +65,7 @@ _QUESTIONS, _MOMENT_SECONDS = 5, 0.5
 """For a question that came at a moment when nobody may answer it."""
 _PART = 700_000
 """Bytes of one part of a large document: below Temporal's payload limit, base64 included."""
+_OVERVIEW_SECONDS = 10
 _TRIES = 60
 _PAUSE_SECONDS = 0.5
 _NO_WORKER = "no worker is running: start one with `backstop up` or `backstop worker`"
@@ -81,6 +82,9 @@ class RolloutSummary(Model):
     started: Time
     closed: Time | None
     open: bool
+    needs: str | None = None
+    """What a person has to do; None where the ledger was not asked, or did not answer."""
+    health_at: Time | None = None
 
 
 class Backstop:
@@ -206,6 +210,21 @@ class Backstop:
         except RPCError as error:
             raise await self._told(error) from error
         return sorted(found.values(), key=lambda s: (not s.open, s.cluster))
+
+    async def overview(self) -> list[RolloutSummary]:
+        """The same with what each open one needs from a person, where a worker and its ledger answer in time."""
+        found = await self.rollouts()
+        try:
+            rows = await asyncio.wait_for(self._desk("overview"), _OVERVIEW_SECONDS)
+        except (BackstopError, TimeoutError):
+            return found
+        noted = {row["cluster"]: (row["needs"], row["health_at"]) for row in rows}
+        made = []
+        for summary in found:
+            needs, health_at = noted.get(summary.cluster, ("", None)) if summary.open else ("", None)
+            changes = {"needs": needs, "health_at": None if health_at is None else datetime.fromisoformat(health_at)}
+            made.append(summary.model_copy(update=changes))
+        return made
 
     async def audit(self, cluster: str) -> list[AuditRecord]:
         """What the workflow history says of every run there is, in order of time."""
@@ -346,6 +365,13 @@ class Backstop:
             text = error.message if isinstance(error, BackstopError) else _NO_WORKER
             checks.append(Check(name="ledger", ok=False, text=text, remedy="backstop migrate, then backstop up"))
         return checks
+
+    async def watch(self) -> Check:
+        """Whether the shared watch is alive."""
+        try:
+            return await watch_check(self._client)
+        except RPCError as error:
+            return Check(name="watch", ok=False, text=error.message)
 
     async def builds(self) -> list[Build]:
         """Builds of versioned workers, the newest first."""

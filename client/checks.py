@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -11,6 +13,9 @@ from client.connection import Target
 from client.versions import builds, by_build, current_of, pollers
 from models.base import Model
 from models.messages import SEARCH_ATTRIBUTES, WATCH_ID
+
+_SILENCE = timedelta(seconds=60)
+"""Heartbeats come at least this often, and a client's clock may differ from the server's."""
 
 
 class Check(Model):
@@ -26,11 +31,11 @@ async def temporal_checks(client: Client, target: Target) -> list[Check]:
     """Namespace, search attributes, workers and the watch."""
     where = "embedded (backstop up)" if target.embedded else "configured"
     checks = [Check(name="temporal", ok=True, text=f"{target.address}, {where}")]
-    for ask in (_namespace, _attributes, _workers, _builds, _watch):
+    for ask in (_namespace, _attributes, _workers, _builds, watch_check):
         try:
             checks.append(await ask(client))
         except RPCError as error:
-            checks.append(Check(name=ask.__name__.strip("_"), ok=False, text=error.message))
+            checks.append(Check(name=ask.__name__.strip("_").removesuffix("_check"), ok=False, text=error.message))
     return checks
 
 
@@ -85,10 +90,24 @@ async def _builds(client: Client) -> Check:
     return Check(name="builds", ok=True, text=f"build {current} serves" if current else "workers are not versioned")
 
 
-async def _watch(client: Client) -> Check:
+async def watch_check(client: Client) -> Check:
+    """Whether the shared watch is alive: a worker that has died leaves its last heartbeat behind."""
     described = await client.get_workflow_handle(WATCH_ID).describe()
-    running = described.status is WorkflowExecutionStatus.RUNNING
-    pending = described.raw_description.pending_activities
-    beating = any(a.HasField("last_heartbeat_time") for a in pending)
-    text = "watching" if running and beating else "running, not watching yet" if running else "not running"
-    return Check(name="watch", ok=running and beating, text=text, remedy="" if running else "backstop worker starts it")
+    if described.status is not WorkflowExecutionStatus.RUNNING:
+        return Check(name="watch", ok=False, text="not running", remedy="backstop worker starts it")
+    beats = [
+        (a.last_heartbeat_time.ToDatetime(UTC), a.activity_options.heartbeat_timeout.ToTimedelta())
+        for a in described.raw_description.pending_activities
+        if a.HasField("last_heartbeat_time")
+    ]
+    if not beats:
+        return Check(name="watch", ok=False, text="running, not watching yet")
+    last, timeout = max(beats)
+    if datetime.now(UTC) - last < max(_SILENCE, 2 * timeout):
+        return Check(name="watch", ok=True, text="watching")
+    return Check(
+        name="watch",
+        ok=False,
+        text=f"silent since {last:%Y-%m-%d %H:%M:%SZ}; rollouts still look by themselves once an hour",
+        remedy="backstop worker",
+    )

@@ -337,6 +337,8 @@ class RecordRequest(Model):
     ended: bool
     completed: bool
     shadow: bool = False
+    needs: str = ""
+    """What a person has to do, as the registry is to show it."""
 
 
 # --- the desk: one-activity workflows for what is not a rollout --------------------------------
@@ -359,6 +361,7 @@ class DeskRequest(Model):
         "calendar",
         "declare",
         "end_window",
+        "overview",
         "doctor",
     ]
     actor: Text = Field(default="", max_length=200)

@@ -241,6 +241,7 @@ class RolloutRow(SQLModel, table=True):
     completed: bool = False
     baseline: str = Field(sa_type=Text)
     modes: str = Field(default="{}", sa_type=Text)
+    needs: str = Field(default="", sa_type=Text)
     adopted_from: str | None = Field(default=None, sa_type=NameText)
     superseded_by: str | None = Field(default=None, sa_type=NameText)
 

@@ -53,7 +53,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from models.rollout import Rollout, Why
     from models.stages import Command, Stage
-    from models.status import standing_now, status_of, waiting_sentence
+    from models.status import needs_of, standing_now, status_of, waiting_sentence
 
 _CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
@@ -76,6 +76,8 @@ _LAST = Priority(priority_key=5)
 """Mail waits where calls queue for a worker: a breach's notices must not stand before another one's rollback."""
 _MAIL_PAUSE = timedelta(seconds=30)
 _BATCH = 50
+_NEEDS = 500
+"""Characters of what a person has to do, in the registry; the status has all."""
 _BATCH_VALUES = 20_000
 """Entries of one call name at most so many values: it must stay below Temporal's 2 MiB, compressed."""
 _SETTLED = timedelta(seconds=10)
@@ -399,6 +401,7 @@ class ClusterRollout:
                         ended=r.stage.ended,
                         completed=r.completed,
                         shadow=r.shadow,
+                        needs=needs_of(r, workflow.now())[:_NEEDS],
                     ),
                     start_to_close_timeout=_CALL,
                     heartbeat_timeout=_SILENCE,

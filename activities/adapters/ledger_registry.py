@@ -17,8 +17,9 @@ from sqlmodel import Session, col, func, select
 
 from activities.adapters.ledger_archive import LedgerArchive, append_all
 from activities.adapters.ledger_db import Database, one_at_a_time
+from activities.adapters.ledger_observations import latest_health
 from activities.adapters.ledger_quotas import locked_cluster, unknown_cluster
-from activities.ports import ClusterFacts, OpenRollout
+from activities.ports import ClusterFacts, OpenRollout, Overview
 from models.audit import AuditEntry
 from models.effects import Fence, Mode
 from models.errors import BlastRadius, Conflict, Refusal
@@ -86,7 +87,13 @@ class LedgerRegistry(LedgerArchive):
             return open_rollouts(session, [opened])[opened.id]
 
     def note_stage(
-        self, rollout: str, stage: str, ended: bool, completed: bool, entries: Sequence[AuditEntry] = ()
+        self,
+        rollout: str,
+        stage: str,
+        ended: bool,
+        completed: bool,
+        entries: Sequence[AuditEntry] = (),
+        needs: str = "",
     ) -> None:
         """A rollout that another took over may still note its own stage: the cluster is not touched.
 
@@ -94,17 +101,17 @@ class LedgerRegistry(LedgerArchive):
         """
         if not entries and not ended:  # a read waits for nobody
             with self._database.reading() as session:
-                if _stands(session, rollout, stage, completed):
+                if _stands(session, rollout, stage, completed, needs):
                     return
         with self._database.writing() as session:
             append_all(session, entries)
             # Most of what is archived changes no stage.
-            known = not ended and _stands(session, rollout, stage, completed)
-            known = known or self._note(session, rollout, stage, ended, completed)
+            known = not ended and _stands(session, rollout, stage, completed, needs)
+            known = known or self._note(session, rollout, stage, ended, completed, needs)
         if not known:
             raise Refusal(f"the ledger has no rollout {rollout!r}")
 
-    def _note(self, session: Session, rollout: str, stage: str, ended: bool, completed: bool) -> bool:
+    def _note(self, session: Session, rollout: str, stage: str, ended: bool, completed: bool, needs: str) -> bool:
         """False: there is no such rollout."""
         row = session.get(RolloutRow, rollout)
         if row is None:
@@ -113,7 +120,7 @@ class LedgerRegistry(LedgerArchive):
         session.refresh(row)
         owns = cluster.open_rollout == rollout
         if row.ended_at is None or row.superseded_by is not None:
-            row.stage = stage
+            row.stage, row.needs = stage, needs
         if owns and ended:
             row.ended_at = self._database.now()
             cluster.open_rollout, cluster.last_counter = None, 0
@@ -122,6 +129,21 @@ class LedgerRegistry(LedgerArchive):
             row.completed = True
             cluster.completed_rollouts += 1
         return True
+
+    def overview(self) -> tuple[Overview, ...]:
+        with self._database.reading() as session:
+            rows = session.connection().execute(_overview()).all()
+            health = latest_health(session, [row.cluster for row in rows], self._database.now())
+            return tuple(
+                Overview(
+                    cluster=row.cluster,
+                    rollout=row.id,
+                    stage=row.stage,
+                    needs=row.needs,
+                    health_at=health[row.cluster].at if row.cluster in health else None,
+                )
+                for row in rows
+            )
 
     def open_clusters(self) -> dict[str, tuple[str, bool]]:
         with self._database.reading() as session:
@@ -156,17 +178,24 @@ class LedgerRegistry(LedgerArchive):
             session.add(MoveRow(rollout=fence.rollout, counter=fence.counter, cluster=cluster, at=now, gpus=gpus))
 
 
-def _stands(session: Session, rollout: str, stage: str, completed: bool) -> bool:
+def _stands(session: Session, rollout: str, stage: str, completed: bool, needs: str) -> bool:
     """There is nothing to note of this rollout, as long as it has not ended."""
     noted = session.connection().execute(_noted(), {"rollout": rollout}).first()
-    return noted is not None and tuple(noted) in ((stage, True), (stage, completed))
+    return noted is not None and tuple(noted) in ((stage, needs, True), (stage, needs, completed))
 
 
 @cache
-def _noted() -> sa.Select[str, bool]:
-    return sa.select(col(RolloutRow.stage), col(RolloutRow.completed)).where(
+def _noted() -> sa.Select[str, str, bool]:
+    return sa.select(col(RolloutRow.stage), col(RolloutRow.needs), col(RolloutRow.completed)).where(
         col(RolloutRow.id) == sa.bindparam("rollout")
     )
+
+
+@cache
+def _overview() -> sa.Select[str, str, str, str]:
+    columns = (col(RolloutRow.cluster), col(RolloutRow.id), col(RolloutRow.stage), col(RolloutRow.needs))
+    opened = col(ClusterRow.open_rollout) == col(RolloutRow.id)
+    return sa.select(*columns).join(ClusterRow, opened).order_by(col(RolloutRow.cluster))
 
 
 def default_policy(session: Session) -> Policy:

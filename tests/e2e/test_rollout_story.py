@@ -611,6 +611,31 @@ async def test_a_declared_incident_holds_at_once_and_a_window_ahead_is_foretold(
         await world.tpm.declare([Declared(source="hold x", windows=(("nowhere", sev),))])
 
 
+async def test_the_overview_says_what_each_rollout_needs_from_a_person(world: World) -> None:
+    name = fresh("needs")
+
+    async def needs() -> str | None:
+        (found,) = [s for s in await world.tpm.overview() if s.cluster == name]
+        assert found.health_at is not None
+        return found.needs
+
+    async def until(wanted: str) -> None:
+        async with asyncio.timeout(30):
+            while not ((await needs()) or "nothing").startswith(wanted):
+                await asyncio.sleep(0.1)
+
+    await world.fleet(worked_case(name, soak_buffered="1h"))
+    await world.launch(name)
+    await until("approve the plan: backstop approve")
+    await world.approve(name)
+    await world.until(name, Stage.BUFFERED)
+    await until("nothing")
+    await world.say(name, Command.PAUSE)
+    await until(f"paused by tpm: backstop resume {name}")
+    await world.say(name, Command.RESUME)
+    await until("nothing")
+
+
 async def test_a_rollout_that_moves_too_much_at_once_holds(world: World) -> None:
     name = fresh("radius")
     await world.fleet(worked_case(name, max_moved_gpus=38))

@@ -108,6 +108,8 @@ class FakeBackstop:
     specs: tuple[ClusterSpec, ...] = (WORKED,)
     entries: list[Entry] = field(default_factory=list)
     declared: list[Declared] = field(default_factory=list)
+    summaries: list[RolloutSummary] | None = None
+    watching: Check = field(default_factory=lambda: Check(name="watch", ok=True, text="watching"))
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)
     actor: str = ""
@@ -138,8 +140,13 @@ class FakeBackstop:
             raise found
         return found
 
-    async def rollouts(self) -> list[RolloutSummary]:
-        self._ask("rollouts")
+    async def watch(self) -> Check:
+        return self.watching
+
+    async def overview(self) -> list[RolloutSummary]:
+        self._ask("overview")
+        if self.summaries is not None:
+            return self.summaries
         return [
             RolloutSummary(
                 cluster=f"cluster-with-a-rather-long-name-{number:06d}",
@@ -150,6 +157,7 @@ class FakeBackstop:
                 started=NOON,
                 closed=None,
                 open=True,
+                needs="",
             )
             for number in range(3)
         ]

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from activities.adapters.ledger import Ledger
-from activities.ports import OpenRollout
+from activities.ports import OpenRollout, Overview
 from models.effects import EffectKind, Fence
 from models.errors import BlastRadius, Conflict, Refusal, Unavailable
 from models.policy import Ramp
@@ -83,6 +83,18 @@ def test_opening_again_after_effects_changes_nothing(ledger: Ledger, tool: Forei
     again = twice(lambda: ledger.registry.open_rollout(later, adopt=True))
     assert again == planned.model_copy(update={"stage": "buffered", "last_counter": 3})
     assert tool.one("SELECT last_counter FROM clusters WHERE name = ?", CLUSTER) == 3
+
+
+def test_what_a_person_has_to_do_is_noted_with_the_stage(ledger: Ledger) -> None:
+    open_rollout(ledger)
+    assert ledger.registry.overview() == (
+        Overview(cluster=CLUSTER, rollout="r-1", stage="planned", needs="", health_at=NOW),
+    )
+    for needs in ("approve the plan", "approve the plan", ""):
+        ledger.registry.note_stage("r-1", "planned", ended=False, completed=False, needs=needs)
+        assert [row.needs for row in ledger.registry.overview()] == [needs]
+    ledger.registry.note_stage("r-1", "aborted", ended=True, completed=False)
+    assert ledger.registry.overview() == ()
 
 
 def test_a_lost_rollout_without_effects_is_replaced_quietly(ledger: Ledger, tool: ForeignTool) -> None:

@@ -1,0 +1,132 @@
+"""`backstop status` for many: one screen whatever their number, filters, and what is known without a worker."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cli.main import run
+from client.backstop import RolloutSummary
+from client.checks import Check
+from tests.unit.cli_fakes import FakeBackstop, answering
+
+NOW = datetime.now(UTC)
+STAGES = ("planned", "buffered", "enforced", "monitored", "monitored", "monitored", "stuck", "closed")
+WAVES = ("unallocated", "unscheduled", "idle", "busy", "")
+
+
+def one(number: int, **changes: Any) -> RolloutSummary:
+    stage = changes.pop("stage", STAGES[number % len(STAGES)])
+    given: dict[str, Any] = {
+        "cluster": f"cluster-{number:04}",
+        "stage": stage,
+        "wave": WAVES[number % len(WAVES)],
+        "owner": ("tpm", "oncall")[number % 2],
+        "unbacked_gpus": number % 7 if number % 50 == 3 else 0,
+        "started": NOW,
+        "closed": NOW if stage == "closed" else None,
+        "open": stage != "closed",
+        "needs": "mend the cause, then give: backstop retry" if stage == "stuck" else "",
+        "health_at": NOW - timedelta(seconds=20),
+    }
+    return RolloutSummary(**given | changes)
+
+
+def status(capsys: pytest.CaptureFixture[str], summaries: list[RolloutSummary], *words: str) -> str:
+    with answering(FakeBackstop(summaries=summaries)):
+        assert run(["status", *words]) == 0
+    return capsys.readouterr().out
+
+
+THOUSAND = [one(number) for number in range(1000)]
+
+
+def test_a_thousand_fit_on_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    said = status(capsys, THOUSAND)
+    assert len(said.splitlines()) <= 40
+    assert said.startswith("875 open rollouts, 125 ended\n")
+    (monitored,) = [line.split() for line in said.splitlines() if line.startswith("monitored ")]
+    assert monitored[-2] == "375"
+    assert "125 need a person" in said
+    assert "and 117 more: backstop status --needs" in said
+    risky = [s for s in THOUSAND if s.open and s.unbacked_gpus]
+    total = sum(s.unbacked_gpus for s in risky)
+    assert f"{len(risky)} at risk: {total} GPUs have no healthy hardware behind them" in said
+
+
+def test_by_stage_and_wave_everything_is_counted_once(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [line.split() for line in status(capsys, THOUSAND).splitlines()]
+    table = rows[
+        rows.index(["STAGE", "UNALLOCATED", "UNSCHEDULED", "IDLE", "BUSY", "NO", "PLAN", "ALL", "UNBACKED"]) + 1 :
+    ]
+    counted = [[int(cell) if cell != "-" else 0 for cell in row[1:-1]] for row in table[: table.index([])]]
+    assert sum(row[-1] for row in counted) == 1000
+    assert all(sum(row[:-1]) == row[-1] for row in counted)
+
+
+def test_few_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    said = status(capsys, THOUSAND[:10])
+    assert [line.split()[0] for line in said.splitlines()[1:11]] == [s.cluster for s in THOUSAND[:10]]
+    assert "1 need" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "fits"),
+    [
+        (["--stage", "stuck"], lambda s: s.stage == "stuck"),
+        (["--wave", "busy"], lambda s: s.wave == "busy"),
+        (["--owner", "oncall"], lambda s: s.owner == "oncall"),
+        (["--needs"], lambda s: bool(s.needs)),
+        (["--at-risk"], lambda s: s.open and s.unbacked_gpus > 0),
+        (["--open"], lambda s: s.open),
+        (["--all"], lambda s: True),
+        (["--stage", "stuck", "--owner", "oncall"], lambda s: False),
+    ],
+)
+def test_filters_leave_what_fits(words: list[str], fits: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = json.loads(status(capsys, THOUSAND, "--json", *words))
+    assert [r["cluster"] for r in answer["rollouts"]] == [s.cluster for s in THOUSAND if fits(s)]
+    said = status(capsys, THOUSAND, *words)
+    if answer["rollouts"]:
+        assert said.count("cluster-") >= len(answer["rollouts"])
+    else:
+        assert said == "None of 1000 rollouts is so.\n"
+
+
+def test_without_a_worker_it_says_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    said = status(capsys, [one(n, needs=None, health_at=None) for n in range(100)])
+    assert "What they need from a person is not known: no worker answered in time." in said
+    assert "without health" not in said
+
+
+def test_clusters_that_nobody_reports_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    old = [one(n, stage="monitored", health_at=NOW - timedelta(hours=n)) for n in range(5)]
+    said = status(capsys, [*old, *(one(n, stage="monitored") for n in range(5, 30)), one(99, health_at=None)])
+    assert "5 without health for 30m: cluster-0001, cluster-0002, cluster-0003 and 2 more" in said
+
+
+@pytest.mark.parametrize("words", [[], ["h100-worked"]], ids=["fleet", "one"])
+def test_a_dead_watch_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    dead = Check(name="watch", ok=False, text="silent since 2026-01-31 12:00:00Z; rollouts still look by themselves")
+    with answering(FakeBackstop(watching=dead)):
+        assert run(["status", *words]) == 0
+    said = capsys.readouterr().out
+    assert "The watch is silent since 2026-01-31 12:00:00Z; rollouts still look by themselves." in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--stage", "sleeping"], "--stage must be one of planned, "),
+        (["--wave", "9"], "--wave must be one of unallocated, unscheduled, idle, busy, not '9'"),
+        (["c", "--needs"], "--needs is given beside CLUSTER 'c': a filter is for all of them"),
+    ],
+)
+def test_bad_filters_are_one_sentence(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(FakeBackstop()) as door:
+        assert run(["status", *words]) == 2
+    assert door.asked == []
+    assert capsys.readouterr().err.startswith(f"backstop: {said}")
