@@ -182,8 +182,11 @@ class DeskActivities:
         asked = _of(q, _Since)
         return [entry.model_dump(mode="json") for entry in self._fleet.calendar(asked.cluster, asked.since)]
 
-    def _declare(self, q: DeskRequest) -> list[dict[str, Any]]:
-        entries = self._fleet.declare(_of(q, _Declared).declared, q.actor)
+    def _declare(self, q: DeskRequest) -> dict[str, Any]:
+        now = datetime.now(UTC)
+        found = self._fleet.declare(_of(q, _Declared).declared, q.actor, now)
+        # Tried again, it may find new what the first try declared, and had no time to archive.
+        new = found.new if activity.info().attempt == 1 else found.stand
         # Under the request's own name: whoever carries it out again archives nothing twice.
         asked = activity.info().workflow_id
         self._registry.archive(
@@ -191,17 +194,19 @@ class DeskActivities:
                 AuditEntry(
                     key=f"{asked}/{number}",
                     cluster=entry.cluster,
-                    at=datetime.now(UTC),
+                    at=now,
                     kind=AuditKind.COMMAND,
                     actor=q.actor,
-                    text=f"declared {span_text(entry.window)} ({entry.source})",
+                    text=f"{said} {span_text(entry.window)} ({entry.source})",
                     reason=entry.window.reason,
-                    data={"command": "declare", "window": entry.window.model_dump(mode="json")},
+                    data={"command": "declare", "id": entry.id, "window": entry.window.model_dump(mode="json")},
                 )
-                for number, entry in enumerate(entries)
+                for number, (said, entry) in enumerate(
+                    [*(("declared", e) for e in new), *(("took back", e) for e in found.gone)]
+                )
             ]
         )
-        return [entry.model_dump(mode="json") for entry in entries]
+        return found.model_dump(mode="json")
 
     def _end_window(self, q: DeskRequest) -> dict[str, Any]:
         asked, now = _of(q, _Window), datetime.now(UTC)
@@ -216,7 +221,7 @@ class DeskActivities:
                     actor=q.actor,
                     text=f"ended {span_text(entry.window)} ({entry.source or 'fleet file'})",
                     reason=asked.reason,
-                    data={"command": "end_window", "window": entry.window.model_dump(mode="json")},
+                    data={"command": "end_window", "id": entry.id, "window": entry.window.model_dump(mode="json")},
                 )
             ]
         )

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from models.audit import AuditEntry, ChainedEntry, ChainHead
 from models.base import Model, Name, Time
-from models.calendar import Declared, Entry
+from models.calendar import Declaration, Declared, Entry
 from models.effects import Change, Fence, HealthSample, Mode, QuotaReading, Receipt, UsageReading
 from models.fleet import ClusterSpec, Team, Window
 from models.notices import Delivery, Notice
@@ -203,10 +203,11 @@ class FleetPort(Protocol):
         """Windows that end after `since`; of all clusters where none is named. Errors: BadInput, unknown cluster."""
         ...
 
-    def declare(self, declared: Sequence[Declared], actor: str) -> tuple[Entry, ...]:
-        """The windows stand, all or none, in place of all that their sources declared before.
+    def declare(self, declared: Sequence[Declared], actor: str, now: datetime) -> Declaration:
+        """The windows stand, all or none, in place of what their sources declared before and is not over.
 
-        Idempotent. Errors: BadInput for a cluster or an island that the ledger does not have.
+        Idempotent. Errors: BadInput for a cluster, an island
+        or GPUs that the ledger does not have.
         """
         ...
 

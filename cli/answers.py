@@ -63,6 +63,8 @@ class HaircutAnswer(Answer):
 
     schema_: Literal["backstop.haircut/1"] = Field(default="backstop.haircut/1", alias="schema")
     buffers: tuple[Share, ...]
+    without: Part
+    """With no buffer at all."""
     fleet: tuple[Part, ...]
     waves: dict[Tier, tuple[Part, ...]]
     clusters: dict[str, tuple[Part, ...]]
@@ -80,6 +82,8 @@ class CalendarAnswer(Answer):
 
     schema_: Literal["backstop.calendar/1"] = Field(default="backstop.calendar/1", alias="schema")
     windows: tuple[Entry, ...]
+    taken_back: tuple[Entry, ...] = ()
+    """By an import: what its events declared before, and do no more."""
     foretold: dict[str, tuple[Foretold, ...]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from models.fleet import WindowKind
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.calendar import Entry, Foretold
+    from models.calendar import Declaration, Entry, Foretold
     from models.fleet import ClusterSpec
 
 Kind = Annotated[
@@ -73,6 +74,8 @@ def hold(
     from models.fleet import Window
 
     now = datetime.now(UTC)
+    if kind is WindowKind.FREEZE and (gpus is not None or islands):
+        raise BadInput(f"{'--gpus' if gpus is not None else '--islands'} is given, and a freeze takes no capacity")
     starts = instant("--from", begins, now) if begins else now
     ends = instant("--until", until, starts)
     if ends <= starts:
@@ -83,11 +86,11 @@ def hold(
     source = f"hold {secrets.token_hex(6)}"  # chosen here: whoever carries it out again declares nothing twice
     declared = Declared(source=source, windows=((cluster, window),))
 
-    async def question(door: Backstop) -> tuple[list[Entry], list[ClusterSpec]]:
-        return await door.declare([declared]), await door.clusters()
+    async def question(door: Backstop) -> tuple[Sequence[Entry], list[ClusterSpec]]:
+        return (await door.declare([declared])).stand, await door.clusters()
 
     entries, clusters = ask(who(actor), question)
-    _answer(entries, [c for c in clusters if c.name == cluster], as_json)
+    _answer(entries, (), [c for c in clusters if c.name == cluster], as_json)
 
 
 def show_calendar(
@@ -106,7 +109,7 @@ def show_calendar(
         return await door.calendar(cluster), await door.clusters()
 
     entries, clusters = ask(who(actor), question)
-    _answer(entries, [c for c in clusters if cluster in ("", c.name)], as_json)
+    _answer(entries, (), [c for c in clusters if cluster in ("", c.name)], as_json)
 
 
 def import_calendar(
@@ -126,12 +129,12 @@ def import_calendar(
 
     declared = read_calendar(file, datetime.now(UTC), _names(cluster) or (), kind)
 
-    async def question(door: Backstop) -> tuple[list[Entry], list[ClusterSpec]]:
+    async def question(door: Backstop) -> tuple[Declaration, list[ClusterSpec]]:
         return await door.declare(declared), await door.clusters()
 
-    entries, clusters = ask(who(actor), question)
-    wanted = {e.cluster for e in entries}
-    _answer(entries, [c for c in clusters if c.name in wanted], as_json)
+    found, clusters = ask(who(actor), question)
+    wanted = {e.cluster for e in found.stand}
+    _answer(found.stand, found.gone, [c for c in clusters if c.name in wanted], as_json)
 
 
 def end(
@@ -148,6 +151,9 @@ def end(
     from cli.output import line, show, show_json
     from models.calendar import span_text
 
+    if not reason.strip():
+        raise BadInput("--reason must say why")
+
     async def question(door: Backstop) -> Entry:
         return await door.end_window(cluster, number, reason)
 
@@ -162,10 +168,11 @@ def instant(option: str, text: str, since: datetime) -> datetime:
     """A time, or a duration after `since`. Errors: BadInput naming the option and the value."""
     from models.base import parse_duration
 
-    try:
-        return since + parse_duration(text)
-    except (ValueError, OverflowError):
-        pass
+    if text[:1].isdigit() and text[-1:] in "smhdw":
+        try:
+            return since + parse_duration(text)
+        except (ValueError, OverflowError) as error:
+            raise BadInput(f"{option} {error}") from None
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -182,7 +189,7 @@ def _names(text: str) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in text.split(",") if name.strip()) or None
 
 
-def _answer(entries: list[Entry], clusters: list[ClusterSpec], as_json: bool) -> None:
+def _answer(entries: Sequence[Entry], gone: Sequence[Entry], clusters: Sequence[ClusterSpec], as_json: bool) -> None:
     from cli.answers import CalendarAnswer
     from cli.calendar_view import calendar_parts
     from cli.output import show, show_json
@@ -191,9 +198,9 @@ def _answer(entries: list[Entry], clusters: list[ClusterSpec], as_json: bool) ->
     told = {c.name: _foretold(c, now) for c in clusters}
     told = {name: found for name, found in told.items() if found}
     if as_json:
-        show_json(CalendarAnswer(windows=tuple(entries), foretold=told).as_json())
+        show_json(CalendarAnswer(windows=tuple(entries), taken_back=tuple(gone), foretold=told).as_json())
     else:
-        show(*calendar_parts(entries, told, now))
+        show(*calendar_parts(entries, gone, told, now))
 
 
 def _foretold(cluster: ClusterSpec, now: datetime) -> tuple[Foretold, ...]:

@@ -10,15 +10,18 @@ from rich.text import Text
 
 from cli.output import line, moment, row, table
 from cli.status_view import foretold_line
-from models.calendar import Entry, Foretold
+from models.calendar import Entry, Foretold, span_text
 
 _FILE = "fleet file"
 
 
 def calendar_parts(
-    entries: Sequence[Entry], told: Mapping[str, Sequence[Foretold]], now: datetime
+    entries: Sequence[Entry], gone: Sequence[Entry], told: Mapping[str, Sequence[Foretold]], now: datetime
 ) -> list[RenderableType]:
-    """One line for each window, and below them what they will take."""
+    """One line for each window, and below them what was taken back, and what they will take."""
+    back = [line(("Taken back", "bold"), f": {span_text(e.window)} of {e.cluster}.") for e in gone]
+    if not entries and back:
+        return [*back]
     if not entries:
         return [line("Nothing is declared. `backstop hold CLUSTER` or `backstop calendar import FILE` does.")]
     made = table("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "ISLANDS", "REASON", "BY")
@@ -40,7 +43,7 @@ def calendar_parts(
     ahead = [
         line((f"{name}: ", "bold")).append_text(foretold_line(f, now)) for name, all_ in told.items() for f in all_
     ]
-    return [made, *((Text(), *ahead) if ahead else ())]
+    return [made, *((Text(), *back) if back else ()), *((Text(), *ahead) if ahead else ())]
 
 
 def _gpus(entry: Entry) -> object:

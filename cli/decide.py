@@ -36,7 +36,7 @@ def add_to(app: typer.Typer) -> None:
             resolve,
             DECIDE,
             (
-                "backstop resolve h100-worked --hold objection-1 --reason 'moved to Monday, research agrees'",
+                "backstop resolve h100-worked --hold objection-research --reason 'moved to Monday, research agrees'",
                 "backstop resolve h100-worked --hold drift --how restore --reason 'changed by mistake'",
             ),
         ),

@@ -85,7 +85,7 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
     Team: {
         "name": Note(_NAME, "As in quotas."),
         "contacts": Note(
-            "list of text", "Beside the log: e-mail addresses, Slack or webhook URLs (docs/operations.md).", "the log"
+            "list of text", "Beside the log: e-mail addresses, Slack or webhook URLs (docs/notices.md).", "the log"
         ),
     },
     Policy: {

@@ -20,7 +20,9 @@ def add_to(app: typer.Typer) -> None:
     group.command(
         "import",
         epilog=examples(
-            "backstop fleet import examples/fleet.yaml", "backstop fleet import fleet.yaml --health health.csv"
+            "backstop fleet import examples/fleet.yaml",
+            "backstop fleet import fleet.yaml --health health.csv",
+            "backstop fleet import --health health.csv",
         ),
     )(import_)
     group.command("show", epilog=examples("backstop fleet show", "backstop fleet show h100-worked --json"))(show_)
@@ -28,7 +30,14 @@ def add_to(app: typer.Typer) -> None:
 
 
 def import_(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON; docs/fleet-file.md has its fields.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="YAML or JSON; docs/fleet-file.md has its fields. Left out: only --health.",
+            show_default=False,
+        ),
+    ] = "",
     health: Annotated[
         str, typer.Option(metavar="CSV", help="Health history: cluster,island,time,total_gpus,healthy_gpus.")
     ] = "",
@@ -37,26 +46,30 @@ def import_(
 ) -> None:
     """Bring a fleet file into the ledger, whole or not at all. Both files are checked before anything is sent.
 
-    What the file leaves out stays as it is: nothing is removed.
+    What the file leaves out stays as it is: nothing is removed. Health may come alone, for clusters that the ledger
+    has: a file with the quotas of before a rollout is refused while that is open.
     """
     from client.files import read_fleet, read_health
 
-    fleet = read_fleet(file)
-    samples = read_health(health, fleet.clusters) if health else ()
+    if not file and not health:
+        raise BadInput("FILE is missing: give a fleet file, or --health, or both")
+    fleet = read_fleet(file) if file else None
+    samples = read_health(health, fleet.clusters) if health and fleet is not None else ()
 
     from cli.answers import ImportAnswer
     from cli.output import line, show, show_json
 
     async def question(door: Backstop) -> tuple[dict[str, int], int]:
-        counts = await door.import_fleet(fleet)
-        return counts, await door.add_health(samples) if samples else 0
+        counts = {} if fleet is None else await door.import_fleet(fleet)
+        given = samples if fleet is not None else read_health(health, await door.clusters())
+        return counts, await door.add_health(given) if given else 0
 
     counts, rows = ask(who(actor), question)
     if as_json:
         show_json(ImportAnswer(file=file, counts=counts, health_rows=rows).as_json())
         return
-    said = ", ".join(f"{number} {what}" for what, number in counts.items())
-    show(line(("Imported", "bold"), f" {file}: {said}{f', {rows} health rows' if health else ''}."))
+    said = [f"{number} {what}" for what, number in counts.items()] + [f"{rows} health rows"] * bool(health)
+    show(line(("Imported", "bold"), f" {file or health}: {', '.join(said)}."))
 
 
 def show_(

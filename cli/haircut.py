@@ -12,7 +12,7 @@ import typer
 from cli.options import LOOK, Actor, AsJson, MaxTier, Settings, examples, named, policy_with, settings_of, who
 from cli.planning import snapshots_of
 from models.base import fraction_text
-from models.errors import BadInput
+from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
     from models.haircut import Haircut
@@ -90,6 +90,8 @@ def haircut(
     if len(to_screen) > 1:
         raise BadInput(f"{to_screen[0]} is given beside {to_screen[1]}: standard output takes one of them")
     found = snapshots_of(file, named, who(actor))
+    if not found:
+        raise Refusal("there is no cluster in the ledger: import one with `backstop fleet import`, or give --file")
     fleet = [(snapshot, policy_with(default, settings, "", max_tier)) for snapshot, default in found]
     made = _report(fleet, wanted)
     _answer(made, explained, by=by, html=html, csv=csv, as_json=as_json)

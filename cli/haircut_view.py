@@ -23,7 +23,7 @@ def fleet_parts(made: Haircut, at: int) -> list[RenderableType]:
     whole = made.fleet[0]
     return [
         line(
-            (f"{whole.clusters} clusters", "bold"),
+            ("1 cluster" if whole.clusters == 1 else f"{whole.clusters} clusters", "bold"),
             f": {gpus(whole.total_gpus)} installed, {whole.healthy_gpus} healthy, {whole.assigned_gpus} promised, "
             f"{whole.unbacked_gpus} of them with no healthy GPU behind",
         ),
@@ -44,11 +44,13 @@ def parts_by(made: Haircut, what: str, at: int) -> list[RenderableType]:
 
 def sentence(made: Haircut, at: int) -> str:
     """The report in a few words, at one of its buffers."""
-    part = made.fleet[at]
-    short = f"; {part.short_gpus} more would be needed and cannot be cut" if part.short_gpus else ""
-    above = f"{part.clusters_above} of {part.clusters} clusters are above their ceiling, by {gpus(part.above_gpus)}"
+    part, plain = made.fleet[at], made.without.cut_gpus
+    short = f"; {part.short_gpus} more would be needed and may not be cut" if part.short_gpus else ""
+    clusters = "1 cluster is" if part.clusters == 1 else f"{part.clusters} clusters are"
+    above = f"{part.clusters_above} of {clusters} above their ceiling, by {gpus(part.above_gpus)}"
+    anyhow = f" Without any buffer {plain} would be cut all the same." if plain else ""
     return (
-        f"At {percent(made.buffers[at])}: {gpus(part.cut_gpus)} of {part.assigned_gpus} promised are cut. "
+        f"At {percent(made.buffers[at])}: {gpus(part.cut_gpus)} of {part.assigned_gpus} promised are cut.{anyhow} "
         f"{part.phantom_gpus} of them no healthy GPU stood behind; {part.to_flex_gpus} move to flex and stay usable"
         f"{short}. {above}."
     )

@@ -31,8 +31,15 @@ def named(cluster: str) -> str:
     return cluster
 
 
+def needed(cluster: str) -> str:
+    """A cluster's name. Errors: BadInput, also for none: an unset variable of a shell must not mean anything."""
+    if not cluster.strip():
+        raise BadInput("CLUSTER is empty: name a cluster")
+    return named(cluster)
+
+
 Cluster = Annotated[
-    str, typer.Argument(metavar="CLUSTER", help="The cluster's name.", show_default=False, callback=named)
+    str, typer.Argument(metavar="CLUSTER", help="The cluster's name.", show_default=False, callback=needed)
 ]
 Actor = Annotated[
     str,

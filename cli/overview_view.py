@@ -84,7 +84,7 @@ def _asked(rollouts: Sequence[RolloutLine], most: int) -> list[RenderableType]:
     for r in needy[:most]:
         row(made, r.cluster, r.stage, r.needs)
     more = [line(f"and {len(needy) - most} more: backstop status --needs")] if len(needy) > most else []
-    return [Text(), line((f"{len(needy)} need a person", "yellow")), made, *more]
+    return [Text(), line((f"{len(needy)} need{'s' * (len(needy) == 1)} a person", "yellow")), made, *more]
 
 
 def _risks(opened: Sequence[RolloutLine]) -> list[RenderableType]:

@@ -90,10 +90,13 @@ def _standing(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
 
 def foretold_line(told: Foretold, now: datetime) -> Text:
     """In 3d, 26 GPUs of team X lose their backing."""
-    lacks = ", ".join(f"{gpus(count)} of {team}" for team, count in told.lacks.items())
+    loses = ", ".join(
+        f"{gpus(count)} of {team}" + (f" ({told.lacks[team]} lack it then)" if told.lacks[team] > count else "")
+        for team, count in told.loses.items()
+    )
     return line(
         f"in {span(told.starts - now)}, ",
-        (f"{lacks} lose their backing", "yellow"),
+        (f"{loses} lose their backing", "yellow"),
         f": {told.kind} from {moment(told.starts)} until {moment(told.ends)} ({told.reason})",
     )
 

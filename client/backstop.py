@@ -33,7 +33,7 @@ from client.history import AuditRecord, audit_of_run
 from client.versions import Build, builds, use
 from models.audit import AuditEntry, AuditKind, ChainedEntry, ChainHead
 from models.base import Model, Time
-from models.calendar import Declared, Entry
+from models.calendar import Declaration, Declared, Entry
 from models.commands import CommandRequest
 from models.effects import HealthSample
 from models.errors import BY_NAME, BackstopError, Refusal, Unavailable
@@ -42,6 +42,7 @@ from models.messages import (
     DESK_WORKFLOW,
     LAUNCHED_UPDATE,
     MOVES_ON,
+    NOT_LAUNCHED,
     ROLLOUT_WORKFLOW,
     STATUS_QUERY,
     TASK_QUEUE,
@@ -66,6 +67,7 @@ _QUESTIONS, _MOMENT_SECONDS = 5, 0.5
 _PART = 700_000
 """Bytes of one part of a large document: below Temporal's payload limit, base64 included."""
 _OVERVIEW_SECONDS = 10
+_OPENING = "opening"
 _TRIES = 60
 _PAUSE_SECONDS = 0.5
 _NO_WORKER = "no worker is running: start one with `backstop up` or `backstop worker`"
@@ -194,6 +196,8 @@ class Backstop:
                 if tries_left and MOVES_ON in str(error):
                     await asyncio.sleep(_MOMENT_SECONDS)
                     continue
+                if str(error).startswith(NOT_LAUNCHED):
+                    raise Refusal(f"{cluster}: {error}") from None
                 raise await self._told(error, cluster) from error
         raise AssertionError("the last try neither answered nor failed")
 
@@ -204,6 +208,8 @@ class Backstop:
         try:
             async for run in self._client.list_workflows(query):
                 summary = _summary(run)
+                if not summary.open and summary.stage == _OPENING:
+                    continue  # its launch was refused: there never was a rollout
                 known = found.get(summary.cluster)
                 if known is None or known.started < summary.started:
                     found[summary.cluster] = summary
@@ -306,10 +312,13 @@ class Backstop:
         at = (since or datetime.now(UTC)).isoformat()
         return TypeAdapter(list[Entry]).validate_python(await self._desk("calendar", cluster=cluster, since=at))
 
-    async def declare(self, declared: Sequence[Declared]) -> list[Entry]:
-        """The windows stand in the ledger, all or none. Errors: BadInput for an unknown cluster or island."""
+    async def declare(self, declared: Sequence[Declared]) -> Declaration:
+        """The windows stand in the ledger, all or none, in place of what their sources declared before.
+
+        Errors: BadInput for a cluster, an island or GPUs that the ledger does not have.
+        """
         given = [d.model_dump(mode="json") for d in declared]
-        return TypeAdapter(list[Entry]).validate_python(await self._desk("declare", declared=given))
+        return Declaration.model_validate(await self._desk("declare", declared=given))
 
     async def end_window(self, cluster: str, number: int, reason: str) -> Entry:
         """The window is over. Errors: Refusal where there is none of this number."""
@@ -428,7 +437,7 @@ def _summary(run: WorkflowExecution) -> RolloutSummary:
     found = {pair.key.name: pair.value for pair in run.typed_search_attributes}
     return RolloutSummary(
         cluster=str(found.get(SearchName.CLUSTER, run.id.removeprefix("rollout/"))),
-        stage=str(found.get(SearchName.STAGE, "opening")),
+        stage=str(found.get(SearchName.STAGE, _OPENING)),
         wave=str(found.get(SearchName.WAVE, "")),
         owner=str(found.get(SearchName.OWNER, "")),
         unbacked_gpus=int(found.get(SearchName.UNBACKED, 0)),

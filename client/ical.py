@@ -38,6 +38,7 @@ def read_calendar(
     calendar = _parsed(path, name)
     for event in calendar.walk("VEVENT"):
         found.setdefault(_source(event, name), [])
+        _refuse_backwards(event, name)
     try:
         coming = recurring_ical_events.of(calendar, skip_bad_series=False).between(now, now + _AHEAD)
     except Exception as error:
@@ -75,7 +76,7 @@ def _source(event: Any, name: str) -> str:
 
 
 def _clusters(event: Any, name: str) -> list[str]:
-    found = [part.strip() for part in str(event.get("LOCATION", "")).split(",") if part.strip()]
+    found = list(dict.fromkeys(part.strip() for part in str(event.get("LOCATION", "")).split(",") if part.strip()))
     if not found:
         raise BadInput(f"{name}: event {_title(event)!r} has no location: name its clusters there, or use --cluster")
     return found
@@ -108,10 +109,21 @@ def _moment(event: Any, field: str, name: str) -> datetime:
     value = event[field].dt
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise BadInput(f"{name}: event {_title(event)!r}: {field} has no time zone: {value:%Y-%m-%dT%H:%M}")
+            zone = event[field].params.get("TZID")
+            which = "no time zone" if zone is None else f"a time zone that is not known, {zone!r}"
+            raise BadInput(f"{name}: event {_title(event)!r}: {field} has {which}: {value:%Y-%m-%dT%H:%M}")
         return value.astimezone(UTC)
     assert isinstance(value, date)
     return datetime.combine(value, time(), UTC)
+
+
+def _refuse_backwards(event: Any, name: str) -> None:
+    """The library would turn it round."""
+    if "DTSTART" not in event:
+        raise BadInput(f"{name}: event {_title(event)!r} has no DTSTART")
+    starts = _moment(event, "DTSTART", name)
+    if "DTEND" in event and _moment(event, "DTEND", name) < starts:
+        raise BadInput(f"{name}: event {_title(event)!r} ends before it starts")
 
 
 def _title(event: Any) -> str:

@@ -53,13 +53,25 @@ def span_text(window: Window) -> str:
     return f"{window.kind}{what}{where} from {window.starts:%Y-%m-%d %H:%MZ} until {window.ends:%Y-%m-%d %H:%MZ}"
 
 
+class Declaration(Model):
+    """What became of it: the windows that stand, which of them are new, and what was taken back."""
+
+    stand: tuple[Entry, ...]
+    new: tuple[Entry, ...]
+    gone: tuple[Entry, ...]
+
+
 class Foretold(Model):
-    """Quotas that will lose their backing when a window begins. `lacks`: GPUs by team."""
+    """Quotas that will lose their backing when a window begins. `loses`, `lacks`: GPUs by team.
+
+    `lacks` is all that will have nothing behind it then, what has nothing today included.
+    """
 
     kind: WindowKind
     starts: Time
     ends: Time
     reason: str
+    loses: dict[str, Count]
     lacks: dict[str, Count]
 
 
@@ -79,10 +91,17 @@ def foretold(
         if window.starts <= now or window.kind is WindowKind.FREEZE:
             continue
         lacks = _shortage(cluster, quotas, without(whole, active(windows, window.starts)))
-        more = {team: gpus for team, gpus in lacks.items() if gpus > before.get(team, 0)}
-        if more:
+        loses = {team: gpus - before.get(team, 0) for team, gpus in lacks.items() if gpus > before.get(team, 0)}
+        if loses:
             told.append(
-                Foretold(kind=window.kind, starts=window.starts, ends=window.ends, reason=window.reason, lacks=more)
+                Foretold(
+                    kind=window.kind,
+                    starts=window.starts,
+                    ends=window.ends,
+                    reason=window.reason,
+                    loses=loses,
+                    lacks={team: lacks[team] for team in loses},
+                )
             )
     return tuple(told)
 

@@ -88,6 +88,8 @@ class Haircut(Model):
     """
 
     buffers: tuple[Share, ...]
+    without: Part
+    """With no buffer at all: what is cut then, hardware asks for and not the buffer."""
     fleet: tuple[Part, ...]
     waves: dict[Tier, tuple[Part, ...]]
     clusters: dict[str, tuple[Part, ...]]
@@ -104,8 +106,11 @@ def haircut(
 ) -> Haircut:
     """The report on these clusters, each with its policy, at these buffers instead of the policies' own."""
     plans: list[list[Plan]] = []
+    without = []
     for snapshot, policy in fleet:
-        plans.append([make_plan(snapshot, policy.model_copy(update={"buffer": b})) for b in buffers])
+        plain, *row = (make_plan(snapshot, policy.model_copy(update={"buffer": b})) for b in (Fraction(0), *buffers))
+        without.append(Part.of(plain))
+        plans.append(row)
         if made is not None:
             made(len(plans), len(fleet))
     parts = {row[0].cluster: tuple(map(Part.of, row)) for row in plans}
@@ -123,6 +128,7 @@ def haircut(
                 known[n] = added(TeamPart, (known[n], part))
     return Haircut(
         buffers=tuple(buffers),
+        without=added(Part, without),
         fleet=tuple(added(Part, (row[n] for row in parts.values())) for n in range(len(buffers))),
         waves=waves,
         clusters=_largest_first(parts),

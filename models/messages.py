@@ -32,6 +32,8 @@ WATCH_ID = "health-watch/ledger"
 STATUS_QUERY = "status"
 LAUNCHED_UPDATE = "launched"
 HEALTH_SIGNAL = "health_changed"
+NOT_LAUNCHED = "it was not launched: "
+"""How a question to a refused launch is answered: a query's failure has no type, only words."""
 MOVES_ON = "the rollout is moving on at this moment: ask again"
 """Why a worker does not answer a query: it would have to guess the time (workers/runner.py)."""
 

@@ -33,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from models.messages import (
         HEALTH_SIGNAL,
         LAUNCHED_UPDATE,
+        NOT_LAUNCHED,
         ROLLOUT_WORKFLOW,
         STATUS_QUERY,
         AimRequest,
@@ -250,6 +251,8 @@ class ClusterRollout:
 
     @property
     def _state(self) -> Rollout:
+        if self._r is None and self._refused_launch:
+            raise ApplicationError(f"{NOT_LAUNCHED}{self._refused_launch}", type="Refusal", non_retryable=True)
         if self._r is None:
             raise ApplicationError("the rollout is being opened; try again in a moment", type="Unavailable")
         return self._r

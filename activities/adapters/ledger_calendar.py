@@ -13,7 +13,7 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger_bulk import Row, add
 from activities.adapters.ledger_db import Database, one_at_a_time
-from models.calendar import FILE, Declared, Entry
+from models.calendar import FILE, Declaration, Declared, Entry
 from models.errors import BadInput, Refusal
 from models.fleet import Window, WindowKind
 from models.tables import ClusterRow, IslandRow, WindowRow
@@ -39,17 +39,31 @@ class LedgerCalendar:
             order = (col(WindowRow.cluster), col(WindowRow.starts), col(WindowRow.id))
             return tuple(_entry(row) for row in session.connection().execute(rows.order_by(*order)))
 
-    def declare(self, declared: Sequence[Declared], actor: str) -> tuple[Entry, ...]:
-        """The windows stand, all or none of them, in place of what their sources declared before."""
+    def declare(self, declared: Sequence[Declared], actor: str, now: datetime) -> Declaration:
+        """The windows stand, all or none of them, in place of what their sources declared before and is not over.
+
+        What is declared again keeps its number. What is taken back and has begun is cut short, so that what it
+        explained of the past stays explained.
+        """
         with self._database.writing() as session:
             one_at_a_time(session, "calendar")
             _refuse_unknown(session, declared)
             theirs = col(WindowRow.source).in_([d.source for d in declared])
-            session.connection().execute(sa.delete(WindowRow).where(theirs))
-            rows = [window_row(name, window, d.source, actor) for d in declared for name, window in d.windows]
-            add(session, WindowRow, rows)
-            made = sa.select(*sa.inspect(WindowRow).columns).where(theirs).order_by(col(WindowRow.id))
-            return tuple(_entry(row) for row in session.connection().execute(made))
+            live = (
+                sa.select(*sa.inspect(WindowRow).columns)
+                .where(theirs, col(WindowRow.ends) > now)
+                .order_by(col(WindowRow.id))
+            )
+            wanted = {(name, d.source, _tidy(window)) for d in declared for name, window in d.windows}
+            present = [_entry(row) for row in session.connection().execute(live)]
+            stale = [e for e in present if (e.cluster, e.source, e.window) not in wanted]
+            for entry in stale:
+                _end(session, entry, now)
+            new = sorted(wanted - {(e.cluster, e.source, e.window) for e in present}, key=_by_name)
+            add(session, WindowRow, [window_row(name, window, source, actor) for name, source, window in new])
+            known = {e.id for e in present}
+            stand = tuple(_entry(row) for row in session.connection().execute(live))
+            return Declaration(stand=stand, new=tuple(e for e in stand if e.id not in known), gone=tuple(stale))
 
     def end_window(self, cluster: str, number: int, now: datetime) -> Entry:
         """The window is over: cut short where it has begun, else gone. Again changes nothing.
@@ -65,11 +79,29 @@ class LedgerCalendar:
             entry = _entry(row)
             if row.ends <= now:
                 return entry
+            _end(session, entry, now)
             if row.starts >= now:
-                session.delete(row)
                 return entry
-            row.ends = now
             return entry.model_copy(update={"window": entry.window.model_copy(update={"ends": now})})
+
+
+def _end(session: Session, entry: Entry, now: datetime) -> None:
+    """Cut short where it has begun, else gone."""
+    same = col(WindowRow.id) == entry.id
+    if entry.window.starts < now:
+        session.connection().execute(sa.update(WindowRow).where(same).values(ends=now))
+    else:
+        session.connection().execute(sa.delete(WindowRow).where(same))
+
+
+def _tidy(window: Window) -> Window:
+    """As it is read again."""
+    return window if window.islands is None else window.model_copy(update={"islands": tuple(sorted(window.islands))})
+
+
+def _by_name(each: tuple[str, str, Window]) -> tuple[str, datetime, str]:
+    name, source, window = each
+    return name, window.starts, source
 
 
 def windows_of(session: Session, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
@@ -120,12 +152,17 @@ def _windows() -> sa.Select[*tuple[Any, ...]]:
 def _refuse_unknown(session: Session, declared: Sequence[Declared]) -> None:
     windows = [each for d in declared for each in d.windows]
     _refuse_unknown_clusters(session, {cluster for cluster, _ in windows})
-    rows = session.connection().execute(sa.select(col(IslandRow.cluster), col(IslandRow.name)))
-    known = {tuple(row) for row in rows}
+    columns = (col(IslandRow.cluster), col(IslandRow.name), col(IslandRow.total_gpus))
+    installed: dict[str, dict[str, int]] = {}
+    for cluster, island, total in session.connection().execute(sa.select(*columns)):
+        installed.setdefault(cluster, {})[island] = total
     for cluster, window in windows:
         for island in window.islands or ():
-            if (cluster, island) not in known:
+            if island not in installed[cluster]:
                 raise BadInput(f"cluster {cluster!r} has no island {island!r}")
+        most = sum(installed[cluster][island] for island in window.islands or installed[cluster])
+        if window.gpus is not None and window.gpus > most:
+            raise BadInput(f"{window.gpus} GPUs are more than the {most} that cluster {cluster!r} has there")
 
 
 def _refuse_unknown_clusters(session: Session, wanted: set[str]) -> None:

@@ -12,7 +12,7 @@ from temporalio.client import WorkflowExecutionStatus
 from models.calendar import Declared
 from models.errors import BadInput, Refusal
 from models.fleet import Window, WindowKind
-from models.messages import WATCH_ID, LaunchAnswer, RolloutStatus
+from models.messages import WATCH_ID, LaunchAnswer, LaunchRequest, RolloutStatus
 from models.stages import Command, Stage
 from tests.e2e.world import World, cluster, fresh, team, worked_case
 
@@ -591,7 +591,7 @@ async def test_a_declared_incident_holds_at_once_and_a_window_ahead_is_foretold(
         gpus=39,
     )
     hold = Declared(source=f"hold {name}", windows=((name, sev),))
-    entries = await world.tpm.declare([hold, Declared(source="ics 1", windows=((name, ahead),))])
+    entries = (await world.tpm.declare([hold, Declared(source=f"ics {name}", windows=((name, ahead),))])).stand
     status = await world.until(name, lambda s: bool(s.holds and s.foretold))
     assert [(h.kind.value, h.reason) for h in status.holds] == [("sev", "fabric")]
     # By then the 5 GPUs of the incident are back: 345 promised, 319 + 5 - 39 healthy.
@@ -634,6 +634,16 @@ async def test_the_overview_says_what_each_rollout_needs_from_a_person(world: Wo
     await until(f"paused by tpm: backstop resume {name}")
     await world.say(name, Command.RESUME)
     await until("nothing")
+
+
+async def test_a_refused_launch_leaves_no_rollout_behind(world: World) -> None:
+    name = fresh("nowhere")
+    request = LaunchRequest(cluster=name, rollout=f"{name}/1", owner="tpm", reason="a slip of the pen")
+    with pytest.raises(Refusal, match="was not launched: the ledger has no cluster"):
+        await world.tpm.launch(request)
+    with pytest.raises(Refusal, match=f"^{name}: it was not launched: the ledger has no cluster"):
+        await world.status(name)
+    assert name not in [s.cluster for s in await world.tpm.rollouts()]
 
 
 async def test_a_rollout_that_moves_too_much_at_once_holds(world: World) -> None:

@@ -14,7 +14,7 @@ from client.checks import Check
 from client.history import AuditRecord
 from client.versions import Build
 from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
-from models.calendar import Declared, Entry
+from models.calendar import Declaration, Declared, Entry
 from models.commands import CommandRequest
 from models.effects import HealthSample
 from models.errors import BackstopError, Refusal
@@ -198,14 +198,15 @@ class FakeBackstop:
         self._ask("calendar", cluster)
         return self.entries
 
-    async def declare(self, declared: Sequence[Declared]) -> list[Entry]:
+    async def declare(self, declared: Sequence[Declared]) -> Declaration:
         self._ask("declare", declared)
         self.declared += declared
         windows = [(d.source, *each) for d in declared for each in d.windows]
-        return [
+        made = tuple(
             Entry(id=number, cluster=name, window=window, source=source, declared_by="tpm")
             for number, (source, name, window) in enumerate(windows, 1)
-        ]
+        )
+        return Declaration(stand=made, new=made, gone=())
 
     async def end_window(self, cluster: str, number: int, reason: str) -> Entry:
         self._ask("end_window", cluster, number, reason)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cli.main import run
 from client.ical import read_calendar
-from models.calendar import Declared, Entry, foretold, span_text, without
+from models.calendar import Declaration, Declared, Entry, foretold, span_text, without
 from models.capacity import Island
 from models.errors import BadInput
 from models.fleet import Window, WindowKind
@@ -41,7 +41,7 @@ def told(*windows: Window, islands: Sequence[Island] = MAIN, quotas: Sequence[Qu
 
 def test_a_window_that_takes_more_than_is_to_spare_is_foretold() -> None:
     (found,) = foretold("c", TEAM, MAIN, [window(3 * DAY, 4 * DAY, 39)], NOW)
-    assert (found.starts, found.lacks) == (NOW + 3 * DAY, {"research": 26})
+    assert (found.starts, found.loses, found.lacks) == (NOW + 3 * DAY, {"research": 26}, {"research": 26})
     assert told(window(3 * DAY, 4 * DAY, 13)) == []
     assert told(window(3 * DAY, 4 * DAY)) == [{"research": 306}]
 
@@ -60,6 +60,8 @@ def test_what_a_window_takes_now_is_back_when_it_is_over() -> None:
     down = (Island(name="main", total_gpus=361, healthy_gpus=300),)
     assert told(window(-DAY, DAY, 61), window(2 * DAY, 3 * DAY, 50), islands=down) == []
     assert told(window(2 * DAY, 3 * DAY, 50), islands=down) == [{"research": 56}]
+    (found,) = foretold("c", TEAM, down, [window(2 * DAY, 3 * DAY, 50)], NOW)
+    assert found.loses == {"research": 50}, "6 lack it today"
 
 
 def test_a_quota_that_lacks_as_much_already_is_not_news() -> None:
@@ -158,6 +160,8 @@ def test_a_cancelled_event_takes_back_what_it_declared(tmp_path: Path) -> None:
         ([event("20261201T060000", "20261201T070000")], "m.ics: event 'new firmware': DTSTART has no time zone"),
         ([event(more="X-BACKSTOP-GPUS:many")], "m.ics: event 'new firmware': gpus must be a whole number"),
         ([event(more="RRULE:FREQ=SOMETIMES")], "m.ics"),
+        ([event("20261202T060000Z", "20261201T070000Z")], "m.ics: event 'new firmware' ends before it starts"),
+        ([event().replace("DTSTART:20261201T060000Z\n", "")], "m.ics: event 'new firmware' has no DTSTART"),
     ],
 )
 def test_a_bad_event_is_named(events: list[str], said: str, tmp_path: Path) -> None:
@@ -193,7 +197,7 @@ def test_hold_declares_a_window_and_says_what_it_will_take(capsys: pytest.Captur
     assert (name, made.kind, made.gpus, made.reason) == ("h100-worked", WindowKind.SEV, 39, "fabric")
     assert made.ends - made.starts == 4 * HOUR
     said = capsys.readouterr().out
-    assert "65 GPUs of research lose their backing" in said
+    assert "39 GPUs of research (65 lack it then) lose their backing" in said
 
 
 def test_the_calendar_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,11 +218,43 @@ def test_a_window_is_ended_by_its_number(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["calendar", "end", "c", "7", "--reason", " "], "--reason must say why"),
+        (["hold", "", "--kind", "sev", "--until", "1h", "--reason", "x"], "CLUSTER is empty: name a cluster"),
+        (["approve", " ", "--plan", "x"], "CLUSTER is empty: name a cluster"),
+    ],
+)
+def test_what_an_empty_word_leaves_open_is_asked_for(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(fake()) as door:
+        assert run(words) == 2
+    assert door.asked == []
+    assert capsys.readouterr().err == f"backstop: {said}\n"
+
+
+def test_an_import_says_what_it_took_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gone = fake().entries[0]
+
+    class Taking(FakeBackstop):
+        async def declare(self, declared: Sequence[Declared]) -> Declaration:
+            return Declaration(stand=(), new=(), gone=(gone,))
+
+    with answering(Taking()):
+        assert run(["calendar", "import", ics(tmp_path, event(more="STATUS:CANCELLED"))]) == 0
+    assert capsys.readouterr().out.startswith("Taken back: maintenance of 39 GPUs from ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         ("--until never", "--until must be a time such as 2026-12-01T18:00Z, or 4h, not 'never'"),
         ("--until 2026-12-01T18:00", "--until needs a time zone (for example a final Z): 2026-12-01T18:00"),
         ("--until 2001-01-01T00:00Z --from 2000-01-01T00:00Z", "--until 2001-01-01T00:00Z is over: it is "),
         ("--until 2000-01-01T00:00Z --from 2001-01-01T00:00Z", "--until 2000-01-01T00:00Z is not after its start, "),
         ("--until 0s", "--until 0s is not after its start, "),
+        ("--until 10000d", "--until a duration cannot be longer than ten years: '10000d'"),
+        ("--until 1h --kind freeze --gpus 5", "--gpus is given, and a freeze takes no capacity"),
+        ("--until 1h --kind freeze --islands a", "--islands is given, and a freeze takes no capacity"),
         ("--until 1h --kind party", "Invalid value for '--kind': 'party' is not one of 'maintenance', 'sev', 'freeze'"),
     ],
 )

@@ -364,3 +364,22 @@ def test_builds_say_who_serves_and_who_may_go(fake: FakeBackstop, capsys: pytest
     assert fake.asked[-1] == ("use_build", "2026-11-21.1")
     fake.refuses = Refusal("no worker of build x is running, and everything would wait: start one first")
     assert run(["builds", "use", "x"]) == 3
+
+
+# --- health alone --------------------------------------------------------------------------------------
+
+
+def test_health_may_come_without_a_fleet_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    health = tmp_path / "health.csv"
+    health.write_text("cluster,island,time,total_gpus,healthy_gpus\nh100-worked,main,2026-01-31T12:00:00Z,361,319\n")
+    with answering(FakeBackstop()) as door:
+        assert run(["fleet", "import", "--health", str(health)]) == 0
+    assert [what for what, *_ in door.asked] == ["clusters", "add_health"]
+    assert capsys.readouterr().out == f"Imported {health}: 1 health rows.\n"
+
+
+def test_an_import_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(FakeBackstop()) as door:
+        assert run(["fleet", "import"]) == 2
+    assert door.asked == []
+    assert capsys.readouterr().err == "backstop: FILE is missing: give a fleet file, or --health, or both\n"

@@ -70,7 +70,7 @@ def test_by_stage_and_wave_everything_is_counted_once(capsys: pytest.CaptureFixt
 def test_few_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     said = status(capsys, THOUSAND[:10])
     assert [line.split()[0] for line in said.splitlines()[1:11]] == [s.cluster for s in THOUSAND[:10]]
-    assert "1 need" in said
+    assert "1 needs a person" in said
 
 
 @pytest.mark.parametrize(

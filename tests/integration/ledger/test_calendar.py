@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from activities.adapters.ledger import Ledger
-from models.calendar import Declared, Entry
+from models.calendar import Declaration, Declared, Entry
 from models.errors import BadInput, Refusal
 from models.fleet import Window, WindowKind
 from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool, fleet, import_fleet
@@ -29,29 +29,45 @@ def shown(ledger: Ledger, cluster: str = "") -> list[tuple[str, str, str]]:
     return [(e.cluster, e.window.reason, e.source) for e in ledger.fleet.calendar(cluster, NOW)]
 
 
+def declare(ledger: Ledger, *declared: Declared, now: datetime = NOW) -> Declaration:
+    return ledger.fleet.declare(declared, "tpm", now)
+
+
 def test_what_is_declared_stands_with_who_declared_it(ledger: Ledger) -> None:
-    ledger.fleet.declare([declared("hold 1", window())], "tpm")
-    (made,) = ledger.fleet.declare([declared("hold 1", window())], "tpm")  # again, as a retry does
-    assert made == Entry(id=made.id, cluster=CLUSTER, window=window(), source="hold 1", declared_by="tpm")
-    assert window() in ledger.calendar.windows([CLUSTER])[CLUSTER]
+    what = declared("hold 1", window(islands=("Y", "X")))
+    (made,) = declare(ledger, what).new
+    tidy = window(islands=("X", "Y"))
+    assert made == Entry(id=made.id, cluster=CLUSTER, window=tidy, source="hold 1", declared_by="tpm")
+    assert declare(ledger, what) == Declaration(stand=(made,), new=(), gone=())
+    assert tidy in ledger.calendar.windows([CLUSTER])[CLUSTER]
     assert shown(ledger) == [(CLUSTER, "cooling", "hold 1"), (CLUSTER, "switches", "")]
     assert shown(ledger, "beta") == []
 
 
 def test_a_source_takes_back_what_it_declared_elsewhere_too(ledger: Ledger) -> None:
-    ledger.fleet.declare([declared("ics 1", window(), window(DAY, 2 * DAY)), declared("ics 2", window())], "tpm")
-    ledger.fleet.declare([declared("ics 1", window(islands=None, reason="moved"), cluster="beta")], "tpm")
+    first = declare(ledger, declared("ics 1", window(), window(DAY, 2 * DAY)), declared("ics 2", window()))
+    moved = declare(ledger, declared("ics 1", window(islands=None, reason="moved"), cluster="beta"))
+    assert [e.id for e in moved.gone] == [e.id for e in first.stand if e.source == "ics 1"]
     assert shown(ledger) == [
         (CLUSTER, "cooling", "ics 2"),
         (CLUSTER, "switches", ""),
         ("beta", "moved", "ics 1"),
     ]
-    ledger.fleet.declare([Declared(source="ics 1"), Declared(source="ics 2")], "tpm")
+    gone = declare(ledger, Declared(source="ics 1"), Declared(source="ics 2")).gone
+    assert {e.source for e in gone} == {"ics 1", "ics 2"}
     assert shown(ledger) == [(CLUSTER, "switches", "")]
 
 
+def test_what_has_begun_is_cut_short_and_what_is_over_stays(ledger: Ledger) -> None:
+    over, begun, ahead = window(-3 * DAY, -2 * DAY), window(-DAY), window(2 * DAY, 3 * DAY)
+    declare(ledger, declared("ics 1", over, begun, ahead), now=NOW - 4 * DAY)
+    assert len(declare(ledger, declared("ics 1", ahead)).gone) == 1
+    left = [w for w in ledger.calendar.windows([CLUSTER])[CLUSTER] if w.reason == "cooling"]
+    assert left == [over, begun.model_copy(update={"ends": NOW}), ahead]
+
+
 def test_a_fleet_file_leaves_alone_what_others_declared(ledger: Ledger) -> None:
-    ledger.fleet.declare([declared("hold 1", window())], "tpm")
+    declare(ledger, declared("hold 1", window()))
     document = fleet()
     document["clusters"][0]["windows"] = []
     import_fleet(ledger, document, "second")
@@ -64,16 +80,18 @@ def test_a_fleet_file_leaves_alone_what_others_declared(ledger: Ledger) -> None:
         (declared("hold 2", window(), cluster="gamma"), "the ledger has no cluster 'gamma'"),
         (declared("hold 2", window(islands=("Q",))), "cluster 'alpha' has no island 'Q'"),
         (declared("hold 2", window(), cluster="beta"), "cluster 'beta' has no island 'X'"),
+        (declared("hold 2", window(gpus=201)), "201 GPUs are more than the 200 that cluster 'alpha' has there"),
+        (declared("hold 2", window(gpus=401, islands=None)), "401 GPUs are more than the 400 that cluster"),
     ],
 )
 def test_of_a_bad_declaration_nothing_stands(ledger: Ledger, bad: Declared, said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        ledger.fleet.declare([declared("hold 1", window()), bad], "tpm")
+        declare(ledger, declared("hold 1", window()), bad)
     assert shown(ledger) == [(CLUSTER, "switches", "")]
 
 
 def test_a_window_is_ended_or_taken_back(ledger: Ledger) -> None:
-    begun, ahead = ledger.fleet.declare([declared("hold 1", window(-DAY), window(DAY, 2 * DAY))], "tpm")
+    begun, ahead = declare(ledger, declared("hold 1", window(-DAY), window(DAY, 2 * DAY))).stand
     ended = ledger.fleet.end_window(CLUSTER, begun.id, NOW)
     assert ended.window.ends == NOW
     assert ledger.fleet.end_window(CLUSTER, begun.id, NOW + DAY) == ended
