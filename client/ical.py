@@ -20,7 +20,9 @@ from models.calendar import Declared
 from models.errors import BadInput
 from models.fleet import Window, WindowKind
 
-_AHEAD = timedelta(days=366)
+_AHEAD, _BEHIND = timedelta(days=366), timedelta(days=10 * 366)
+_TOO_OFTEN = ("SECONDLY", "MINUTELY")
+_MOST_TIMES = 5_000
 _MOST_BYTES = 16 * 2**20
 _KINDS = {kind.value: kind for kind in WindowKind}
 
@@ -34,22 +36,40 @@ def read_calendar(
     Errors: BadInput naming the file, the event and what is wrong with it.
     """
     name = Path(path).name
-    found: dict[str, list[tuple[str, Window]]] = {}
     calendar = _parsed(path, name)
+    try:
+        return _declared(calendar, name, now, clusters, kind)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:  # a property that is broken
+        raise BadInput(f"{name} has an event that cannot be read: {_words(error)}") from None
+
+
+def _declared(
+    calendar: Any, name: str, now: datetime, clusters: Sequence[str], kind: WindowKind
+) -> tuple[Declared, ...]:
+    found: dict[str, list[tuple[str, Window]]] = {}
     for event in calendar.walk("VEVENT"):
         found.setdefault(_source(event, name), [])
-        _refuse_backwards(event, name)
-    try:
-        coming = recurring_ical_events.of(calendar, skip_bad_series=False).between(now, now + _AHEAD)
-    except Exception as error:
-        raise BadInput(f"{name}: a series of events cannot be followed: {_words(error)}") from None
-    for event in coming:
+        _refuse_nonsense(event, name, now)
+    for event in _coming(calendar, name, now):
         if str(event.get("STATUS", "")).upper() != "CANCELLED":
             window = _window(event, name, kind)
             found[_source(event, name)] += [(cluster, window) for cluster in clusters or _clusters(event, name)]
     if not found:
         raise BadInput(f"{name} has no event")
     return tuple(Declared(source=source, windows=tuple(windows)) for source, windows in found.items())
+
+
+def _coming(calendar: Any, name: str, now: datetime) -> list[Any]:
+    """Each time that an event takes place within a year, those that have begun included."""
+    try:
+        coming: list[Any] = recurring_ical_events.of(calendar, skip_bad_series=False).between(now, now + _AHEAD)
+    except Exception as error:  # the library has no error of its own for what it cannot follow
+        raise BadInput(f"{name}: a series of events cannot be followed: {_words(error)}") from None
+    if len(coming) > _MOST_TIMES:
+        raise BadInput(
+            f"{name}: its events take place {len(coming)} times within a year: at most {_MOST_TIMES} are taken"
+        )
+    return coming
 
 
 def _parsed(path: str, name: str) -> Any:
@@ -117,13 +137,28 @@ def _moment(event: Any, field: str, name: str) -> datetime:
     return datetime.combine(value, time(), UTC)
 
 
-def _refuse_backwards(event: Any, name: str) -> None:
-    """The library would turn it round."""
+def _refuse_nonsense(event: Any, name: str, now: datetime) -> None:
+    """What the library would turn round, or follow for ever."""
     if "DTSTART" not in event:
         raise BadInput(f"{name}: event {_title(event)!r} has no DTSTART")
+    rules = _rules(event)
+    if any(str(f).upper() in _TOO_OFTEN for rule in rules for f in rule.get("FREQ", ())):
+        raise BadInput(f"{name}: event {_title(event)!r} repeats every second or minute: that is no window")
+    if any(every < 1 for rule in rules for every in rule.get("INTERVAL", ())):
+        raise BadInput(f"{name}: event {_title(event)!r} repeats at an INTERVAL below 1")
     starts = _moment(event, "DTSTART", name)
+    if rules and starts < now - _BEHIND:
+        raise BadInput(f"{name}: event {_title(event)!r} began {starts:%Y-%m-%d}: no series is followed that far")
     if "DTEND" in event and _moment(event, "DTEND", name) < starts:
         raise BadInput(f"{name}: event {_title(event)!r} ends before it starts")
+
+
+def _rules(event: Any) -> list[Any]:
+    try:
+        found = event.get("RRULE", ())
+        return [rule for rule in (found if isinstance(found, list) else [found]) if rule and rule.get("FREQ")]
+    except ValueError:
+        return []  # broken: it is refused when it is followed
 
 
 def _title(event: Any) -> str:

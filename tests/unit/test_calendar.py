@@ -160,6 +160,19 @@ def test_a_cancelled_event_takes_back_what_it_declared(tmp_path: Path) -> None:
         ([event("20261201T060000", "20261201T070000")], "m.ics: event 'new firmware': DTSTART has no time zone"),
         ([event(more="X-BACKSTOP-GPUS:many")], "m.ics: event 'new firmware': gpus must be a whole number"),
         ([event(more="RRULE:FREQ=SOMETIMES")], "m.ics"),
+        ([event(more="RRULE:FREQ=DAILY;INTERVAL=0")], "m.ics: event 'new firmware' repeats at an INTERVAL below 1"),
+        (
+            [event("19001101T060000Z", "19001101T060001Z", "RRULE:FREQ=HOURLY")],
+            "m.ics: event 'new firmware' began 1900-11-01: no series is followed that far",
+        ),
+        (
+            [event("20261101T060000Z", "20261101T060001Z", "RRULE:FREQ=SECONDLY")],
+            "m.ics: event 'new firmware' repeats every second or minute: that is no window",
+        ),
+        (
+            [event("20261101T060000Z", "20261101T060001Z", "RRULE:FREQ=HOURLY")],
+            "m.ics: its events take place 8784 times within a year: at most 5000 are taken",
+        ),
         ([event("20261202T060000Z", "20261201T070000Z")], "m.ics: event 'new firmware' ends before it starts"),
         ([event().replace("DTSTART:20261201T060000Z\n", "")], "m.ics: event 'new firmware' has no DTSTART"),
     ],
