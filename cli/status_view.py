@@ -105,7 +105,9 @@ def _ahead(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
     """What keeps it, and what comes next."""
     for hold in s.holds:
         until = f", until {moment(hold.until)}" if hold.until else ""
-        yield "hold", line((f"{hold.kind} ", "yellow"), f"[{hold.id}] by {hold.actor}: {hold.reason}{until}")
+        # A window's hold is no one's to resolve: it ends with the window.
+        ends = f"; see backstop calendar show {shlex.quote(s.cluster)}" if hold.actor == "calendar" else ""
+        yield "hold", line((f"{hold.kind} ", "yellow"), f"[{hold.id}] by {hold.actor}: {hold.reason}{until}{ends}")
     for hold in s.recorded_objections:
         yield "objection", line(f"recorded, by {hold.actor}: {hold.reason}")
     if s.undoing is not None:

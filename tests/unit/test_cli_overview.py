@@ -11,7 +11,9 @@ import pytest
 from cli.main import run
 from client.backstop import RolloutSummary
 from client.checks import Check
+from models.rollout import Hold, HoldKind
 from tests.unit.cli_fakes import FakeBackstop, answering
+from tests.unit.cli_fakes import status as one_status
 
 NOW = datetime.now(UTC)
 STAGES = ("planned", "buffered", "enforced", "monitored", "monitored", "monitored", "stuck", "closed")
@@ -106,6 +108,13 @@ def test_clusters_that_nobody_reports_are_named(capsys: pytest.CaptureFixture[st
     old = [one(n, stage="monitored", health_at=NOW - timedelta(hours=n)) for n in range(5)]
     said = status(capsys, [*old, *(one(n, stage="monitored") for n in range(5, 30)), one(99, health_at=None)])
     assert "5 without health for 30m: cluster-0001, cluster-0002, cluster-0003 and 2 more" in said
+
+
+def test_a_windows_hold_names_the_calendar(capsys: pytest.CaptureFixture[str]) -> None:
+    hold = Hold(id="sev-1", kind=HoldKind.SEV, reason="fabric", actor="calendar", at=NOW)
+    with answering(FakeBackstop(statuses=[one_status(holds=(hold,))])):
+        assert run(["status", "h100-worked"]) == 0
+    assert "by calendar: fabric; see backstop calendar show h100-worked" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [[], ["h100-worked"]], ids=["fleet", "one"])
