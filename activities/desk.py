@@ -15,7 +15,7 @@ from activities.failures import translated
 from activities.ports import FleetPort, RegistryPort
 from models.audit import AuditEntry, AuditKind, ChainedEntry
 from models.base import Count, Model, Name, PositiveCount, Time, Words
-from models.calendar import Declared, span_text
+from models.calendar import Declared, Entry, span_text
 from models.effects import HealthSample
 from models.errors import BadInput
 from models.messages import DeskAnswer, DeskRequest
@@ -187,44 +187,16 @@ class DeskActivities:
         found = self._fleet.declare(_of(q, _Declared).declared, q.actor, now)
         # Tried again, it may find new what the first try declared, and had no time to archive.
         new = found.new if activity.info().attempt == 1 else found.stand
-        # Under the request's own name: whoever carries it out again archives nothing twice.
-        asked = activity.info().workflow_id
+        said = [*(("declared", e) for e in new), *(("took back", e) for e in found.gone)]
         self._registry.archive(
-            [
-                AuditEntry(
-                    key=f"{asked}/{number}",
-                    cluster=entry.cluster,
-                    at=now,
-                    kind=AuditKind.COMMAND,
-                    actor=q.actor,
-                    text=f"{said} {span_text(entry.window)} ({entry.source})",
-                    reason=entry.window.reason,
-                    data={"command": "declare", "id": entry.id, "window": entry.window.model_dump(mode="json")},
-                )
-                for number, (said, entry) in enumerate(
-                    [*(("declared", e) for e in new), *(("took back", e) for e in found.gone)]
-                )
-            ]
+            [_told(q, f"/{n}", what, entry, entry.window.reason, now) for n, (what, entry) in enumerate(said)]
         )
         return found.model_dump(mode="json")
 
     def _end_window(self, q: DeskRequest) -> dict[str, Any]:
         asked, now = _of(q, _Window), datetime.now(UTC)
         entry = self._fleet.end_window(asked.cluster, asked.number, now)
-        self._registry.archive(
-            [
-                AuditEntry(
-                    key=str(activity.info().workflow_id),
-                    cluster=entry.cluster,
-                    at=now,
-                    kind=AuditKind.COMMAND,
-                    actor=q.actor,
-                    text=f"ended {span_text(entry.window)} ({entry.source or 'fleet file'})",
-                    reason=asked.reason,
-                    data={"command": "end_window", "id": entry.id, "window": entry.window.model_dump(mode="json")},
-                )
-            ]
-        )
+        self._registry.archive([_told(q, "", "ended", entry, asked.reason, now)])
         return entry.model_dump(mode="json")
 
     def _overview(self, q: DeskRequest) -> list[dict[str, Any]]:
@@ -235,6 +207,20 @@ class DeskActivities:
         """Proof that a worker reaches its ledger."""
         _of(q, _Nothing)
         return {"open_rollouts": len(self._registry.open_clusters())}
+
+
+def _told(q: DeskRequest, part: str, what: str, entry: Entry, reason: str, now: datetime) -> AuditEntry:
+    """What became of a window. Under the request's own name: whoever carries it out again archives nothing twice."""
+    return AuditEntry(
+        key=f"{activity.info().workflow_id}{part}",
+        cluster=entry.cluster,
+        at=now,
+        kind=AuditKind.COMMAND,
+        actor=q.actor,
+        text=f"{what} {span_text(entry.window)} ({entry.source or 'fleet file'})",
+        reason=reason,
+        data={"command": q.kind, "id": entry.id, "window": entry.window.model_dump(mode="json")},
+    )
 
 
 def _json_bytes(row: ChainedEntry) -> int:

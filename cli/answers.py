@@ -9,12 +9,11 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from models.base import Model, Name, Share, Time
+from models.base import Model, Name, Time
 from models.calendar import Entry, Foretold
 from models.fleet import ClusterSpec
-from models.haircut import Haircut, Part, TeamPart
+from models.haircut import Haircut
 from models.plans import Plan
-from models.policy import Tier
 from models.stages import Command, Stage
 
 
@@ -58,23 +57,22 @@ class PlansAnswer(Answer):
     plans: tuple[PlanAnswer, ...]
 
 
-class HaircutAnswer(Answer):
+class HaircutAnswer(Haircut):
     """What buffers would cost: each list has one entry for each of `buffers`, in their order."""
 
+    model_config = ConfigDict(populate_by_name=True)
+
     schema_: Literal["backstop.haircut/1"] = Field(default="backstop.haircut/1", alias="schema")
-    buffers: tuple[Share, ...]
-    without: Part
-    """With no buffer at all."""
-    fleet: tuple[Part, ...]
-    waves: dict[Tier, tuple[Part, ...]]
-    clusters: dict[str, tuple[Part, ...]]
-    teams: dict[str, tuple[TeamPart, ...]]
 
     @staticmethod
     def of(made: Haircut) -> HaircutAnswer:
         return HaircutAnswer.model_construct(
             schema_="backstop.haircut/1", **{name: getattr(made, name) for name in Haircut.model_fields}
         )
+
+    def as_json(self) -> Any:
+        made = self.model_dump(mode="json", by_alias=True)
+        return {"schema": made["schema"], **made}
 
 
 class CalendarAnswer(Answer):

@@ -11,6 +11,7 @@ from rich.text import Text
 from cli.output import line, moment, row, table
 from cli.status_view import foretold_line
 from models.calendar import Entry, Foretold, span_text
+from models.fleet import WindowKind
 
 _FILE = "fleet file"
 
@@ -20,10 +21,10 @@ def calendar_parts(
 ) -> list[RenderableType]:
     """One line for each window, and below them what was taken back, and what they will take."""
     back = [line(("Taken back", "bold"), f": {span_text(e.window)} of {e.cluster}.") for e in gone]
-    if not entries and back:
-        return [*back]
     if not entries:
-        return [line("Nothing is declared. `backstop hold CLUSTER` or `backstop calendar import FILE` does.")]
+        return [*back] or [
+            line("Nothing is declared. `backstop hold CLUSTER` or `backstop calendar import FILE` does.")
+        ]
     made = table("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "ISLANDS", "REASON", "BY")
     for entry in entries:
         window = entry.window
@@ -47,6 +48,6 @@ def calendar_parts(
 
 
 def _gpus(entry: Entry) -> object:
-    if entry.window.kind.value == "freeze":
+    if entry.window.kind is WindowKind.FREEZE:
         return None
     return "all" if entry.window.gpus is None else entry.window.gpus

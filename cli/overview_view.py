@@ -35,9 +35,9 @@ def overview_parts(rollouts: Sequence[RolloutLine], now: datetime, *, all_lines:
     return [title, Text(), _stages(rollouts), *_asked(rollouts, most=_SHOWN), *_risks(opened), *_silent(opened, now)]
 
 
-def watch_parts(watching: Check) -> list[RenderableType]:
-    """Nothing where the shared watch is alive."""
-    if watching.ok:
+def watch_parts(watching: Check | None) -> list[RenderableType]:
+    """Nothing where the shared watch is alive, or was not asked for."""
+    if watching is None or watching.ok:
         return []
     return [Text(), line((f"The watch is {watching.text}.", "yellow"), " See `backstop doctor`.")]
 

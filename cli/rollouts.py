@@ -189,7 +189,7 @@ def status(
     _one_of("--stage", stage, [s.value for s in Stage])
     _one_of("--wave", wave, [t.value for t in Tier])
     if cluster:
-        found, watching = ask(who(actor), lambda door: _with_watch(door, door.status(cluster)))
+        found, watching = ask(who(actor), lambda door: _with_watch(door, door.status(cluster), not as_json))
         if as_json:
             show_json(found.model_dump(mode="json", by_alias=True))
         else:
@@ -197,7 +197,7 @@ def status(
         return
     from cli.answers import RolloutLine, RolloutsAnswer
 
-    rows, watching = ask(who(actor), lambda door: _with_watch(door, door.overview()))
+    rows, watching = ask(who(actor), lambda door: _with_watch(door, door.overview(), not as_json))
     lines = tuple(
         found
         for found in (RolloutLine.model_validate(row.model_dump()) for row in rows)
@@ -216,8 +216,9 @@ def status(
         show(*overview_parts(lines, datetime.now(UTC), all_lines=bool(given)), *(watch_parts(watching) if rows else []))
 
 
-async def _with_watch(door: Backstop, asked: Awaitable[_T]) -> tuple[_T, Check]:
-    return await asked, await door.watch()
+async def _with_watch(door: Backstop, asked: Awaitable[_T], shown: bool) -> tuple[_T, Check | None]:
+    """With what people are shown of the watch; JSON has no place for it."""
+    return await asked, await door.watch() if shown else None
 
 
 def _one_of(option: str, text: str, known: Sequence[str]) -> None:

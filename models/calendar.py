@@ -15,7 +15,7 @@ from models.backing import back
 from models.base import Count, Model, Name, PositiveCount, Text, Time
 from models.capacity import Island
 from models.fleet import Window, WindowKind
-from models.guard import active, explained
+from models.guard import active, covered, explained
 from models.quota import Quota
 from models.reasons import gpus_text
 from models.snapshot import Snapshot, filled
@@ -110,15 +110,8 @@ def without(islands: Sequence[Island], windows: Sequence[Window]) -> tuple[Islan
     """The islands while these windows last."""
     left = {i.name: i.healthy_gpus for i in islands}
     for window in windows:
-        if window.kind is WindowKind.FREEZE:
-            continue
-        owed = window.gpus
-        for name in sorted(window.islands or left):
-            if name not in left:
-                continue
-            gone = left[name] if owed is None else min(left[name], owed)
+        for name, gone in covered(window, left).items():
             left[name] -= gone
-            owed = None if owed is None else owed - gone
     return tuple(i if left[i.name] == i.healthy_gpus else _with_healthy(i, left[i.name]) for i in islands)
 
 

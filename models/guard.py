@@ -145,28 +145,28 @@ def explained(islands: Sequence[Island], windows: Sequence[Window], now: datetim
     Only what exceeds a declared window or SEV counts towards a breach.
     """
     healthy = {i.name: i.healthy_gpus for i in islands}
-    total = {i.name: i.total_gpus for i in islands}
-    explained_any = False
     for window in active(windows, now):
-        if window.kind is WindowKind.FREEZE:
-            continue
-        left = window.gpus
-        for name in sorted(window.islands or healthy):
-            if name not in healthy:
-                continue
-            gone = total[name] - healthy[name]
-            back = gone if left is None else min(gone, left)
+        gone = {i.name: i.total_gpus - healthy[i.name] for i in islands}
+        for name, back in covered(window, gone).items():
             healthy[name] += back
-            explained_any = explained_any or back > 0
-            left = None if left is None else left - back
-    if not explained_any:
-        return tuple(islands)
     return tuple(
         i.model_copy(update={"healthy_gpus": healthy[i.name], "block_gpus": None})
         if healthy[i.name] > i.healthy_gpus
         else i
         for i in islands
     )
+
+
+def covered(window: Window, room: Mapping[str, int]) -> dict[str, int]:
+    """GPUs by island that the window stands for, at most what there is `room` for, the first islands by name first."""
+    if window.kind is WindowKind.FREEZE:
+        return {}
+    left, found = window.gpus, {}
+    for name in sorted(window.islands or room):
+        if name in room:
+            found[name] = room[name] if left is None else min(room[name], left)
+            left = None if left is None else left - found[name]
+    return found
 
 
 def active(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
