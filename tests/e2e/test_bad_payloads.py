@@ -133,7 +133,7 @@ async def busy(handle: WorkflowHandle[Any, Any]) -> bool:
 
 async def test_a_malformed_command_is_refused_and_leaves_nothing(world: World, untyped: Client) -> None:
     cluster, handle = await waiting(world, untyped)
-    before, state = await events(handle), await world.handle(cluster).query("state")
+    before, state = await events(handle), await world.state(cluster)
     said = {what: await refused(handle, Command.PAUSE, arguments) for what, arguments in BAD.items()}
     await unharmed(world, cluster)
     assert said["no actor"] == "this is no CommandRequest: actor: Field required (given: {'reason': 'r'})"
@@ -146,7 +146,7 @@ async def test_a_malformed_command_is_refused_and_leaves_nothing(world: World, u
     await refused(handle, "destroy", (given(),))
     await unharmed(world, cluster)
     assert await events(handle) == before
-    assert await world.handle(cluster).query("state") == state
+    assert await world.state(cluster) == state
     assert (await handle.execute_update(LAUNCHED_UPDATE, NOTHING))["launched"]  # it asks; what else is said counts not
     assert "already paused" in await paused_twice(world, cluster)
 
@@ -174,17 +174,16 @@ async def test_what_no_call_can_carry_never_reaches_the_rollout(world: World, un
 
 async def test_a_malformed_signal_wedges_nothing(world: World, untyped: Client) -> None:
     cluster, handle = await waiting(world, untyped)
-    before = await world.handle(cluster).query("state")
+    before = await world.state(cluster)
     signals = [(HEALTH_SIGNAL, arguments) for arguments in BAD.values()]
     signals += [("health_chnged", BAD[what]) for what in SEVERAL]
-    for name, arguments in signals:
-        await handle.signal(name, args=list(arguments))
-        TRIED["bad payloads sent to a running rollout"] += 1
+    await asyncio.gather(*(handle.signal(name, args=list(arguments)) for name, arguments in signals))
+    TRIED["bad payloads sent to a running rollout"] += len(signals)
+    await quiet(handle)  # so many bytes make the server cut a task short, or the rollout continue as new
     await unharmed(world, cluster)
-    await quiet(handle)  # so many bytes may have made it continue as new
     # One that said nothing at all was taken as it is meant: look. A look changes what was seen and nothing else.
     looks = {"seen": None, "looked_at": None, "sight": None, "clocks": None}
-    after = await world.handle(cluster).query("state")
+    after = await world.state(cluster)
     assert after | looks == before | looks
     await world.approve(cluster)
     await world.until(cluster, Stage.MONITORED)

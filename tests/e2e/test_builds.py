@@ -157,7 +157,7 @@ async def test_a_run_that_another_build_continued_waits_for_one_that_understands
         name = fresh("ahead")
         await world.fleet(worked_case(name))
         await world.launch(name)
-        state = await world.handle(name).query("state")
+        state = await world.state(name)
         await world.handle(name).terminate("its next run is begun by hand")
         carried = {"launch": {"cluster": name, "rollout": "r", "owner": "tpm"}, "runs": 2}
         RolloutInput.model_validate({**carried, "state": state})

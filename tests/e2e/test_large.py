@@ -80,7 +80,7 @@ async def played(world: World) -> None:
     assert world.sql.broken_links(name) == []
     assert [r.text for r in await world.tpm.audit(name) if r.text.startswith("abort")] == ["abort by tpm"]
 
-    state = await world.handle(name).query("state", result_type=Rollout)
+    state = Rollout.model_validate(await world.state(name))
     assert len(state.model_dump_json()) > MOST_BYTES, "this proves nothing any more: a larger cluster is needed"
     history = await world.handle(name).fetch_history()
     sizes = [len(data) for event in history.events for data in payloads_of(event)]

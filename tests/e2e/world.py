@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
@@ -35,6 +35,7 @@ from models.effects import HealthSample
 from models.errors import Unavailable
 from models.fleet import Fleet
 from models.messages import (
+    MOVES_ON,
     TASK_QUEUE,
     WATCH_ID,
     CommandAnswer,
@@ -235,6 +236,18 @@ class World:
                 if not self.shaky or time.monotonic() > ends:
                     raise
             await asyncio.sleep(0.2)
+
+    async def state(self, cluster: str) -> dict[str, Any]:
+        """What the rollout carries, as JSON; asked again where its worker has only just replayed it."""
+        for tries_left in reversed(range(20)):
+            try:
+                found: dict[str, Any] = await self.handle(cluster).query("state")
+                return found
+            except WorkflowQueryFailedError as error:
+                if not (tries_left and MOVES_ON in str(error)):
+                    raise
+            await asyncio.sleep(0.2)
+        raise AssertionError("the last try neither answered nor failed")
 
     async def until(
         self, cluster: str, reached: Stage | Callable[[RolloutStatus], bool], seconds: float = PATIENCE
