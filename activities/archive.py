@@ -26,6 +26,7 @@ class ArchiveActivities:
                 request.completed,
                 request.entries,
                 request.needs,
+                request.rollbacks,
             )
             for entry in request.entries:
                 _measure(entry)

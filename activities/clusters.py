@@ -17,8 +17,8 @@ from models.errors import BlastRadius, Refusal
 from models.fleet import Window, merged_policy
 from models.flex import flex_pool, in_quota_use
 from models.guard import explained
-from models.messages import AimRequest, Drafted, DraftRequest, ObserveRequest, Opening, OpenRequest
-from models.plans import BreachTarget, breach_target, make_plan
+from models.messages import AimRequest, Drafted, DraftRequest, LaunchRequest, ObserveRequest, Opening, OpenRequest
+from models.plans import BreachTarget, Envelope, breach_target, make_plan
 from models.policy import Policy
 from models.quota import Quota
 from models.snapshot import Snapshot, filled
@@ -58,6 +58,7 @@ class ClusterActivities:
                     baseline=baseline,
                     shadow=launch.shadow,
                     modes={q.team: q.mode for q in reading.quotas},
+                    fleet=launch.fleet,
                 ),
                 launch.adopt,
             )
@@ -71,6 +72,7 @@ class ClusterActivities:
                 health=sample,
                 adopted_from=opened.adopted_from,
                 modes=opened.modes,
+                envelope=self._approved_with(launch),
             )
 
     @activity.defn(name="draft_plan", no_thread_cancel_exception=True)
@@ -128,6 +130,11 @@ class ClusterActivities:
         reading = self._quotas.read(cluster)
         sample = self._sample(cluster, now)
         return self._snapshot(reading, sample, facts.policy, facts, facts.completed_rollouts, now), facts.policy
+
+    def _approved_with(self, launch: LaunchRequest) -> Envelope | None:
+        if not launch.fleet:
+            return None
+        return self._registry.fleet_envelope(launch.fleet, launch.cluster)
 
     # --- reading ----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pydantic
 from temporalio.exceptions import ApplicationError
 
 from models.base import in_one_sentence
-from models.errors import BackstopError, BadInput
+from models.errors import BackstopError, BadInput, BlastRadius
 
 
 @contextmanager
@@ -22,7 +22,11 @@ def translated() -> Iterator[None]:
     try:
         yield
     except BackstopError as error:
-        raise ApplicationError(error.message, type=type(error).__name__, non_retryable=not error.retryable) from error
+        until = error.until if isinstance(error, BlastRadius) else None
+        details = () if until is None else (until.isoformat(),)
+        raise ApplicationError(
+            error.message, *details, type=type(error).__name__, non_retryable=not error.retryable
+        ) from error
     except pydantic.ValidationError as error:
         # Not "from error": as a cause it would be sent along, with every fault and however long each is.
         raise ApplicationError(in_one_sentence(error), type=BadInput.__name__, non_retryable=True) from None

@@ -6,7 +6,7 @@ them in threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -17,7 +17,9 @@ from models.base import Model, Name, Time
 from models.calendar import Declaration, Declared, Entry
 from models.effects import Change, Fence, HealthSample, Mode, QuotaReading, Receipt, UsageReading
 from models.fleet import ClusterSpec, Team, Window
+from models.fleet_messages import Noted
 from models.notices import Delivery, Notice
+from models.plans import Envelope
 from models.policy import Policy
 from models.snapshot import Snapshot
 
@@ -82,6 +84,8 @@ class OpenRollout(Model):
     """The baseline's modes by team: what an undo brings back."""
     adopted_from: str = ""
     """The lost rollout whose effects this one took over."""
+    fleet: str = ""
+    """The fleet rollout that launched it."""
 
 
 class ClusterFacts(Model):
@@ -138,6 +142,7 @@ class RegistryPort(Protocol):
         completed: bool,
         entries: Sequence[AuditEntry] = (),
         needs: str = "",
+        rollbacks: int = 0,
     ) -> None:
         """The registry shows the stage, and what a person has to do (`needs`, empty: nothing).
 
@@ -160,9 +165,38 @@ class RegistryPort(Protocol):
         """Clusters whose open rollout is in a rollback now."""
         ...
 
-    def reserve_moves(self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime) -> None:
-        """This many moved GPUs are booked, once per fence. Errors: BlastRadius past `limit` in an hour,
-        per cluster and over the fleet."""
+    def reserve_moves(
+        self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None = None
+    ) -> None:
+        """This many moved GPUs are booked, once per fence.
+
+        Errors: BlastRadius past `limit` in an hour or `day_limit` in a day, per cluster and over the fleet, with
+        the time at which there is room for it.
+        """
+        ...
+
+    def booked(self, now: datetime) -> tuple[int, int]:
+        """GPUs that were moved over the fleet within the last hour, and within the last day."""
+        ...
+
+    def keep_fleet_plan(self, fleet: str, envelopes: Mapping[str, Envelope]) -> None:
+        """What is approved of each cluster when this fleet rollout's plan is. Repeating it replaces."""
+        ...
+
+    def fleet_envelope(self, fleet: str, cluster: str) -> Envelope | None:
+        """What was kept of this cluster; None: nothing."""
+        ...
+
+    def noted(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
+        """These rollouts, and those of a fleet rollout, as they were noted last, by id; unknown ones are left out."""
+        ...
+
+    def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
+        """The open rollout of each of these clusters that has one."""
+        ...
+
+    def names(self) -> tuple[str, ...]:
+        """Every cluster of the ledger."""
         ...
 
     def archive(self, entries: Sequence[AuditEntry]) -> ChainHead | None:

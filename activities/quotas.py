@@ -29,7 +29,12 @@ class QuotaActivities:
             change = request.change
             if request.limit_gpus is not None and change.moved_gpus:
                 self._registry.reserve_moves(
-                    change.fence, change.cluster, change.moved_gpus, request.limit_gpus, request.at
+                    change.fence,
+                    change.cluster,
+                    change.moved_gpus,
+                    request.limit_gpus,
+                    request.at,
+                    request.limit_day_gpus,
                 )
             receipt = self._quotas.apply(change)
             meters.effect(change.cluster, change.kind)

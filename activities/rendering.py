@@ -30,7 +30,7 @@ from models.notices import Notice, NoticeKind
 from models.reasons import gpus_text
 from models.stages import ANSWERS, Command, Refused, Stage
 
-TO_OWNER = frozenset({NoticeKind.STUCK, NoticeKind.HELD})
+TO_OWNER = frozenset({NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.FLEET_HELD})
 """Kinds that go to the rollout's owner only; breach goes to the owner and to teams."""
 
 DOES: dict[Command, str] = {

@@ -12,6 +12,8 @@ from pydantic import ConfigDict, Field
 from models.base import Model, Name, Time
 from models.calendar import Entry, Foretold
 from models.fleet import ClusterSpec
+from models.fleet_messages import Prospect
+from models.fleet_rollout import FleetStage
 from models.haircut import Haircut
 from models.plans import Plan
 from models.stages import Command, Stage
@@ -122,6 +124,26 @@ class CommandTaken(Answer):
     cluster: Name
     command: Command
     stage: Stage
+    said: str
+
+
+class FleetPlanAnswer(Answer):
+    """A fleet rollout that is open, its plan, and how to approve it."""
+
+    schema_: Literal["backstop.fleet-plan/1"] = Field(default="backstop.fleet-plan/1", alias="schema")
+    fleet: str
+    hash: str
+    clusters: tuple[Prospect, ...]
+    missing: tuple[str, ...] = ()
+    approve: str
+
+
+class FleetCommandTaken(Answer):
+    """What a command to the fleet rollout led to."""
+
+    schema_: Literal["backstop.fleet-command/1"] = Field(default="backstop.fleet-command/1", alias="schema")
+    command: str
+    stage: FleetStage
     said: str
 
 

@@ -117,6 +117,7 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
         "attempts": Note(_COUNT, "Breach rollbacks before a person is called."),
         "on_drift": Note("word", "When others change a quota: hold, restore or accept."),
         "max_moved_gpus": Note(_GPUS, "The most that is moved by itself, per fleet and hour; past it Backstop holds."),
+        "max_moved_gpus_day": Note(_GPUS, "The same within a day.", "no limit but the hour's"),
         "max_breaching_clusters": Note(_COUNT, "Breach rollbacks at once that are exempt from it."),
         "safety_poll": Note(_DURATION, "How often a rollout looks at its cluster unasked."),
         "authorities": Note(

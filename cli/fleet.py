@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli import fleet_rollouts
 from cli.options import SET_UP, Actor, AsJson, examples, named, who
 from cli.session import ask
 from models.errors import BadInput
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Import the fleet, and show it.")
+    group = typer.Typer(no_args_is_help=True, help="Import the fleet, show it, and say how its rollout goes on.")
     group.command(
         "import",
         epilog=examples(
@@ -26,6 +27,7 @@ def add_to(app: typer.Typer) -> None:
         ),
     )(import_)
     group.command("show", epilog=examples("backstop fleet show", "backstop fleet show h100-worked --json"))(show_)
+    fleet_rollouts.add_to(group)
     app.add_typer(group, name="fleet", rich_help_panel=SET_UP)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -93,15 +93,21 @@ def number(option: str, text: str, least: float, most: float) -> float:
 
 def settings_of(buffer: str, max_tier: str, settings: list[str] | None) -> dict[str, Any]:
     """What lays over a policy. Errors: BadInput for what has no KEY=VALUE form or is given twice."""
-    found: dict[str, Any] = {}
-    for setting in settings or ():
-        key, sign, value = setting.partition("=")
-        if not sign or not key.strip():
-            raise BadInput(f"--policy takes KEY=VALUE, not {setting!r}")
-        _once(found, key.strip(), _value(value.strip()), f"--policy {key.strip()}")
+    found = settings_given("--policy", settings or ())
     for key, value, option in (("buffer", buffer, "--buffer"), ("max_tier", max_tier, "--max-tier")):
         if value:
             _once(found, key, value, option)
+    return found
+
+
+def settings_given(option: str, settings: Sequence[str]) -> dict[str, Any]:
+    """What was given as KEY=VALUE. Errors: BadInput for another form, and for what is given twice."""
+    found: dict[str, Any] = {}
+    for setting in settings:
+        key, sign, value = setting.partition("=")
+        if not sign or not key.strip():
+            raise BadInput(f"{option} takes KEY=VALUE, not {setting!r}")
+        _once(found, key.strip(), _value(value.strip()), f"{option} {key.strip()}")
     return found
 
 

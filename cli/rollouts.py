@@ -23,19 +23,21 @@ from cli.options import (
     checked,
     examples,
     named,
+    needed,
     number,
     policy_with,
     settings_of,
     who,
 )
 from cli.session import ask
-from models.errors import BadInput
+from models.errors import BackstopError, BadInput
 from models.policy import Tier
 from models.stages import Stage
 
 if TYPE_CHECKING:
-    from client.backstop import Backstop
+    from client.backstop import Backstop, RolloutSummary
     from client.checks import Check
+    from models.fleet_messages import FleetStatus
     from models.messages import LaunchAnswer
     from models.plans import Plan
 
@@ -49,6 +51,8 @@ def add_to(app: typer.Typer) -> None:
             "backstop launch h100-worked --reason 'pilot, agreed with research'",
             "backstop launch h100-worked --shadow",
             "backstop launch h100-worked --buffer 0.10 --policy notice=1d --yes",
+            "backstop launch --fleet --pilot h100-1,h100-2 --pace parallel=20 --reason 'Q1 rollout'",
+            "backstop launch --wave unscheduled --shadow",
         ),
         rich_help_panel=ROLL_OUT,
     )(launch)
@@ -67,7 +71,25 @@ def add_to(app: typer.Typer) -> None:
 
 
 def launch(
-    cluster: Cluster,
+    cluster: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLUSTER", help="One cluster; or none, with --fleet.", show_default=False, callback=named
+        ),
+    ] = "",
+    fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger, in waves.")] = False,
+    wave: Annotated[
+        list[str] | None,
+        typer.Option(metavar="N|TIER", help="Only this wave: 1 to 4, or its tier. May be repeated."),
+    ] = None,
+    pilot: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="Clusters that go first, with a soak of their own; alone: only they."),
+    ] = None,
+    pace: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="How fast a fleet goes, such as parallel=20. May be repeated."),
+    ] = None,
     owner: Annotated[str, typer.Option(metavar="NAME", help="Who answers for the rollout. Default: the actor.")] = "",
     shadow: Annotated[bool, typer.Option("--shadow", help="Everything but the writes to the quota system.")] = False,
     adopt: Annotated[
@@ -81,9 +103,11 @@ def launch(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Open a rollout: make its plan and wait for somebody to approve it.
+    """Open a rollout, or with --fleet, --wave or --pilot that of a fleet: plan it and wait for an approval.
 
     No quota changes before the plan is approved, its notice period is over and its gate has opened.
+
+    A fleet goes through in waves, pilots first: `backstop fleet status` follows it.
     """
     from models.messages import LaunchRequest
     from models.policy import Policy
@@ -91,6 +115,28 @@ def launch(
     person = who(actor)
     settings = settings_of(buffer, max_tier, policy)
     policy_with(Policy(), settings, buffer, max_tier)  # a slip is named here, by its option
+    if fleet or wave or pilot:
+        if cluster or adopt:
+            given = f"CLUSTER {cluster!r}" if cluster else "--adopt"
+            raise BadInput(f"{given} is given beside --fleet, --wave or --pilot: it is of one cluster's rollout")
+        from cli.fleet_rollouts import launch_fleet
+
+        launch_fleet(
+            person,
+            owner=owner or person,
+            whole=fleet,
+            waves=wave or [],
+            pilots=pilot or [],
+            pace=pace or [],
+            shadow=shadow,
+            policy=settings,
+            reason=reason,
+            as_json=as_json,
+        )
+        return
+    if pace:
+        raise BadInput(f"--pace {pace[0]!r} is of a fleet: give --fleet, --wave or --pilot too")
+    needed(cluster)
     request = checked(
         LaunchRequest,
         cluster=cluster,
@@ -197,7 +243,9 @@ def status(
         return
     from cli.answers import RolloutLine, RolloutsAnswer
 
-    rows, watching = ask(who(actor), lambda door: _with_watch(door, door.overview(), not as_json))
+    (rows, whole), watching = ask(
+        who(actor), lambda door: _with_watch(door, _with_fleet(door, not as_json), not as_json)
+    )
     lines = tuple(
         found
         for found in (RolloutLine.model_validate(row.model_dump()) for row in rows)
@@ -213,12 +261,26 @@ def status(
     elif rows and not lines:
         show(line(f"None of {len(rows)} rollouts is so."))
     else:
+        if whole is not None and not given:
+            from cli.fleet_rollout_view import fleet_line
+
+            show(fleet_line(whole), line())
         show(*overview_parts(lines, datetime.now(UTC), all_lines=bool(given)), *(watch_parts(watching) if rows else []))
 
 
 async def _with_watch(door: Backstop, asked: Awaitable[_T], shown: bool) -> tuple[_T, Check | None]:
     """With what people are shown of the watch; JSON has no place for it."""
     return await asked, await door.watch() if shown else None
+
+
+async def _with_fleet(door: Backstop, shown: bool) -> tuple[list[RolloutSummary], FleetStatus | None]:
+    """With the fleet rollout, where one is open; JSON has `backstop fleet status` for it."""
+    rows = await door.overview()
+    try:
+        found = await door.fleet_status() if shown and await door.fleet_open() else None
+    except BackstopError:
+        found = None
+    return rows, found
 
 
 def _one_of(option: str, text: str, known: Sequence[str]) -> None:

@@ -72,6 +72,7 @@ def file_text(made: dict[str, Any]) -> str:
 def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     """How each schema is made, by name."""
     from cli import answers
+    from models.fleet_messages import FleetStatus
     from models.messages import RolloutStatus
 
     models: dict[str, type[BaseModel]] = {
@@ -83,6 +84,9 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
         "clusters": answers.ClustersAnswer,
         "command": answers.CommandTaken,
         "doctor": answers.DoctorAnswer,
+        "fleet-command": answers.FleetCommandTaken,
+        "fleet-plan": answers.FleetPlanAnswer,
+        "fleet-status": FleetStatus,
         "haircut": answers.HaircutAnswer,
         "import": answers.ImportAnswer,
         "launch": answers.LaunchedAnswer,

@@ -9,7 +9,7 @@ import uuid
 import zlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 from temporalio.api.errordetails.v1 import WorkflowNotReadyFailure
@@ -38,6 +38,20 @@ from models.commands import CommandRequest
 from models.effects import HealthSample
 from models.errors import BY_NAME, BackstopError, Refusal, Unavailable
 from models.fleet import ClusterSpec, Fleet
+from models.fleet_messages import (
+    FLEET_ID,
+    FLEET_STATUS_QUERY,
+    FLEET_WORKFLOW,
+    FleetCommand,
+    FleetCommandAnswer,
+    FleetCommandRequest,
+    FleetInput,
+    FleetLaunch,
+    FleetLaunchAnswer,
+    FleetPlan,
+    FleetStatus,
+)
+from models.fleet_rollout import FLEET
 from models.messages import (
     DESK_WORKFLOW,
     LAUNCHED_UPDATE,
@@ -67,6 +81,9 @@ _QUESTIONS, _MOMENT_SECONDS = 5, 0.5
 _PART = 700_000
 """Bytes of one part of a large document: below Temporal's payload limit, base64 included."""
 _OVERVIEW_SECONDS = 10
+_FLEET_SECONDS = 1800
+"""A plan of 1,000 clusters of 100 quotas takes about a minute."""
+_AnswerT = TypeVar("_AnswerT", bound=Model)
 _OPENING = "opening"
 _TRIES = 60
 _PAUSE_SECONDS = 0.5
@@ -116,32 +133,48 @@ class Backstop:
 
     async def launch(self, request: LaunchRequest) -> LaunchAnswer:
         """The rollout is open and has its plan. Errors: Refusal with the reason, Unavailable."""
-        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
-            ROLLOUT_WORKFLOW,
-            RolloutInput(launch=request),
-            id=rollout_workflow_id(request.cluster),
-            task_queue=TASK_QUEUE,
-            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            static_summary=f"{request.cluster}, owner {request.owner}{' (shadow)' if request.shadow else ''}",
-        )
         try:
-            answer: LaunchAnswer = await asyncio.wait_for(
-                self._client.execute_update_with_start_workflow(
-                    LAUNCHED_UPDATE, start_workflow_operation=start, result_type=LaunchAnswer
-                ),
-                120,
+            answer = await self._start(
+                ROLLOUT_WORKFLOW,
+                RolloutInput(launch=request),
+                rollout_workflow_id(request.cluster),
+                f"{request.cluster}, owner {request.owner}{' (shadow)' if request.shadow else ''}",
+                LaunchAnswer,
             )
         except WorkflowAlreadyStartedError:
-            await _read(start)
             raise await self._already_open(request) from None
-        except (WorkflowUpdateFailedError, RPCError, TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
-            await _read(start)
-            raise await self._told(error) from error
         if not answer.launched:
             await self._archive_refusal(request.cluster, "launch", request.reason, answer.reason)
             raise Refusal(f"{request.cluster} was not launched: {answer.reason}")
         return answer
+
+    async def _start(
+        self, workflow: str, given: Model, workflow_id: str, summary: str, answer: type[_AnswerT], seconds: float = 120
+    ) -> _AnswerT:
+        """What the new workflow answers to `launched`. Errors: WorkflowAlreadyStartedError, those of models.errors."""
+        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+            workflow,
+            given,
+            id=workflow_id,
+            task_queue=TASK_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary=summary,
+        )
+        try:
+            made: _AnswerT = await asyncio.wait_for(
+                self._client.execute_update_with_start_workflow(
+                    LAUNCHED_UPDATE, start_workflow_operation=start, result_type=answer
+                ),
+                seconds,
+            )
+        except WorkflowAlreadyStartedError:
+            await _read(start)
+            raise
+        except (WorkflowUpdateFailedError, RPCError, TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+            await _read(start)
+            raise await self._told(error) from error
+        return made
 
     async def _already_open(self, request: LaunchRequest) -> BackstopError:
         try:
@@ -156,14 +189,14 @@ class Backstop:
     async def command(self, cluster: str, command: Command, request: CommandRequest) -> CommandAnswer:
         """The command has been taken. Errors: Refusal with the stage table's reason, Unavailable."""
         try:
-            return await self._update(rollout_workflow_id(cluster), command, request)
+            return await self._update(rollout_workflow_id(cluster), command, request, CommandAnswer)
         except (WorkflowUpdateFailedError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
             told = await self._told(error, cluster)
             if isinstance(told, Refusal):
                 await self._archive_refusal(cluster, command.value, request.reason, told.message, request)
             raise told from error
 
-    async def _update(self, workflow_id: str, command: Command, request: CommandRequest) -> CommandAnswer:
+    async def _update(self, workflow_id: str, name: str, request: Model, kind: type[_AnswerT]) -> _AnswerT:
         """The answer, asked for again (under one id) where the server let go of the command before it was taken.
 
         It does when a rollout continues as new while something else arrives: that step of the workflow is made
@@ -173,8 +206,8 @@ class Backstop:
         update_id, tries = uuid.uuid4().hex, _TRIES
         while True:
             try:
-                answer: CommandAnswer = await handle.execute_update(
-                    command.value, request, id=update_id, result_type=CommandAnswer, rpc_timeout=_PATIENCE
+                answer: _AnswerT = await handle.execute_update(
+                    name, request, id=update_id, result_type=kind, rpc_timeout=_PATIENCE
                 )
                 return answer
             except RPCError as error:
@@ -185,21 +218,80 @@ class Backstop:
 
     async def status(self, cluster: str) -> RolloutStatus:
         """Errors: Refusal where there never was a rollout, Unavailable."""
-        handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
+        try:
+            return await self._query(rollout_workflow_id(cluster), STATUS_QUERY, RolloutStatus)
+        except (WorkflowQueryFailedError, RPCError) as error:
+            if str(error).startswith(NOT_LAUNCHED):
+                raise Refusal(f"{cluster}: {error}") from None
+            raise await self._told(error, cluster) from error
+
+    async def _query(self, workflow_id: str, name: str, kind: type[_AnswerT]) -> _AnswerT:
+        handle = self._client.get_workflow_handle(workflow_id)
         for tries_left in reversed(range(_QUESTIONS)):
             try:
-                found: RolloutStatus = await handle.query(
-                    STATUS_QUERY, result_type=RolloutStatus, rpc_timeout=_PATIENCE
-                )
+                found: _AnswerT = await handle.query(name, result_type=kind, rpc_timeout=_PATIENCE)
                 return found
             except (WorkflowQueryFailedError, RPCError) as error:
-                if tries_left and MOVES_ON in str(error):
-                    await asyncio.sleep(_MOMENT_SECONDS)
-                    continue
-                if str(error).startswith(NOT_LAUNCHED):
-                    raise Refusal(f"{cluster}: {error}") from None
-                raise await self._told(error, cluster) from error
+                if not (tries_left and MOVES_ON in str(error)):
+                    raise
+            await asyncio.sleep(_MOMENT_SECONDS)
         raise AssertionError("the last try neither answered nor failed")
+
+    # --- the fleet rollout ------------------------------------------------------------------------
+
+    async def launch_fleet(self, request: FleetLaunch) -> FleetPlan:
+        """The fleet rollout is open and waits for its plan to be approved. Errors: Refusal, Unavailable."""
+        try:
+            answer = await self._start(
+                FLEET_WORKFLOW,
+                FleetInput(launch=request),
+                FLEET_ID,
+                f"fleet rollout of {request.owner}{' (shadow)' if request.shadow else ''}",
+                FleetLaunchAnswer,
+                _FLEET_SECONDS,
+            )
+        except WorkflowAlreadyStartedError:
+            why = "a fleet rollout is open already, and there is one at a time: see `backstop fleet status`"
+            await self._archive_refusal(FLEET, "launch", request.reason, why)
+            raise Refusal(why) from None
+        if not answer.launched or answer.plan is None:
+            await self._archive_refusal(FLEET, "launch", request.reason, answer.reason)
+            raise Refusal(f"no fleet rollout was launched: {answer.reason}")
+        return answer.plan
+
+    async def fleet_command(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
+        """The command has been taken. Errors: Refusal with its reason, Unavailable."""
+        try:
+            return await self._update(FLEET_ID, command, request, FleetCommandAnswer)
+        except (WorkflowUpdateFailedError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+            told = await self._told_of_fleet(error)
+            if isinstance(told, Refusal):
+                await self._archive_refusal(FLEET, command, request.reason, told.message, request)
+            raise told from error
+
+    async def fleet_status(self) -> FleetStatus:
+        """Errors: Refusal where there never was a fleet rollout, Unavailable."""
+        try:
+            return await self._query(FLEET_ID, FLEET_STATUS_QUERY, FleetStatus)
+        except (WorkflowQueryFailedError, RPCError) as error:
+            raise await self._told_of_fleet(error) from error
+
+    async def fleet_open(self) -> bool:
+        """Whether a fleet rollout is under way."""
+        try:
+            found = await self._client.get_workflow_handle(FLEET_ID).describe()
+        except RPCError:
+            return False
+        return found.status is WorkflowExecutionStatus.RUNNING
+
+    async def _told_of_fleet(self, error: BaseException) -> BackstopError:
+        if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+            try:
+                await self._client.get_workflow_handle(FLEET_ID).describe()
+            except RPCError:
+                return Refusal("there is no fleet rollout: launch one with `backstop launch --fleet`")
+            return Refusal("the fleet rollout has ended: launch a new one")
+        return await self._told(error)
 
     async def rollouts(self) -> list[RolloutSummary]:
         """The newest rollout of each cluster, open ones first, then by name."""
@@ -343,7 +435,7 @@ class Backstop:
         return answer.result
 
     async def _archive_refusal(
-        self, cluster: str, command: str, reason: str, why: str, request: CommandRequest | None = None
+        self, cluster: str, command: str, reason: str, why: str, request: Model | None = None
     ) -> None:
         """A refused command leaves no event in the rollout's history: it is archived from here."""
         entry = AuditEntry(

@@ -20,12 +20,15 @@ from temporalio.exceptions import ApplicationError
 from models.base import brief, in_one_sentence
 from models.commands import CommandRequest
 from models.errors import BadInput
+from models.fleet_messages import FleetCommandRequest, FleetInput
 from models.messages import DeskRequest, HealthChanged, RolloutInput, WatchInput
 
-FROM_OUTSIDE = (RolloutInput, CommandRequest, HealthChanged, DeskRequest, WatchInput)
+FROM_OUTSIDE = (RolloutInput, CommandRequest, HealthChanged, DeskRequest, WatchInput, FleetInput, FleetCommandRequest)
 """What people and other programs may send."""
 
 
+_LARGE = (DeskRequest, FleetInput, FleetCommandRequest)
+"""They may name every cluster of a fleet."""
 SMALL_BYTES = 65_536
 """Far more than any of these takes, but for what the desk is asked and a state that a run hands to the next.
 
@@ -52,8 +55,8 @@ class PayloadConverter(PydanticPayloadConverter):
         encoding, size = payloads[0].metadata.get("encoding", b""), len(payloads[0].data)
         if encoding != b"json/plain":
             raise _refused(f"this is no {expected.__name__}: its encoding is {brief(encoding)}, and must be json/plain")
-        continues = expected is RolloutInput and b'"state":{' in payloads[0].data
-        if size > SMALL_BYTES and expected is not DeskRequest and not continues:
+        continues = expected in (RolloutInput, FleetInput) and b'"state":{' in payloads[0].data
+        if size > SMALL_BYTES and expected not in _LARGE and not continues:
             raise _refused(f"{size} bytes are no {expected.__name__}: at most {SMALL_BYTES} are taken")
         try:
             return super().from_payloads(payloads, type_hints)

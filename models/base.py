@@ -57,6 +57,13 @@ def _whole(value: Any) -> Any:
     return value
 
 
+def of_ordinary_size(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings that are handed on as they are: what is handed on must fit into a message."""
+    if len(json.dumps(settings)) > 20_000:
+        raise ValueError("must be of ordinary size: this one is longer than 20,000 characters")
+    return settings
+
+
 GpuCount = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10**7)]
 """Whole GPUs, zero or more; ten million in one count is taken as a slip of the pen."""
 

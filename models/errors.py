@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 
 class BackstopError(Exception):
     """A failure with one sentence for a person. `retryable`: the same call may succeed later."""
@@ -32,7 +34,14 @@ class Refusal(BackstopError):
 
 
 class BlastRadius(Refusal):
-    """The change would move more GPUs than may be moved at once: hold, and call a person."""
+    """The change would move more GPUs than may be moved at once: hold, and call a person.
+
+    `until`: when there is room for it again, by what is booked now; None where there never is.
+    """
+
+    def __init__(self, message: str, until: datetime | None = None) -> None:
+        super().__init__(message)
+        self.until = until
 
 
 class Stuck(BackstopError):

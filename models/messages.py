@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
@@ -10,13 +9,13 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from models.audit import AuditEntry
-from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, of_ordinary_size
 from models.calendar import Foretold
 from models.capacity import Island
 from models.effects import Change, HealthSample, Mode, QuotaReading
 from models.gates import Condition
 from models.notices import Delivery, Notice
-from models.plans import Plan
+from models.plans import Envelope, Plan
 from models.policy import Policy
 from models.rollout import Hold, Rollout
 from models.snapshot import Snapshot
@@ -81,13 +80,11 @@ class LaunchRequest(Model):
     adopt: bool = False
     policy: dict[str, Any] = Field(default_factory=dict)
 
-    @field_validator("policy")
-    @classmethod
-    def _of_ordinary_size(cls, policy: dict[str, Any]) -> dict[str, Any]:
-        """It is handed on as it is, and what is handed on must fit into a message."""
-        if len(json.dumps(policy)) > 20_000:
-            raise ValueError("must be of ordinary size: this one is longer than 20,000 characters")
-        return policy
+    fleet: Text = Field(default="", max_length=200)
+    """The fleet rollout that launches it: what was approved of that one's plan is approved here."""
+    approved_by: Text = Field(default="", max_length=200)
+
+    _sized = field_validator("policy")(of_ordinary_size)
 
 
 class RolloutInput(Model):
@@ -255,6 +252,8 @@ class Opening(Model):
     health: HealthSample | None
     adopted_from: str = ""
     modes: dict[str, Mode] = Field(default_factory=dict)
+    envelope: Envelope | None = None
+    """What was approved of this cluster with the fleet rollout that launches it."""
 
 
 class DraftRequest(Model):
@@ -310,6 +309,7 @@ class EffectRequest(Model):
     change: Change
     shadow: bool
     limit_gpus: int | None
+    limit_day_gpus: int | None = None
     generation: Count = 0
     at: Time
 
@@ -341,6 +341,7 @@ class RecordRequest(Model):
     shadow: bool = False
     needs: str = ""
     """What a person has to do, as the registry is to show it."""
+    rollbacks: Count = 0
 
 
 # --- the desk: one-activity workflows for what is not a rollout --------------------------------

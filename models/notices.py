@@ -26,6 +26,8 @@ class NoticeKind(StrEnum):
     HELD = "held"
     """The rollout waits for a person (sent to the owner)."""
     CLOSED = "closed"
+    FLEET_HELD = "fleet_held"
+    """A fleet rollout starts no more clusters until a person answers (sent to its owner)."""
 
 
 class Notice(Model):

@@ -75,9 +75,12 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
         replan="the first plan",
         standing=(*KEPT_IN_A_BREACH, *follows) if adopted else (),
         sight=Sight(known=opening.health),
+        envelope=opening.envelope,
+        approved_by="" if opening.envelope is None else launch.approved_by,
     )
     by = launch.actor or launch.owner
     text = f"launched by {by}" + (" (shadow)" if launch.shadow else "")
+    text += f" in fleet rollout {launch.fleet}" if launch.fleet else ""
     text += f", adopting {opening.adopted_from}" if adopted else ""
     return r.noting(
         AuditKind.COMMAND, text, now, actor=by, reason=launch.reason, command="launch", shadow=launch.shadow

@@ -124,6 +124,8 @@ class Policy(Model):
     attempts: PositiveCount = 3
     on_drift: OnDrift = OnDrift.HOLD
     max_moved_gpus: GpuCount = 512
+    max_moved_gpus_day: GpuCount | None = None
+    """The same over a day; None: no limit but the hour's."""
     max_breaching_clusters: PositiveCount = 3
     safety_poll: Duration = timedelta(hours=1)
     """How often a rollout looks at its cluster unasked: it catches a lost signal or a dead watch."""

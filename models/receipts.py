@@ -148,14 +148,21 @@ def _stepped(r: Rollout, now: datetime) -> Rollout:
         return r
     if step.target is Stage.BUFFERED:
         r = r.but(clocks=Clocks())
+    if any(h.id == RADIUS and h.until is not None for h in r.holds):
+        r = lifting(r, RADIUS, now, BACKSTOP, "written")
     if step.target is Stage.MONITORED:
         r = r.but(completed=True, failures=0)
     r = r.reaching(step.target, now, "all conditions of the gate were met")
     return r.telling(_NOTICE_AT[step.target], r.affected)
 
 
-def failed(r: Rollout, change: Change, error: str, reason: str, now: datetime) -> Rollout:
-    """An effect failed for good. `error`: the class name of models.errors, or Temporal's own."""
+def failed(
+    r: Rollout, change: Change, error: str, reason: str, now: datetime, until: datetime | None = None
+) -> Rollout:
+    """An effect failed for good. `error`: the class name of models.errors, or Temporal's own.
+
+    `until`: of a blast radius, when there is room again; a step waits for it, and nobody is called.
+    """
     kind = change.kind
     r = r.noting(AuditKind.EFFECT, f"{kind} failed: {reason}", now, effect=kind.value, error=error, failed=True)
     if error == "Conflict":
@@ -184,9 +191,17 @@ def failed(r: Rollout, change: Change, error: str, reason: str, now: datetime) -
         plan_again = "others changed the cluster" if r.stage is Stage.PLANNED else ""
         return r.but(look_asked=True, done=(), replan=plan_again, **_not_in_place(r))
     if error == "BlastRadius":
-        hold = Hold(id=RADIUS, kind=HoldKind.BLAST_RADIUS, reason=reason, actor=BACKSTOP, at=now)
+        in_step = not (r.realigning or r.restoring)
+        hold = Hold(
+            id=RADIUS,
+            kind=HoldKind.BLAST_RADIUS,
+            reason=reason,
+            actor=BACKSTOP,
+            at=now,
+            until=until if in_step else None,
+        )
         held = holding(r.but(done=(), **_not_in_place(r)), hold, now)
-        return held.telling(NoticeKind.HELD, [], detail=reason)
+        return held if hold.until is not None else held.telling(NoticeKind.HELD, [], detail=reason)
     return undoing(r, now, actor=BACKSTOP, reason=f"{kind} failed: {reason}")
 
 

@@ -43,6 +43,10 @@ class HoldKind(StrEnum):
     BLAST_RADIUS = "blast_radius"
     BREACH = "breach"
     """on_breach: hold, or a realignment outside the envelope."""
+    BREAKER = "breaker"
+    """Of a fleet rollout: too large a share of its clusters rolled back."""
+    PILOTS = "pilots"
+    """Of a fleet rollout: a pilot rolled back."""
 
 
 class Hold(Model):
@@ -110,6 +114,8 @@ class Rollout(Model):
     attempt: Count = 1
     failures: Count = 0
     """Breach rollbacks since the rollout was last monitored."""
+    rollbacks: Count = 0
+    """Rollbacks that began, whatever for."""
     completed: bool = False
     """True once it has been monitored: moves a ramp on, once."""
     ended_because: str = ""
@@ -260,6 +266,7 @@ class Rollout(Model):
         moved = self.but(
             stage=stage,
             entered_at=at,
+            rollbacks=self.rollbacks + (stage is Stage.ROLLING_BACK),
             soak_since=at,
             waived=False,
             done=(),

@@ -229,6 +229,7 @@ class RolloutRow(SQLModel, table=True):
     __table_args__ = (
         ForeignKeyConstraint(["cluster"], ["clusters.name"]),
         Index("rollouts_of_cluster", "cluster"),
+        Index("rollouts_of_fleet", "fleet"),
     )
 
     id: str = Field(primary_key=True, sa_type=NameText)
@@ -242,8 +243,21 @@ class RolloutRow(SQLModel, table=True):
     baseline: str = Field(sa_type=Text)
     modes: str = Field(default="{}", sa_type=Text)
     needs: str = Field(default="", sa_type=Text)
+    rollbacks: int = 0
+    fleet: str = Field(default="", sa_type=NameText)
     adopted_from: str | None = Field(default=None, sa_type=NameText)
     superseded_by: str | None = Field(default=None, sa_type=NameText)
+
+
+class FleetPlanRow(SQLModel, table=True):
+    """What is approved of one cluster with a fleet rollout's plan, as JSON."""
+
+    __tablename__ = "fleet_plans"
+    __table_args__ = (ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),)
+
+    fleet: str = Field(primary_key=True, sa_type=NameText)
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    envelope: str = Field(sa_type=Text)
 
 
 class ReceiptRow(SQLModel, table=True):

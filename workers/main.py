@@ -24,6 +24,7 @@ from activities.adapters.notify import Notifier
 from activities.archive import ArchiveActivities
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
+from activities.fleets import FleetActivities
 from activities.notices import NoticeActivities
 from activities.ports import NotifyPort, QuotaPort
 from activities.quotas import QuotaActivities
@@ -37,6 +38,7 @@ from workers.memory import tended
 from workers.runner import OnTimeRunner
 from workers.settings import Settings, load_settings
 from workflows.cluster_rollout import ClusterRollout
+from workflows.fleet_rollout import FleetRolloutWorkflow
 from workflows.health_watch import HealthWatch
 from workflows.ledger_desk import LedgerDesk
 
@@ -79,10 +81,11 @@ def make_worker(
     """
     quota_port = quotas or ledger.quotas
     rollouts = ClusterActivities(quota_port, ledger.health, ledger.usage, ledger.calendar, ledger.registry)
+    fleets = FleetActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry, rollouts)
     return Worker(
         client,
         task_queue=task_queue,
-        workflows=[ClusterRollout, HealthWatch, LedgerDesk],
+        workflows=[ClusterRollout, FleetRolloutWorkflow, HealthWatch, LedgerDesk],
         activities=[
             rollouts.open_rollout,
             rollouts.draft_plan,
@@ -93,6 +96,12 @@ def make_worker(
             NoticeActivities(notify, ledger.registry).tell,
             DeskActivities(ledger.fleet, ledger.registry, rollouts).answer,
             WatchActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry).watch,
+            fleets.plan_fleet,
+            fleets.pick,
+            fleets.start,
+            fleets.follow,
+            fleets.abort,
+            fleets.record,
         ],
         activity_executor=executor,
         workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id)),

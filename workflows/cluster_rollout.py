@@ -365,6 +365,7 @@ class ClusterRollout:
                     change=change,
                     shadow=self._state.shadow,
                     limit_gpus=None if exempt or not forward else self._state.policy.max_moved_gpus,
+                    limit_day_gpus=None if exempt or not forward else self._state.policy.max_moved_gpus_day,
                     generation=self._state.generation,
                     at=workflow.now(),
                 ),
@@ -375,7 +376,7 @@ class ClusterRollout:
                 summary=_summary(change),
             )
         except ActivityError as error:
-            self._r = receipts.failed(self._state, change, *_reason(error), workflow.now())
+            self._r = receipts.failed(self._state, change, *_reason(error), workflow.now(), _room_at(error))
             return
         self._r = receipts.landed(self._state, change, receipt, workflow.now())
 
@@ -405,6 +406,7 @@ class ClusterRollout:
                         completed=r.completed,
                         shadow=r.shadow,
                         needs=needs_of(r, workflow.now())[:_NEEDS],
+                        rollbacks=r.rollbacks,
                     ),
                     start_to_close_timeout=_CALL,
                     heartbeat_timeout=_SILENCE,
@@ -631,6 +633,14 @@ def _reason(error: ActivityError) -> tuple[str, str]:
     if isinstance(cause, ActivityTimeout):
         return "Unavailable", "no answer in time"
     return type(cause).__name__, str(cause)
+
+
+def _room_at(error: ActivityError) -> datetime | None:
+    """When a blast radius has room again, where its error says so."""
+    cause = error.cause
+    if not isinstance(cause, ApplicationError) or cause.type != "BlastRadius" or not cause.details:
+        return None
+    return datetime.fromisoformat(str(cause.details[0]))
 
 
 def _carried(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:

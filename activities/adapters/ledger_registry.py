@@ -7,8 +7,8 @@ here, so a lost rollout's effects are recognised by the stage that it noted, too
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -16,19 +16,23 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, func, select
 
 from activities.adapters.ledger_archive import LedgerArchive, append_all
-from activities.adapters.ledger_db import Database, one_at_a_time
+from activities.adapters.ledger_db import Database
+from activities.adapters.ledger_moves import booked, reserve
 from activities.adapters.ledger_observations import latest_health
 from activities.adapters.ledger_quotas import locked_cluster, unknown_cluster
 from activities.ports import ClusterFacts, OpenRollout, Overview
 from models.audit import AuditEntry
 from models.effects import Fence, Mode
-from models.errors import BlastRadius, Conflict, Refusal
+from models.errors import Conflict, Refusal
 from models.fleet import merged_policy
+from models.fleet_messages import Noted
+from models.plans import Envelope
 from models.policy import Policy
 from models.snapshot import Snapshot
 from models.tables import (
     ClusterRow,
     ContactRow,
+    FleetPlanRow,
     FleetRow,
     MoveRow,
     QuotaRow,
@@ -36,7 +40,8 @@ from models.tables import (
     RolloutRow,
 )
 
-HOUR = timedelta(hours=1)
+_AT_ONCE = 500
+"""Values of one statement's list."""
 WITHOUT_EFFECTS = frozenset({"planned", "aborted", "closed"})
 
 
@@ -94,6 +99,7 @@ class LedgerRegistry(LedgerArchive):
         completed: bool,
         entries: Sequence[AuditEntry] = (),
         needs: str = "",
+        rollbacks: int = 0,
     ) -> None:
         """A rollout that another took over may still note its own stage: the cluster is not touched.
 
@@ -101,17 +107,19 @@ class LedgerRegistry(LedgerArchive):
         """
         if not entries and not ended:  # a read waits for nobody
             with self._database.reading() as session:
-                if _stands(session, rollout, stage, completed, needs):
+                if _stands(session, rollout, stage, completed, needs, rollbacks):
                     return
         with self._database.writing() as session:
             append_all(session, entries)
             # Most of what is archived changes no stage.
-            known = not ended and _stands(session, rollout, stage, completed, needs)
-            known = known or self._note(session, rollout, stage, ended, completed, needs)
+            known = not ended and _stands(session, rollout, stage, completed, needs, rollbacks)
+            known = known or self._note(session, rollout, stage, ended, completed, needs, rollbacks)
         if not known:
             raise Refusal(f"the ledger has no rollout {rollout!r}")
 
-    def _note(self, session: Session, rollout: str, stage: str, ended: bool, completed: bool, needs: str) -> bool:
+    def _note(
+        self, session: Session, rollout: str, stage: str, ended: bool, completed: bool, needs: str, rollbacks: int
+    ) -> bool:
         """False: there is no such rollout."""
         row = session.get(RolloutRow, rollout)
         if row is None:
@@ -120,7 +128,7 @@ class LedgerRegistry(LedgerArchive):
         session.refresh(row)
         owns = cluster.open_rollout == rollout
         if row.ended_at is None or row.superseded_by is not None:
-            row.stage, row.needs = stage, needs
+            row.stage, row.needs, row.rollbacks = stage, needs, max(row.rollbacks, rollbacks)
         if owns and ended:
             row.ended_at = self._database.now()
             cluster.open_rollout, cluster.last_counter = None, 0
@@ -159,36 +167,84 @@ class LedgerRegistry(LedgerArchive):
             if stage == "rolling_back" and not shadow
         )
 
-    def reserve_moves(self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime) -> None:
+    def reserve_moves(
+        self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None = None
+    ) -> None:
         with self._database.writing() as session:
-            one_at_a_time(session, "moves")
-            if session.get(MoveRow, (fence.rollout, fence.counter)) is not None:
-                return
-            recent = sa.select(func.coalesce(func.sum(MoveRow.gpus), 0)).where(col(MoveRow.at) > now - HOUR)
-            booked = {
-                f"in cluster {cluster}": session.scalar(recent.where(col(MoveRow.cluster) == cluster)),
-                "in the fleet": session.scalar(recent),
-            }
-            for where, moved in booked.items():
-                if gpus > 0 and int(moved or 0) + gpus > limit:
-                    raise BlastRadius(
-                        f"moving {gpus} GPUs now would make {int(moved or 0) + gpus} within an hour {where}: "
-                        f"at most {limit} may move"
-                    )
-            session.add(MoveRow(rollout=fence.rollout, counter=fence.counter, cluster=cluster, at=now, gpus=gpus))
+            reserve(session, fence, cluster, gpus, limit, now, day_limit)
+
+    def booked(self, now: datetime) -> tuple[int, int]:
+        with self._database.reading() as session:
+            return booked(session, now)
+
+    # --- fleet rollouts -------------------------------------------------------------------------
+
+    def names(self) -> tuple[str, ...]:
+        with self._database.reading() as session:
+            return tuple(session.scalars(sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))))
+
+    def keep_fleet_plan(self, fleet: str, envelopes: Mapping[str, Envelope]) -> None:
+        rows = [
+            {"fleet": fleet, "cluster": cluster, "envelope": envelope.model_dump_json()}
+            for cluster, envelope in sorted(envelopes.items())
+        ]
+        with self._database.writing() as session:
+            plans = sa.delete(FleetPlanRow).where(col(FleetPlanRow.fleet) == fleet)
+            session.execute(plans.where(col(FleetPlanRow.cluster).in_(list(envelopes))))
+            if rows:
+                session.execute(sa.insert(FleetPlanRow), rows)
+
+    def fleet_envelope(self, fleet: str, cluster: str) -> Envelope | None:
+        with self._database.reading() as session:
+            row = session.get(FleetPlanRow, (fleet, cluster))
+            return None if row is None else Envelope.model_validate_json(row.envelope)
+
+    def noted(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
+        found = self._noted(col(RolloutRow.id), rollouts, lambda row: str(row.id))
+        if fleet:
+            found |= self._noted(col(RolloutRow.fleet), (fleet,), lambda row: str(row.id))
+        return found
+
+    def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
+        opened = sa.select(col(ClusterRow.open_rollout)).where(col(ClusterRow.name) == col(RolloutRow.cluster))
+        return self._noted(
+            col(RolloutRow.cluster),
+            clusters,
+            lambda row: str(row.cluster),
+            col(RolloutRow.id) == opened.scalar_subquery(),
+        )
+
+    def _noted(
+        self,
+        column: Any,
+        wanted: Sequence[str],
+        key: Callable[[Any], str],
+        *more: sa.ColumnElement[bool],
+    ) -> dict[str, Noted]:
+        names = ("id", "cluster", "stage", "needs", "rollbacks")
+        columns = [getattr(RolloutRow, name) for name in names]
+        found = {}
+        with self._database.reading() as session:
+            for start in range(0, len(wanted), _AT_ONCE):
+                part = sa.select(*columns).where(column.in_(wanted[start : start + _AT_ONCE]), *more)
+                for row in session.execute(part):
+                    found[key(row)] = Noted(rollout=row.id, stage=row.stage, needs=row.needs, rollbacks=row.rollbacks)
+        return found
 
 
-def _stands(session: Session, rollout: str, stage: str, completed: bool, needs: str) -> bool:
+def _stands(session: Session, rollout: str, stage: str, completed: bool, needs: str, rollbacks: int) -> bool:
     """There is nothing to note of this rollout, as long as it has not ended."""
     noted = session.connection().execute(_noted(), {"rollout": rollout}).first()
-    return noted is not None and tuple(noted) in ((stage, needs, True), (stage, needs, completed))
+    return noted is not None and tuple(noted) in (
+        (stage, needs, rollbacks, True),
+        (stage, needs, rollbacks, completed),
+    )
 
 
 @cache
-def _noted() -> sa.Select[str, str, bool]:
-    return sa.select(col(RolloutRow.stage), col(RolloutRow.needs), col(RolloutRow.completed)).where(
-        col(RolloutRow.id) == sa.bindparam("rollout")
-    )
+def _noted() -> sa.Select[str, str, int, bool]:
+    columns = (col(RolloutRow.stage), col(RolloutRow.needs), col(RolloutRow.rollbacks), col(RolloutRow.completed))
+    return sa.select(*columns).where(col(RolloutRow.id) == sa.bindparam("rollout"))
 
 
 @cache
@@ -227,6 +283,7 @@ def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, Ope
             last_counter=counters[row.id],
             modes={team: Mode(mode) for team, mode in json.loads(row.modes).items()},
             adopted_from=row.adopted_from or "",
+            fleet=row.fleet,
         )
         for row in rows
     }
@@ -316,4 +373,5 @@ def _opened(opening: OpenRollout, lost: RolloutRow | None) -> RolloutRow:
         baseline=opening.baseline.model_dump_json() if lost is None else lost.baseline,
         modes=json.dumps(opening.modes, sort_keys=True) if lost is None else lost.modes,
         adopted_from=None if lost is None else lost.id,
+        fleet=opening.fleet,
     )

@@ -34,6 +34,8 @@ from models.commands import CommandRequest
 from models.effects import HealthSample
 from models.errors import Unavailable
 from models.fleet import Fleet
+from models.fleet_messages import FLEET_ID, FleetCommand, FleetCommandRequest, FleetLaunch, FleetPlan, FleetStatus
+from models.fleet_rollout import Pace
 from models.messages import (
     MOVES_ON,
     TASK_QUEUE,
@@ -49,6 +51,7 @@ from tests.integration.ledger.world import ForeignTool
 from workers.embedded import NAMESPACE
 from workers.main import FAILURES, ensure_watch, make_worker, sandbox
 from workflows.cluster_rollout import ClusterRollout
+from workflows.fleet_rollout import FleetRolloutWorkflow
 
 WATCH_SECONDS = 0.1
 PATIENCE = 40.0
@@ -63,6 +66,8 @@ CLOCKS: dict[str, Any] = {
     "max_moved_gpus": 100_000,
 }
 """Days as seconds. The safety poll keeps its hour: what happens in time, the watch brought about."""
+PACE: dict[str, Any] = {"pilot_soak": "0.5s", "bake": "0.3s", "recheck": "2s", "parallel": 3}
+"""Of a fleet rollout, likewise."""
 
 _numbers = itertools.count(1)
 
@@ -171,6 +176,7 @@ class World:
         self.sql = sql
         self.home = home
         self.launched: set[str] = set()
+        self.fleet_launched = False
 
     def person(self, name: str) -> Backstop:
         """Somebody at the client's door."""
@@ -224,6 +230,38 @@ class World:
         answer = await self.launch(cluster, rollout, **more)
         await self.approve(cluster)
         return answer
+
+    # --- the fleet rollout ------------------------------------------------------------------------
+
+    async def launch_fleet(self, name: str, pace: dict[str, Any] | None = None, **more: Any) -> FleetPlan:
+        """All clusters of the ledger, at a quick pace. `name`: of the fleet rollout."""
+        self.fleet_launched = True
+        request = FleetLaunch(
+            fleet=name, owner="tpm", reason="a story", pace=Pace.model_validate({**PACE, **(pace or {})}), **more
+        )
+        plan = await self.tpm.launch_fleet(request)
+        self.launched |= {p.cluster for p in plan.clusters}
+        return plan
+
+    async def say_fleet(self, command: FleetCommand, actor: str = "tpm", **fields: Any) -> str:
+        request = FleetCommandRequest(actor=actor, **{"reason": "as the story goes", **fields})
+        return (await self.person(actor).fleet_command(command, request)).said
+
+    async def start_fleet(self, name: str, pace: dict[str, Any] | None = None, **more: Any) -> FleetPlan:
+        """Launched and approved."""
+        plan = await self.launch_fleet(name, pace, **more)
+        await self.say_fleet("approve", plan_hash=plan.hash)
+        return plan
+
+    async def until_fleet(self, reached: Callable[[FleetStatus], bool], seconds: float = PATIENCE) -> FleetStatus:
+        """The fleet rollout's status once it is so. Fails, with what it is instead, when it takes too long."""
+        ends = time.monotonic() + seconds
+        while True:
+            status = await self.tpm.fleet_status()
+            if reached(status):
+                return status
+            assert time.monotonic() < ends, status.model_dump_json(indent=1)
+            await asyncio.sleep(0.1)
 
     # --- what people see ------------------------------------------------------------------------
 
@@ -325,9 +363,12 @@ async def world_of(
             try:
                 yield world
             finally:
-                await _silence(client, [WATCH_ID, *map(rollout_workflow_id, sorted(world.launched))])
+                rollouts = [rollout_workflow_id(cluster) for cluster in sorted(world.launched)]
+                await _silence(client, [WATCH_ID, *([FLEET_ID] if world.fleet_launched else []), *rollouts])
     if replays:
-        await replayed(client, map(rollout_workflow_id, sorted(world.launched)))
+        await replayed(client, rollouts)
+        if world.fleet_launched:
+            await replayed(client, [FLEET_ID])
 
 
 async def _silence(client: Client, ids: Iterable[str]) -> None:
@@ -340,7 +381,7 @@ async def _silence(client: Client, ids: Iterable[str]) -> None:
 async def replayed(client: Client, ids: Iterable[str]) -> None:
     """Every rollout of the story leads to the same commands when its history is played again."""
     replayer = Replayer(
-        workflows=[ClusterRollout],
+        workflows=[ClusterRollout, FleetRolloutWorkflow],
         workflow_runner=sandbox(),
         workflow_failure_exception_types=FAILURES,
         data_converter=data_converter,

@@ -20,6 +20,7 @@ from cli.main import run
 from cli.schemas import file_text, makers
 from client.files import read_fleet
 from models.errors import BadInput
+from models.fleet_messages import FLEET_COMMANDS
 from models.stages import Command
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 
@@ -28,6 +29,7 @@ DOCS = ROOT / "docs"
 COMMANDS_MD = (DOCS / "commands.md").read_text()
 SCHEMAS = makers()
 CALENDAR = ("hold", "calendar show", "calendar import", "calendar end")
+FLEET = {f"fleet {name}" for name in ("import", "show", "status", *FLEET_COMMANDS)}
 WANTED = set(Command) | {
     "up",
     "worker",
@@ -62,7 +64,7 @@ def validator(name: str) -> Draft202012Validator:
 
 
 def test_the_commands_are_those_that_were_asked_for() -> None:
-    assert set(COMMANDS) == {*WANTED, "fleet import", "fleet show", "builds show", "builds use", "schema", *CALENDAR}
+    assert set(COMMANDS) == {*WANTED, *FLEET, "builds show", "builds use", "schema", *CALENDAR}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -82,7 +84,9 @@ def test_every_option_says_what_it_is_for(name: str, capsys: pytest.CaptureFixtu
     assert "Usage: backstop " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["plan", "haircut", "status", "watch", "audit", "doctor", "fleet show", "builds show"])
+@pytest.mark.parametrize(
+    "name", ["plan", "haircut", "status", "watch", "audit", "doctor", "fleet show", "fleet status", "builds show"]
+)
 def test_every_read_command_answers_in_json(name: str) -> None:
     assert "--json" in {option for p in COMMANDS[name].params for option in p.opts}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from activities.rendering import render
+from activities.rendering import TO_OWNER, render
 from models.notices import Notice, NoticeKind
 from models.stages import Stage
 
@@ -39,7 +39,7 @@ FULLEST: dict[str, Any] = {
 BY_DETAIL = (NoticeKind.AT_RISK, NoticeKind.BREACH, NoticeKind.ROLLED_BACK)
 """Kinds that something else than the plan explains: why is in the detail."""
 OWNER_KINDS = (NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.BREACH)
-TEAM_KINDS = tuple(kind for kind in NoticeKind if kind not in (NoticeKind.STUCK, NoticeKind.HELD))
+TEAM_KINDS = tuple(kind for kind in NoticeKind if kind not in TO_OWNER)
 
 
 def notice(kind: NoticeKind, **values: Any) -> Notice:

@@ -1,0 +1,405 @@
+"""FleetRollout: a whole fleet, in waves, as a durable loop around pure steps.
+
+Theory of operation. As ClusterRollout: `models.fleet_steps.decide` says what to do next, this module does it and takes
+the outcome in (`models.fleet_events`). Each cluster's rollout is a workflow of its own, which goes on whatever becomes
+of this one. A side loop follows all of them with one long call, which returns when something has changed; so a
+thousand clusters at rest cost no event. The state is one value, and continue-as-new carries it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import Priority, RetryPolicy, SearchAttributeKey, VersioningBehavior
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.fleets import FleetActivities
+    from activities.notices import NoticeActivities
+    from models import fleet_commands, fleet_events, fleet_steps
+    from models.fleet_messages import (
+        FLEET_STATUS_QUERY,
+        FLEET_WORKFLOW,
+        AbortRequest,
+        Candidate,
+        Entrant,
+        FleetCommand,
+        FleetCommandAnswer,
+        FleetCommandRequest,
+        FleetInput,
+        FleetLaunchAnswer,
+        FleetPlan,
+        FleetPlanRequest,
+        FleetRecord,
+        FleetResult,
+        FleetStatus,
+        FollowRequest,
+        Noted,
+        PickRequest,
+        StartRequest,
+    )
+    from models.fleet_rollout import FLEET, FleetRollout, MemberState
+    from models.fleet_status import fleet_status_of
+    from models.messages import LAUNCHED_UPDATE, SearchName, TellRequest
+
+_STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
+_WAVE = SearchAttributeKey.for_keyword(SearchName.WAVE)
+_OWNER = SearchAttributeKey.for_keyword(SearchName.OWNER)
+
+_CALL = timedelta(minutes=5)
+_LONG = timedelta(hours=2)
+_SILENCE = timedelta(seconds=30)
+_STEADY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=60))
+_LAST = Priority(priority_key=5)
+"""A fleet's own calls wait behind those of the clusters: a breach's answer goes first."""
+_BATCH = 50
+_LAST_MAIL = timedelta(minutes=5)
+_MAIL_PAUSE = timedelta(seconds=30)
+_SETTLED = timedelta(seconds=10)
+
+
+@workflow.defn(name=FLEET_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
+class FleetRolloutWorkflow:
+    @workflow.init
+    def __init__(self, start: FleetInput | None = None) -> None:
+        self._start = start
+        self._fleet: FleetRollout | None = None
+        if start is not None:
+            self._fleet = start.state or fleet_events.opened(start.launch, workflow.now())
+        self._plan: FleetPlan | None = None
+        self._changes = 0
+        self._shown: tuple[str, ...] = ()
+
+    @workflow.run
+    async def run(self, start: FleetInput | None = None) -> FleetResult:
+        """The fleet rollout has ended, or continues as new."""
+        if start is None:
+            raise ApplicationError("a fleet rollout needs its launch as its input", type="BadInput", non_retryable=True)
+        life = asyncio.create_task(self._live())
+        while True:
+            try:
+                return await asyncio.shield(life)
+            except asyncio.CancelledError:
+                if life.done():
+                    raise
+                self._cancelled()
+
+    async def _live(self) -> FleetResult:
+        sides = [asyncio.create_task(loop()) for loop in (self._record, self._mail, self._follow)]
+        try:
+            await self._loop()
+            await workflow.wait_condition(lambda: not self._state.outbox)
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
+            await workflow.wait_condition(lambda: not self._state.outbox)
+        finally:
+            for side in sides:
+                side.cancel()
+            await asyncio.gather(*sides, return_exceptions=True)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        f = self._state
+        done = sum(m.state is MemberState.DONE for m in f.members.values())
+        return FleetResult(fleet=f.id, stage=f.stage, reason=f.ended_because, clusters=len(f.members), done=done)
+
+    @property
+    def _state(self) -> FleetRollout:
+        if self._fleet is None:
+            raise ApplicationError("a fleet rollout needs its launch as its input", type="BadInput", non_retryable=True)
+        return self._fleet
+
+    @property
+    def _launch(self) -> FleetInput:
+        assert self._start is not None
+        return self._start
+
+    def _set(self, f: FleetRollout) -> None:
+        self._fleet = f
+        self._changes += 1
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    async def _loop(self) -> None:
+        while True:
+            now = workflow.now()
+            self._fleet = fleet_steps.advance(self._state, now)
+            self._show()
+            self._leave()
+            match fleet_steps.decide(self._state, now):
+                case fleet_steps.Finish():
+                    return
+                case fleet_steps.Wait() as wait:
+                    await self._wait(wait)
+                case fleet_steps.Plan():
+                    await self._make_plan()
+                case fleet_steps.Pick() as pick:
+                    await self._pick(pick)
+                case fleet_steps.Start() as begin:
+                    await self._begin(begin)
+                case fleet_steps.Abort() as abort:
+                    await self._abort(abort)
+
+    async def _wait(self, wait: fleet_steps.Wait) -> None:
+        changes = self._changes
+        timeout = None if wait.until is None else max(timedelta(0), wait.until - workflow.now())
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: self._changes != changes, timeout=timeout, timeout_summary="until the next wave or look"
+            )
+
+    def _leave(self) -> None:
+        """Continues as new where that is due. Every call of a side loop can be repeated, so none is waited for."""
+        info = workflow.info()
+        aged = workflow.now() - info.start_time >= _SETTLED
+        upgrades = info.is_target_worker_deployment_version_changed() and aged
+        if (upgrades or info.is_continue_as_new_suggested()) and workflow.all_handlers_finished():
+            workflow.continue_as_new(
+                FleetInput(launch=self._launch.launch, state=self._state, runs=self._launch.runs + 1),
+                initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
+            )
+
+    # --- actions ----------------------------------------------------------------------------------
+
+    async def _make_plan(self) -> None:
+        launch = self._launch.launch
+        plan = await workflow.execute_activity_method(
+            FleetActivities.plan_fleet,
+            FleetPlanRequest(launch=launch, at=workflow.now()),
+            start_to_close_timeout=_LONG,
+            heartbeat_timeout=_SILENCE,
+            retry_policy=_STEADY,
+            summary="plan every cluster",
+        )
+        self._plan = plan
+        self._set(fleet_events.planned(self._state, launch, plan, workflow.now()))
+
+    async def _pick(self, action: fleet_steps.Pick) -> None:
+        f = self._state
+        answer = await workflow.execute_activity_method(
+            FleetActivities.pick,
+            PickRequest(
+                fleet=f.id,
+                wave=f.wave,
+                candidates=tuple(Candidate(cluster=m.cluster, wave=m.wave, moved=m.moved) for m in action.candidates),
+                most=action.most,
+                hour_gpus=action.hour_gpus,
+                day_gpus=action.day_gpus,
+                pace=f.pace,
+                policy=f.policy,
+                at=workflow.now(),
+            ),
+            start_to_close_timeout=_LONG,
+            heartbeat_timeout=_SILENCE,
+            retry_policy=_STEADY,
+            priority=_LAST,
+            summary=f"pick up to {action.most} of {len(action.candidates)}",
+        )
+        ids = {p.cluster: self._rollout_id(p.cluster) for p in answer.picked}
+        self._set(fleet_events.picked(self._state, answer, ids, workflow.now()))
+
+    def _rollout_id(self, cluster: str) -> str:
+        return f"{cluster[:100]}/{workflow.now():%Y%m%dT%H%M%SZ}-{workflow.uuid4().hex[:6]}"
+
+    async def _begin(self, action: fleet_steps.Start) -> None:
+        f = self._state
+        answer = await workflow.execute_activity_method(
+            FleetActivities.start,
+            StartRequest(
+                launch=self._launch.launch,
+                approved_by=f.approved_by,
+                entrants=tuple(Entrant(cluster=m.cluster, rollout=m.rollout) for m in action.members),
+            ),
+            start_to_close_timeout=_CALL,
+            heartbeat_timeout=_SILENCE,
+            retry_policy=_STEADY,
+            priority=_LAST,
+            summary="start " + ", ".join(m.cluster for m in action.members)[:170],
+        )
+        self._set(fleet_events.started(self._state, (m.cluster for m in action.members), answer, workflow.now()))
+
+    async def _abort(self, action: fleet_steps.Abort) -> None:
+        f = self._state
+        answer = await workflow.execute_activity_method(
+            FleetActivities.abort,
+            AbortRequest(
+                clusters=tuple(Entrant(cluster=m.cluster, rollout=m.rollout) for m in action.members),
+                actor=f.owner,
+                reason=f"fleet rollout aborted: {f.ended_because}",
+            ),
+            start_to_close_timeout=_CALL,
+            heartbeat_timeout=_SILENCE,
+            retry_policy=_STEADY,
+            summary=f"abort {len(action.members)} rollouts",
+        )
+        self._set(fleet_events.abort_told(self._state, [m.cluster for m in action.members], answer, workflow.now()))
+
+    # --- side loops -------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        while True:
+            await workflow.wait_condition(lambda: any(m.rollout for m in self._state.members.values()))
+            f = self._state
+            known = {
+                m.rollout: Noted(rollout=m.rollout, stage=m.stage, needs=m.needs, rollbacks=m.rollbacks)
+                for m in f.members.values()
+                if m.rollout and m.stage
+            }
+            answer = await workflow.execute_activity_method(
+                FleetActivities.follow,
+                FollowRequest(fleet=f.id, known=known, every_seconds=_every(f)),
+                start_to_close_timeout=_LONG,
+                heartbeat_timeout=_SILENCE,
+                retry_policy=_STEADY,
+                summary=f"follow {len(known)} rollouts",
+            )
+            if answer.changed:
+                self._set(fleet_events.noted(self._state, answer.changed, workflow.now()))
+
+    async def _record(self) -> None:
+        while True:
+            await workflow.wait_condition(lambda: bool(self._state.outbox))
+            batch = self._state.outbox[:_BATCH]
+            await workflow.execute_activity_method(
+                FleetActivities.record,
+                FleetRecord(entries=batch),
+                start_to_close_timeout=_CALL,
+                heartbeat_timeout=_SILENCE,
+                retry_policy=_STEADY,
+                priority=_LAST,
+                summary="; ".join(e.text for e in batch)[:180],
+            )
+            self._set(fleet_events.recorded(self._state, (e.key for e in batch)))
+
+    async def _mail(self) -> None:
+        while True:
+            await workflow.wait_condition(lambda: bool(self._state.mail))
+            batch = self._state.mail[:_BATCH]
+            answer = await workflow.execute_activity_method(
+                NoticeActivities.tell,
+                TellRequest(cluster=FLEET, notices=batch),
+                start_to_close_timeout=_CALL,
+                heartbeat_timeout=_SILENCE,
+                retry_policy=_STEADY,
+                priority=_LAST,
+                summary=f"tell {self._state.owner}",
+            )
+            self._set(fleet_events.mailed(self._state, [n.key for n in batch], answer, workflow.now()))
+            if answer.failed:
+                await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+
+    # --- what people see --------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        f = self._state
+        shown = (f.stage.value, f.wave.value, f.owner)
+        if shown != self._shown:
+            self._shown = shown
+            workflow.upsert_search_attributes(
+                [_STAGE.value_set(f.stage.value), _WAVE.value_set(f.wave.value), _OWNER.value_set(f.owner)]
+            )
+        workflow.set_current_details(fleet_steps.waiting_text(f, workflow.now()))
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    @workflow.query(name=FLEET_STATUS_QUERY)
+    def status(self) -> FleetStatus:
+        info = workflow.info()
+        return fleet_status_of(
+            self._state,
+            workflow.now(),
+            history_events=info.get_current_history_length(),
+            runs=self._launch.runs,
+        )
+
+    @workflow.query(name="state")
+    def state(self) -> FleetRollout:
+        """The whole state, for tests and for `doctor`."""
+        return self._state
+
+    @workflow.update(name=LAUNCHED_UPDATE)
+    async def launched(self) -> FleetLaunchAnswer:
+        """Answers once there is a plan, or a reason why there will be none."""
+        await workflow.wait_condition(lambda: bool(self._state.plan_hash) or self._state.stage.ended)
+        f = self._state
+        return FleetLaunchAnswer(
+            launched=not f.stage.ended, fleet=f.id, stage=f.stage, reason=f.ended_because, plan=self._plan
+        )
+
+    def _check(self, command: FleetCommand, request: FleetCommandRequest) -> None:
+        why = fleet_commands.refusal(self._state, command, request, workflow.now())
+        if why is not None:
+            raise ApplicationError(why, type="Refusal", non_retryable=True)
+
+    def _obey(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
+        f, said = fleet_commands.obey(self._state, command, request, workflow.now())
+        self._set(f)
+        return FleetCommandAnswer(command=command, stage=f.stage, said=said)
+
+    def _cancelled(self) -> None:
+        """Temporal's own cancel: an abort that undoes nothing."""
+        request = FleetCommandRequest(actor="temporal", reason="the workflow was cancelled")
+        if self._fleet is not None and fleet_commands.refusal(self._fleet, "abort", request, workflow.now()) is None:
+            self._obey("abort", request)
+
+    @workflow.update(name="approve")
+    def approve(self, request: FleetCommandRequest) -> FleetCommandAnswer:
+        return self._obey("approve", request)
+
+    @approve.validator
+    def _may_approve(self, request: FleetCommandRequest) -> None:
+        self._check("approve", request)
+
+    @workflow.update(name="pause")
+    def pause(self, request: FleetCommandRequest) -> FleetCommandAnswer:
+        return self._obey("pause", request)
+
+    @pause.validator
+    def _may_pause(self, request: FleetCommandRequest) -> None:
+        self._check("pause", request)
+
+    @workflow.update(name="resume")
+    def resume(self, request: FleetCommandRequest) -> FleetCommandAnswer:
+        return self._obey("resume", request)
+
+    @resume.validator
+    def _may_resume(self, request: FleetCommandRequest) -> None:
+        self._check("resume", request)
+
+    @workflow.update(name="skip")
+    def skip(self, request: FleetCommandRequest) -> FleetCommandAnswer:
+        return self._obey("skip", request)
+
+    @skip.validator
+    def _may_skip(self, request: FleetCommandRequest) -> None:
+        self._check("skip", request)
+
+    @workflow.update(name="move")
+    def move(self, request: FleetCommandRequest) -> FleetCommandAnswer:
+        return self._obey("move", request)
+
+    @move.validator
+    def _may_move(self, request: FleetCommandRequest) -> None:
+        self._check("move", request)
+
+    @workflow.update(name="promote")
+    def promote(self, request: FleetCommandRequest) -> FleetCommandAnswer:
+        return self._obey("promote", request)
+
+    @promote.validator
+    def _may_promote(self, request: FleetCommandRequest) -> None:
+        self._check("promote", request)
+
+    @workflow.update(name="abort")
+    def abort(self, request: FleetCommandRequest) -> FleetCommandAnswer:
+        return self._obey("abort", request)
+
+    @abort.validator
+    def _may_abort(self, request: FleetCommandRequest) -> None:
+        self._check("abort", request)
+
+
+def _every(f: FleetRollout) -> float:
+    """How often the members' stages are read, in seconds: often enough beside how often clusters are looked at."""
+    return min(10.0, max(0.2, f.pace.recheck.total_seconds() / 60))
