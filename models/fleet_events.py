@@ -10,8 +10,9 @@ from datetime import datetime
 
 from models.audit import AuditKind
 from models.fleet_messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
-from models.fleet_rollout import FleetRollout, FleetStage, Member, MemberState, Wave
+from models.fleet_rollout import TROUBLE, FleetRollout, FleetStage, Member, MemberState, Wave
 from models.messages import TellAnswer
+from models.rollout import HoldKind
 from models.stages import Stage
 
 _STATE = {
@@ -62,6 +63,19 @@ def planned(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime
         clusters=len(members),
         cut_gpus=cut,
     )
+
+
+def plan_failed(f: FleetRollout, reason: str, now: datetime) -> FleetRollout:
+    """Nothing has begun, so it ends."""
+    if f.stage is not FleetStage.PLANNED:
+        return f
+    why = f"the fleet could not be planned: {reason}"
+    return f.but(ended_because=why).reaching(FleetStage.ABORTED, now, why)
+
+
+def trouble(f: FleetRollout, reason: str, now: datetime) -> FleetRollout:
+    """Something that trying again will not mend: a person is called, and `resume` tries again."""
+    return f if f.stage is not FleetStage.RUNNING else f.holding(TROUBLE, HoldKind.BREAKER, reason, now)
 
 
 def _member(p: Prospect, launch: FleetLaunch, now: datetime) -> Member:

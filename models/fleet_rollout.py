@@ -23,7 +23,7 @@ from models.rollout import BACKSTOP, Hold, HoldKind
 
 FLEET = "(fleet)"
 """Stands in a cluster's place where something is said of the fleet rollout itself."""
-BREAKER, PILOTS, PAUSED = "breaker", "pilots", "paused"
+BREAKER, PILOTS, PAUSED, TROUBLE = "breaker", "pilots", "paused", "trouble"
 """Ids of a fleet rollout's holds."""
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from temporalio import workflow
 from temporalio.common import Priority, RetryPolicy, SearchAttributeKey, VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError
-from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.archive import ArchiveActivities
@@ -55,6 +54,7 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout import Rollout, Why
     from models.stages import Command, Stage
     from models.status import needs_of, standing_now, status_of, waiting_sentence
+    from workflows.reasons import reason_of
 
 _CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
@@ -276,7 +276,7 @@ class ClusterRollout:
                 summary=f"open {launch.cluster} for {launch.owner}",
             )
         except ActivityError as error:
-            self._refused_launch = _reason(error)[1]
+            self._refused_launch = reason_of(error)[1]
             self._changes += 1
             return False
         self._r = outcomes.opened(launch, opening, workflow.now())
@@ -295,7 +295,7 @@ class ClusterRollout:
                 summary=f"look: {action.why}",
             )
         except ActivityError as error:
-            self._r = outcomes.look_failed(self._state, _reason(error)[1], workflow.now())
+            self._r = outcomes.look_failed(self._state, reason_of(error)[1], workflow.now())
             return
         self._r = outcomes.looked(self._state, seen, workflow.now(), r.fence)
 
@@ -321,7 +321,7 @@ class ClusterRollout:
                 summary=f"plan: {action.why}",
             )
         except ActivityError as error:
-            self._set(outcomes.draft_failed(self._state, _reason(error)[1], workflow.now()))
+            self._set(outcomes.draft_failed(self._state, reason_of(error)[1], workflow.now()))
             return
         if self._state.replan:  # else a person's undo came first
             self._set(outcomes.drafted(self._state, draft.baseline, draft.reading, draft.plan, workflow.now()))
@@ -349,7 +349,7 @@ class ClusterRollout:
                 summary=f"aim the rollback: {', '.join(r.aiming)}",
             )
         except ActivityError as error:
-            self._r = outcomes.aim_failed(self._state, *_reason(error), workflow.now())
+            self._r = outcomes.aim_failed(self._state, *reason_of(error), workflow.now())
             return
         self._r = outcomes.aimed(self._state, target, workflow.now())
 
@@ -376,7 +376,7 @@ class ClusterRollout:
                 summary=_summary(change),
             )
         except ActivityError as error:
-            self._r = receipts.failed(self._state, change, *_reason(error), workflow.now(), _room_at(error))
+            self._r = receipts.failed(self._state, change, *reason_of(error), workflow.now(), _room_at(error))
             return
         self._r = receipts.landed(self._state, change, receipt, workflow.now())
 
@@ -415,7 +415,7 @@ class ClusterRollout:
                 )
             except ActivityError as error:
                 # The registry belongs to somebody else by now. The entries stand in this history.
-                workflow.logger.error("not archived: %s", _reason(error)[1])
+                workflow.logger.error("not archived: %s", reason_of(error)[1])
             self._busy_recording = False
             self._set(mailing.recorded(self._state, (e.key for e in batch), r.stage))
 
@@ -436,7 +436,7 @@ class ClusterRollout:
                     summary="tell " + ", ".join(f"{n.audience} ({n.kind})" for n in batch)[:170],
                 )
             except ActivityError as error:
-                why = _reason(error)[1]
+                why = reason_of(error)[1]
                 answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in batch})
             self._busy_mailing = False
             self._set(mailing.mailed(self._state, batch, answer, workflow.now()))
@@ -623,16 +623,6 @@ class ClusterRollout:
     @close.validator
     def _may_close(self, request: CommandRequest) -> None:
         self._check(Command.CLOSE, request)
-
-
-def _reason(error: ActivityError) -> tuple[str, str]:
-    """The class name of an activity's failure, and its sentence."""
-    cause = error.cause
-    if isinstance(cause, ApplicationError):
-        return cause.type or "ApplicationError", cause.message
-    if isinstance(cause, ActivityTimeout):
-        return "Unavailable", "no answer in time"
-    return type(cause).__name__, str(cause)
 
 
 def _room_at(error: ActivityError) -> datetime | None:

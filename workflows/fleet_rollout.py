@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import Priority, RetryPolicy, SearchAttributeKey, VersioningBehavior
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from activities.fleets import FleetActivities
@@ -23,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from models.fleet_messages import (
         FLEET_STATUS_QUERY,
         FLEET_WORKFLOW,
+        AbortAnswer,
         AbortRequest,
         Candidate,
         Entrant,
@@ -39,11 +40,13 @@ with workflow.unsafe.imports_passed_through():
         FollowRequest,
         Noted,
         PickRequest,
+        StartAnswer,
         StartRequest,
     )
     from models.fleet_rollout import FLEET, FleetRollout, MemberState
     from models.fleet_status import fleet_status_of
-    from models.messages import LAUNCHED_UPDATE, SearchName, TellRequest
+    from models.messages import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
+    from workflows.reasons import reason_of
 
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
 _WAVE = SearchAttributeKey.for_keyword(SearchName.WAVE)
@@ -164,38 +167,50 @@ class FleetRolloutWorkflow:
 
     async def _make_plan(self) -> None:
         launch = self._launch.launch
-        plan = await workflow.execute_activity_method(
-            FleetActivities.plan_fleet,
-            FleetPlanRequest(launch=launch, at=workflow.now()),
-            start_to_close_timeout=_LONG,
-            heartbeat_timeout=_SILENCE,
-            retry_policy=_STEADY,
-            summary="plan every cluster",
-        )
+        try:
+            plan = await workflow.execute_activity_method(
+                FleetActivities.plan_fleet,
+                FleetPlanRequest(launch=launch, at=workflow.now()),
+                start_to_close_timeout=_LONG,
+                heartbeat_timeout=_SILENCE,
+                retry_policy=_STEADY,
+                summary="plan every cluster",
+            )
+        except ActivityError as error:
+            self._set(fleet_events.plan_failed(self._state, reason_of(error)[1], workflow.now()))
+            return
         self._plan = plan
         self._set(fleet_events.planned(self._state, launch, plan, workflow.now()))
 
     async def _pick(self, action: fleet_steps.Pick) -> None:
         f = self._state
-        answer = await workflow.execute_activity_method(
-            FleetActivities.pick,
-            PickRequest(
-                fleet=f.id,
-                wave=f.wave,
-                candidates=tuple(Candidate(cluster=m.cluster, wave=m.wave, moved=m.moved) for m in action.candidates),
-                most=action.most,
-                hour_gpus=action.hour_gpus,
-                day_gpus=action.day_gpus,
-                pace=f.pace,
-                policy=f.policy,
-                at=workflow.now(),
-            ),
-            start_to_close_timeout=_LONG,
-            heartbeat_timeout=_SILENCE,
-            retry_policy=_STEADY,
-            priority=_LAST,
-            summary=f"pick up to {action.most} of {len(action.candidates)}",
-        )
+        try:
+            answer = await workflow.execute_activity_method(
+                FleetActivities.pick,
+                PickRequest(
+                    fleet=f.id,
+                    wave=f.wave,
+                    candidates=tuple(
+                        Candidate(cluster=m.cluster, wave=m.wave, moved=m.moved) for m in action.candidates
+                    ),
+                    most=action.most,
+                    hour_gpus=action.hour_gpus,
+                    day_gpus=action.day_gpus,
+                    pace=f.pace,
+                    policy=f.policy,
+                    at=workflow.now(),
+                ),
+                start_to_close_timeout=_LONG,
+                heartbeat_timeout=_SILENCE,
+                retry_policy=_STEADY,
+                priority=_LAST,
+                summary=f"pick up to {action.most} of {len(action.candidates)}",
+            )
+        except ActivityError as error:
+            self._set(
+                fleet_events.trouble(self._state, f"no cluster can be picked: {reason_of(error)[1]}", workflow.now())
+            )
+            return
         ids = {p.cluster: self._rollout_id(p.cluster) for p in answer.picked}
         self._set(fleet_events.picked(self._state, answer, ids, workflow.now()))
 
@@ -204,35 +219,41 @@ class FleetRolloutWorkflow:
 
     async def _begin(self, action: fleet_steps.Start) -> None:
         f = self._state
-        answer = await workflow.execute_activity_method(
-            FleetActivities.start,
-            StartRequest(
-                launch=self._launch.launch,
-                approved_by=f.approved_by,
-                entrants=tuple(Entrant(cluster=m.cluster, rollout=m.rollout) for m in action.members),
-            ),
-            start_to_close_timeout=_CALL,
-            heartbeat_timeout=_SILENCE,
-            retry_policy=_STEADY,
-            priority=_LAST,
-            summary="start " + ", ".join(m.cluster for m in action.members)[:170],
-        )
+        try:
+            answer = await workflow.execute_activity_method(
+                FleetActivities.start,
+                StartRequest(
+                    launch=self._launch.launch,
+                    approved_by=f.approved_by,
+                    entrants=tuple(Entrant(cluster=m.cluster, rollout=m.rollout) for m in action.members),
+                ),
+                start_to_close_timeout=_CALL,
+                heartbeat_timeout=_SILENCE,
+                retry_policy=_STEADY,
+                priority=_LAST,
+                summary="start " + ", ".join(m.cluster for m in action.members)[:170],
+            )
+        except ActivityError as error:
+            answer = StartAnswer(refused={m.cluster: reason_of(error)[1] for m in action.members})
         self._set(fleet_events.started(self._state, (m.cluster for m in action.members), answer, workflow.now()))
 
     async def _abort(self, action: fleet_steps.Abort) -> None:
         f = self._state
-        answer = await workflow.execute_activity_method(
-            FleetActivities.abort,
-            AbortRequest(
-                clusters=tuple(Entrant(cluster=m.cluster, rollout=m.rollout) for m in action.members),
-                actor=f.owner,
-                reason=f"fleet rollout aborted: {f.ended_because}",
-            ),
-            start_to_close_timeout=_CALL,
-            heartbeat_timeout=_SILENCE,
-            retry_policy=_STEADY,
-            summary=f"abort {len(action.members)} rollouts",
-        )
+        try:
+            answer = await workflow.execute_activity_method(
+                FleetActivities.abort,
+                AbortRequest(
+                    clusters=tuple(Entrant(cluster=m.cluster, rollout=m.rollout) for m in action.members),
+                    actor=f.owner,
+                    reason=f"fleet rollout aborted: {f.ended_because}",
+                ),
+                start_to_close_timeout=_CALL,
+                heartbeat_timeout=_SILENCE,
+                retry_policy=_STEADY,
+                summary=f"abort {len(action.members)} rollouts",
+            )
+        except ActivityError as error:
+            answer = AbortAnswer(refused={m.cluster: reason_of(error)[1] for m in action.members})
         self._set(fleet_events.abort_told(self._state, [m.cluster for m in action.members], answer, workflow.now()))
 
     # --- side loops -------------------------------------------------------------------------------
@@ -246,14 +267,21 @@ class FleetRolloutWorkflow:
                 for m in f.members.values()
                 if m.rollout and m.stage
             }
-            answer = await workflow.execute_activity_method(
-                FleetActivities.follow,
-                FollowRequest(fleet=f.id, known=known, every_seconds=_every(f)),
-                start_to_close_timeout=_LONG,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_STEADY,
-                summary=f"follow {len(known)} rollouts",
-            )
+            try:
+                answer = await workflow.execute_activity_method(
+                    FleetActivities.follow,
+                    FollowRequest(fleet=f.id, known=known, every_seconds=_every(f)),
+                    start_to_close_timeout=_LONG,
+                    heartbeat_timeout=_SILENCE,
+                    retry_policy=_STEADY,
+                    summary=f"follow {len(known)} rollouts",
+                )
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                workflow.logger.error("members are not followed: %s", reason_of(error)[1])
+                await asyncio.sleep(f.pace.recheck.total_seconds())
+                continue
             if answer.changed:
                 self._set(fleet_events.noted(self._state, answer.changed, workflow.now()))
 
@@ -261,30 +289,40 @@ class FleetRolloutWorkflow:
         while True:
             await workflow.wait_condition(lambda: bool(self._state.outbox))
             batch = self._state.outbox[:_BATCH]
-            await workflow.execute_activity_method(
-                FleetActivities.record,
-                FleetRecord(entries=batch),
-                start_to_close_timeout=_CALL,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_STEADY,
-                priority=_LAST,
-                summary="; ".join(e.text for e in batch)[:180],
-            )
+            try:
+                await workflow.execute_activity_method(
+                    FleetActivities.record,
+                    FleetRecord(entries=batch),
+                    start_to_close_timeout=_CALL,
+                    heartbeat_timeout=_SILENCE,
+                    retry_policy=_STEADY,
+                    priority=_LAST,
+                    summary="; ".join(e.text for e in batch)[:180],
+                )
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                workflow.logger.error("not archived: %s", reason_of(error)[1])  # it stands in this history
             self._set(fleet_events.recorded(self._state, (e.key for e in batch)))
 
     async def _mail(self) -> None:
         while True:
             await workflow.wait_condition(lambda: bool(self._state.mail))
             batch = self._state.mail[:_BATCH]
-            answer = await workflow.execute_activity_method(
-                NoticeActivities.tell,
-                TellRequest(cluster=FLEET, notices=batch),
-                start_to_close_timeout=_CALL,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_STEADY,
-                priority=_LAST,
-                summary=f"tell {self._state.owner}",
-            )
+            try:
+                answer = await workflow.execute_activity_method(
+                    NoticeActivities.tell,
+                    TellRequest(cluster=FLEET, notices=batch),
+                    start_to_close_timeout=_CALL,
+                    heartbeat_timeout=_SILENCE,
+                    retry_policy=_STEADY,
+                    priority=_LAST,
+                    summary=f"tell {self._state.owner}",
+                )
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                answer = TellAnswer(delivered={}, failed={}, refused={n.key: reason_of(error)[1] for n in batch})
             self._set(fleet_events.mailed(self._state, [n.key for n in batch], answer, workflow.now()))
             if answer.failed:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -96,7 +97,9 @@ async def test_the_breaker_stops_a_fleet_of_which_too_many_fail_and_resume_lets_
         await world.healthy(name, main=(100, 80))
     status = await world.until_fleet(lambda s: bool(s.holds) and s.failed == 3)
     assert [h.id for h in status.holds] == ["breaker"]
-    assert "of 3 clusters rolled back, more than 10% of 10: no new one is started" in status.holds[0].reason
+    assert re.match(
+        r"\d of \d clusters rolled back, more than 10% of 10: no new one is started", status.holds[0].reason
+    )
     started = set(opened(world))
     assert started <= {*first, *names}
     assert len(started) <= 6  # a slot that a failure frees may be taken before the second failure is seen

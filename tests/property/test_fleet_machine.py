@@ -1,4 +1,4 @@
-"""The fleet rollout's pure core under any order of events: what must hold at every step, and that it comes to an end."""
+"""The fleet rollout's pure core under any order of events: what must hold at every step, and that it ends."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from typing import Any
 from activities.adapters.ledger import upgrade
 from activities.ports import QuotaPort
 from models.effects import EffectKind
+from models.fleet_messages import FLEET_ID
+from models.fleet_rollout import Wave
 from models.messages import RolloutStatus
 from models.stages import Command, Stage
 from tests.e2e.faults import Fault, FaultyQuotas, Way, away, refused
@@ -207,6 +209,47 @@ async def slow(world: World, name: str, faults: FaultyQuotas) -> None:
     await finish(world, name)
 
 
+async def fleet(world: World, name: str, __: FaultyQuotas) -> None:
+    """A fleet rollout with a pilot, through all of its commands but an abort."""
+    a, b, _, pilot = await import_fleet(world, name)
+    await world.start_fleet(name, {"parallel": 1, "pilot_soak": "1h"}, pilots=(pilot,))
+    await world.until_fleet(lambda s: s.rests_until is not None)
+    await world.say_fleet("pause")
+    await world.say_fleet("skip", clusters=(b,))
+    await world.say_fleet("move", clusters=(a,), wave=Wave.UNALLOCATED)
+    await world.say_fleet("resume")
+    await world.say_fleet("promote")
+    await world.until_fleet(lambda s: s.stage.ended)
+    await world.client.get_workflow_handle(FLEET_ID).result()
+
+
+async def fleet_undone(world: World, name: str, _: FaultyQuotas) -> None:
+    """A pilot breaches, which holds the fleet and is told; then all of it is undone."""
+    *_others, pilot = await import_fleet(world, name)
+    await world.start_fleet(name, {"pilot_soak": "1h"}, pilots=(pilot,))
+    await world.until_fleet(lambda s: s.rests_until is not None)
+    await world.healthy(pilot, main=(100, 80))
+    await world.until_fleet(lambda s: bool(s.holds))
+    await world.until(pilot, Stage.ROLLED_BACK)
+    await world.say_fleet("abort", undo=True)
+    await world.client.get_workflow_handle(FLEET_ID).result()
+
+
+async def fleet_continued(world: World, name: str, _: FaultyQuotas) -> None:
+    await import_fleet(world, name)
+    await world.start_fleet(name, {"parallel": 1})
+    status = await world.until_fleet(lambda s: s.stage.ended)
+    assert status.runs > 1
+    await world.client.get_workflow_handle(FLEET_ID).result()
+
+
+async def import_fleet(world: World, name: str) -> list[str]:
+    """Four clusters, 95 promised at 100: at most 85 may be."""
+    names = [f"{name}-{letter}" for letter in ("a", "b", "c", "pilot")]
+    await world.fleet(*(cluster(n, {"main": (100, 98)}, [team("a", 95, busy=60)]) for n in names))
+    return names
+
+
 Scene = Callable[[World, str, FaultyQuotas], Awaitable[None]]
 SCENES: dict[str, Scene] = {
     scene.__name__: scene
@@ -214,9 +257,11 @@ SCENES: dict[str, Scene] = {
         *(straight, paused, objected, undone, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
         *(swift, slow),
+        *(fleet, fleet_undone, fleet_continued),
     )
 }
-FORGETFUL = ("continued", "left")
+FLEETS = ("fleet", "fleet_undone", "fleet_continued")
+FORGETFUL = ("continued", "left", "fleet_continued")
 POLICIES: dict[str, dict[str, Any]] = {
     "realigned": {"on_breach": "realign"},
     "cancelled": {"soak_buffered": "1h"},
@@ -242,13 +287,15 @@ async def record(names: list[str]) -> None:
                 await stack.enter_async_context(server)
                 client = await connected(server.address)
                 world = await stack.enter_async_context(world_of(client, url, home, faulty))
-                await import_cluster(world, name)
+                if name not in FLEETS:
+                    await import_cluster(world, name)
                 await SCENES[name](world, name, faults[0])
                 await save(world, name)
 
 
 async def save(world: World, name: str) -> None:
-    described = await world.handle(name).describe()
+    handle = world.client.get_workflow_handle(FLEET_ID) if name in FLEETS else world.handle(name)
+    described = await handle.describe()
     runs = list(dict.fromkeys([described.raw_info.first_run_id, described.run_id]))
     for number, run in enumerate(runs, 1):
         history = await world.client.get_workflow_handle(described.id, run_id=run).fetch_history()

@@ -22,6 +22,7 @@ from tests.replay.record import HISTORIES, LARGEST, SCENES
 from workers.main import FAILURES, sandbox
 from workflows import cluster_rollout
 from workflows.cluster_rollout import ClusterRollout
+from workflows.fleet_rollout import FleetRolloutWorkflow
 
 plain = DataConverter(payload_codec=Zlib())
 FILES = sorted(HISTORIES.glob("*.json.gz"))
@@ -29,7 +30,7 @@ FILES = sorted(HISTORIES.glob("*.json.gz"))
 
 def replayer() -> Replayer:
     return Replayer(
-        workflows=[ClusterRollout],
+        workflows=[ClusterRollout, FleetRolloutWorkflow],
         workflow_runner=sandbox(),
         workflow_failure_exception_types=FAILURES,
         data_converter=data_converter,

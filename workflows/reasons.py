@@ -1,0 +1,16 @@
+"""Why a call failed for good, as the pure models take it in."""
+
+from __future__ import annotations
+
+from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import TimeoutError as ActivityTimeout
+
+
+def reason_of(error: ActivityError) -> tuple[str, str]:
+    """The class name of an activity's failure, and its sentence."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        return cause.type or "ApplicationError", cause.message
+    if isinstance(cause, ActivityTimeout):
+        return "Unavailable", "no answer in time"
+    return type(cause).__name__, str(cause)
