@@ -395,7 +395,8 @@ class World:
         try:
             receipt = self._call(change, limit) if landed else None
         except BackstopError as refused:
-            self.r = receipts.failed(self.r, change, type(refused).__name__, refused.message, self.now)
+            until = refused.until if isinstance(refused, BlastRadius) else None
+            self.r = receipts.failed(self.r, change, type(refused).__name__, refused.message, self.now, until)
             return
         if error or receipt is None:
             self.r = receipts.failed(self.r, change, error, f"{kind} did not answer", self.now)
@@ -414,7 +415,9 @@ class World:
             raise Drift(f"generation {self.generation}, not {change.expected_generation}")
         recent = sum(gpus for at, gpus in self.moves if self.now - at < timedelta(hours=1))
         if limit is not None and change.moved_gpus and recent + change.moved_gpus > limit:
-            raise BlastRadius(f"{recent + change.moved_gpus} GPUs within an hour, at most {limit}")
+            room = [at for at, gpus in self.moves if gpus and self.now - at < timedelta(hours=1)]
+            until = max(room) + timedelta(hours=1) if change.moved_gpus <= limit else None
+            raise BlastRadius(f"{recent + change.moved_gpus} GPUs within an hour, at most {limit}", until)
         if limit is not None:
             self.moves.append((self.now, change.moved_gpus))
         self.last_counter = change.fence.counter

@@ -815,6 +815,19 @@ def test_a_blast_radius_holds_and_is_lifted_for_the_whole_step() -> None:
     assert not world.r.exempt
 
 
+def test_a_blast_radius_that_has_room_later_is_waited_for_and_calls_nobody() -> None:
+    world = World(**QUICK, max_moved_gpus=60)
+    world.moves.append((world.now, 30))  # others have moved them
+    world.start()
+    assert (world.stage, world.holds, world.values) == (Stage.PLANNED, {"blast_radius"}, BASELINE)
+    assert [h.until for h in world.r.holds] == [world.moves[0][0] + timedelta(hours=1)]
+    assert world.told_of(NoticeKind.HELD) == []
+    world.wait("1h")
+    assert (world.stage, world.holds, world.values) == (Stage.BUFFERED, set(), CUT)
+    assert not world.r.holds
+    assert "hold blast_radius lifted" in world.story
+
+
 def test_an_abort_under_a_blast_radius_hold_releases_what_was_reserved() -> None:
     world = World(**QUICK, max_moved_gpus=54).start()
     world.say(Command.ABORT)

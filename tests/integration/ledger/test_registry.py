@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from fractions import Fraction
 from functools import partial
 
@@ -13,7 +13,9 @@ from activities.adapters.ledger import Ledger
 from activities.ports import OpenRollout, Overview
 from models.effects import EffectKind, Fence
 from models.errors import BlastRadius, Conflict, Refusal, Unavailable
-from models.policy import Ramp
+from models.fleet_messages import Noted
+from models.plans import Envelope
+from models.policy import Ramp, Tier
 from tests.integration.ledger.world import (
     CLUSTER,
     NOW,
@@ -259,6 +261,74 @@ def test_after_an_hour_moves_are_forgotten(ledger: Ledger) -> None:
         book(ledger, 2, 1, after=minutes(59))
     book(ledger, 2, 100, after=minutes(60))
     assert ledger.registry.open_clusters() == {}
+
+
+def test_a_full_book_says_when_there_is_room_again(ledger: Ledger) -> None:
+    book(ledger, 1, 60)
+    book(ledger, 2, 30, after=minutes(20))
+
+    def room(gpus: int) -> datetime | None:
+        with pytest.raises(BlastRadius) as full:
+            book(ledger, 3, gpus, after=minutes(30))
+        return full.value.until
+
+    assert room(11) == NOW + minutes(60)  # the first move is forgotten then, and 30 are left
+    assert room(70) == NOW + minutes(60)
+    assert room(71) == NOW + minutes(80)
+    assert room(101) is None
+    book(ledger, 3, 11, after=minutes(60))
+
+
+def test_a_days_limit_is_kept_beside_the_hours(ledger: Ledger) -> None:
+    def move(counter: int, gpus: int, hours: int, day_limit: int | None = 150) -> None:
+        at = NOW + timedelta(hours=hours)
+        fence = Fence(rollout="r-1", counter=counter)
+        twice(lambda: ledger.registry.reserve_moves(fence, CLUSTER, gpus, 100, at, day_limit))
+
+    move(1, 100, 0)
+    with pytest.raises(BlastRadius, match="151 within a day in cluster alpha: at most 150") as full:
+        move(2, 51, 2)
+    assert full.value.until == NOW + timedelta(hours=24)
+    move(2, 50, 2)
+    move(3, 100, 4, day_limit=None)
+    assert ledger.registry.booked(NOW + timedelta(hours=4)) == (100, 250)
+    assert ledger.registry.booked(NOW + timedelta(hours=25)) == (0, 150)
+
+
+def test_what_was_approved_with_a_fleet_is_kept_by_cluster(ledger: Ledger) -> None:
+    def envelope(cut: int) -> Envelope:
+        return Envelope(plan_hash=f"h{cut}", largest_cut={"a": cut}, deepest_tier=Tier.BUSY)
+
+    twice(lambda: ledger.registry.keep_fleet_plan("f", {CLUSTER: envelope(1), "beta": envelope(2)}))
+    ledger.registry.keep_fleet_plan("f", {"beta": envelope(3)})
+    ledger.registry.keep_fleet_plan("g", {CLUSTER: envelope(4)})
+    kept = {(f, c): ledger.registry.fleet_envelope(f, c) for f in ("f", "g") for c in (CLUSTER, "beta")}
+    assert kept == {
+        ("f", CLUSTER): envelope(1),
+        ("f", "beta"): envelope(3),
+        ("g", CLUSTER): envelope(4),
+        ("g", "beta"): None,
+    }
+    assert ledger.registry.names() == tuple(sorted(ledger.registry.names()))
+    assert {CLUSTER, "beta"} <= set(ledger.registry.names())
+
+
+def test_rollouts_are_found_by_id_by_fleet_and_by_cluster(ledger: Ledger) -> None:
+    ledger.registry.open_rollout(opening(ledger, "r-1").model_copy(update={"fleet": "f"}), adopt=False)
+    open_rollout(ledger, "r-beta", cluster="beta")
+    ledger.registry.note_stage("r-1", "rolled_back", ended=False, completed=False, needs="look", rollbacks=2)
+    ledger.registry.note_stage("r-1", "rolled_back", ended=False, completed=False, needs="look", rollbacks=1)  # late
+    first = Noted(rollout="r-1", stage="rolled_back", needs="look", rollbacks=2)
+    other = Noted(rollout="r-beta", stage="planned")
+    assert ledger.registry.noted(("r-beta", "r-9")) == {"r-beta": other}
+    assert ledger.registry.noted((), "f") == {"r-1": first}
+    assert ledger.registry.noted(("r-beta",), "f") == {"r-1": first, "r-beta": other}
+    assert ledger.registry.newest((CLUSTER, "beta", "gamma")) == {CLUSTER: first, "beta": other}
+    ledger.registry.note_stage("r-1", "aborted", ended=True, completed=False, rollbacks=2)
+    assert ledger.registry.newest((CLUSTER,)) == {}
+    assert ledger.registry.noted((), "f")["r-1"].stage == "aborted"
+    many = [f"r-{number}" for number in range(2000)]
+    assert set(ledger.registry.noted(many)) == {"r-1"}
 
 
 def test_the_counters_of_booked_moves_count_as_used(ledger: Ledger) -> None:
