@@ -16,6 +16,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from models.errors import Refusal
+from models.fleet_messages import FLEET_WORKFLOW
 from models.messages import (
     DESK_WORKFLOW,
     HEALTH_SIGNAL,
@@ -269,6 +270,13 @@ async def test_a_malformed_start_ends_with_its_reason(world: World, untyped: Cli
     for request in DESK.values():
         await failed(untyped, DESK_WORKFLOW, (payload(json.dumps(request).encode()),))
     await failed(untyped, DESK_WORKFLOW, ())
+    for arguments in (
+        (),
+        (NOTHING,),
+        (given(),),
+        (payload(b'{"launch": {"fleet": "f", "owner": "", "pace": {"x": 1}}}'),),
+    ):
+        assert "fleet rollout" in await failed(untyped, FLEET_WORKFLOW, arguments) or arguments
     for interval in (0, -1, 1e300, "often", None):
         asked = payload(json.dumps({"interval_seconds": interval}).encode())
         assert "interval_seconds" in await failed(untyped, WATCH_WORKFLOW, (asked,))
