@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import LOOK, Actor, Cluster, examples, who
+from cli.options import LOOK, Actor, examples, named, needed, who
 from cli.session import ask
-from models.errors import Refusal
+from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
     from cli.answers import ArchiveLine, AuditLine, ChainAnswer
@@ -21,13 +21,20 @@ def add_to(app: typer.Typer) -> None:
             "backstop audit h100-worked",
             "backstop audit h100-worked --json > audit.jsonl",
             "backstop audit h100-worked --archive --verify",
+            "backstop audit --fleet",
         ),
         rich_help_panel=LOOK,
     )(audit)
 
 
 def audit(
-    cluster: Cluster,
+    cluster: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLUSTER", help="The cluster; or none, with --fleet.", show_default=False, callback=named
+        ),
+    ] = "",
+    fleet: Annotated[bool, typer.Option("--fleet", help="The fleet rollouts themselves, from the archive.")] = False,
     archive: Annotated[
         bool, typer.Option("--archive", help="From the ledger's archive: refused commands and ended rollouts too.")
     ] = False,
@@ -39,11 +46,15 @@ def audit(
 ) -> None:
     """Tell what happened to a cluster: who did what, when, and why."""
     from cli.output import show_json_line
+    from models.fleet_rollout import FLEET
 
+    if fleet and cluster:
+        raise BadInput(f"CLUSTER {cluster!r} is given beside --fleet: give one of them")
+    cluster = FLEET if fleet else needed(cluster)
     if verify:
         _verify(cluster, who(actor), as_json)
         return
-    lines = _archived(cluster, who(actor)) if archive else _history(cluster, who(actor))
+    lines = _archived(cluster, who(actor)) if archive or fleet else _history(cluster, who(actor))
     if as_json:
         for each in lines:
             show_json_line(each.as_json())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import HALT, LOOK, Actor, AsJson, Cluster, NeededReason, checked, examples, named, who
+from cli.options import HALT, LOOK, Actor, AsJson, Cluster, NeededReason, checked, examples, named, needed, who
 from cli.session import ask
 from models.errors import BadInput
 from models.fleet import WindowKind
@@ -30,6 +30,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop hold h100-worked --kind sev --until 4h --reason 'fabric is flapping'",
             "backstop hold h100-worked --kind maintenance --from 2026-12-01T06:00Z --until 2026-12-01T18:00Z "
             "--gpus 64 --reason 'new firmware'",
+            "backstop hold --fleet --kind freeze --from 2026-12-20T00:00Z --until 15d --reason 'year end'",
         ),
         rich_help_panel=HALT,
     )(hold)
@@ -49,12 +50,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 def hold(
-    cluster: Cluster,
     kind: Kind,
     until: Annotated[
         str, typer.Option(metavar="TIME", help="Its end: 2026-12-01T18:00Z, or from its start 4h.", show_default=False)
     ],
     reason: NeededReason,
+    clusters: Annotated[
+        list[str] | None, typer.Argument(metavar="[CLUSTER]...", help="One or more clusters.", show_default=False)
+    ] = None,
+    fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger.")] = False,
     begins: Annotated[
         str, typer.Option("--from", metavar="TIME", help="Its start: 2026-12-01T06:00Z, or from now 2h; default: now.")
     ] = "",
@@ -74,6 +78,13 @@ def hold(
     from models.fleet import Window
 
     now = datetime.now(UTC)
+    names = list(dict.fromkeys(needed(name) for name in clusters or ()))
+    if fleet == bool(names):
+        raise BadInput(
+            f"CLUSTER {names[0]!r} is given beside --fleet: give one of them"
+            if names
+            else "CLUSTER is missing: name clusters, or give --fleet"
+        )
     if kind is WindowKind.FREEZE and (gpus is not None or islands):
         raise BadInput(f"{'--gpus' if gpus is not None else '--islands'} is given, and a freeze takes no capacity")
     starts = instant("--from", begins, now) if begins else now
@@ -84,13 +95,15 @@ def hold(
         raise BadInput(f"--until {until} is over: it is {moment(now)}")
     window = checked(Window, kind=kind, starts=starts, ends=ends, reason=reason, islands=_names(islands), gpus=gpus)
     source = f"hold {secrets.token_hex(6)}"  # chosen here: whoever carries it out again declares nothing twice
-    declared = Declared(source=source, windows=((cluster, window),))
 
     async def question(door: Backstop) -> tuple[Sequence[Entry], list[ClusterSpec]]:
-        return (await door.declare([declared])).stand, await door.clusters()
+        held = [c.name for c in await door.clusters()] if fleet else names
+        declared = Declared(source=source, windows=tuple((name, window) for name in held))
+        stand = (await door.declare([declared])).stand
+        return stand, [c for c in await door.clusters() if c.name in set(held)]
 
-    entries, clusters = ask(who(actor), question)
-    _answer(entries, (), [c for c in clusters if c.name == cluster], as_json)
+    entries, specs = ask(who(actor), question)
+    _answer(entries, (), specs, as_json)
 
 
 def show_calendar(

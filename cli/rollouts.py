@@ -30,7 +30,7 @@ from cli.options import (
     who,
 )
 from cli.session import ask
-from models.errors import BackstopError, BadInput
+from models.errors import BadInput
 from models.policy import Tier
 from models.stages import Stage
 
@@ -275,12 +275,7 @@ async def _with_watch(door: Backstop, asked: Awaitable[_T], shown: bool) -> tupl
 
 async def _with_fleet(door: Backstop, shown: bool) -> tuple[list[RolloutSummary], FleetStatus | None]:
     """With the fleet rollout, where one is open; JSON has `backstop fleet status` for it."""
-    rows = await door.overview()
-    try:
-        found = await door.fleet_status() if shown and await door.fleet_open() else None
-    except BackstopError:
-        found = None
-    return rows, found
+    return await door.overview(), await door.open_fleet() if shown else None
 
 
 def _one_of(option: str, text: str, known: Sequence[str]) -> None:

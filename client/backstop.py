@@ -276,13 +276,13 @@ class Backstop:
         except (WorkflowQueryFailedError, RPCError) as error:
             raise await self._told_of_fleet(error) from error
 
-    async def fleet_open(self) -> bool:
-        """Whether a fleet rollout is under way."""
+    async def open_fleet(self) -> FleetStatus | None:
+        """The fleet rollout that is under way, where there is one and it answers."""
         try:
             found = await self._client.get_workflow_handle(FLEET_ID).describe()
-        except RPCError:
-            return False
-        return found.status is WorkflowExecutionStatus.RUNNING
+            return await self.fleet_status() if found.status is WorkflowExecutionStatus.RUNNING else None
+        except (RPCError, BackstopError):
+            return None
 
     async def _told_of_fleet(self, error: BaseException) -> BackstopError:
         if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:

@@ -19,6 +19,16 @@ from models.commands import CommandRequest
 from models.effects import HealthSample
 from models.errors import BackstopError, Refusal
 from models.fleet import ClusterSpec, Fleet
+from models.fleet_messages import (
+    FleetCommand,
+    FleetCommandAnswer,
+    FleetCommandRequest,
+    FleetLaunch,
+    FleetPlan,
+    FleetStatus,
+    Prospect,
+)
+from models.fleet_rollout import FleetStage, Wave
 from models.messages import CommandAnswer, LaunchAnswer, LaunchRequest, Risk, RolloutStatus, TeamStatus
 from models.plans import make_plan
 from models.policy import Policy
@@ -110,6 +120,7 @@ class FakeBackstop:
     declared: list[Declared] = field(default_factory=list)
     summaries: list[RolloutSummary] | None = None
     watching: Check = field(default_factory=lambda: Check(name="watch", ok=True, text="watching"))
+    fleet: FleetStatus | None = None
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)
     actor: str = ""
@@ -142,6 +153,23 @@ class FakeBackstop:
 
     async def watch(self) -> Check:
         return self.watching
+
+    async def open_fleet(self) -> FleetStatus | None:
+        return self.fleet
+
+    async def fleet_status(self) -> FleetStatus:
+        self._ask("fleet_status")
+        assert self.fleet is not None
+        return self.fleet
+
+    async def launch_fleet(self, request: FleetLaunch) -> FleetPlan:
+        self._ask("launch_fleet", request)
+        prospect = Prospect(cluster=WORKED.name, wave=Wave.BUSY, headroom=-0.07, cut_gpus=39, plan_hash="abc")
+        return FleetPlan(fleet=request.fleet, hash="feed", clusters=(prospect,))
+
+    async def fleet_command(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
+        self._ask("fleet_command", command, request)
+        return FleetCommandAnswer(command=command, stage=FleetStage.RUNNING, said="so be it")
 
     async def overview(self) -> list[RolloutSummary]:
         self._ask("overview")

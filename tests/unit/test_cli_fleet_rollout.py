@@ -1,0 +1,229 @@
+"""A fleet's rollout at the command line: what is sent, what is shown, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from cli.main import run
+from cli.schemas import makers
+from models import fleet_commands, fleet_events, fleet_steps
+from models.fleet_messages import (
+    Candidate,
+    FleetCommandRequest,
+    FleetLaunch,
+    FleetPlan,
+    FleetStatus,
+    Noted,
+    PickRequest,
+    Prospect,
+    StartAnswer,
+)
+from models.fleet_order import pick, plan_hash, wanted
+from models.fleet_rollout import FleetRollout, Pace, Wave
+from models.fleet_status import fleet_status_of
+from tests.unit.cli_fakes import FakeBackstop, answering
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+
+def prospects(many: int) -> list[Prospect]:
+    waves = [w for w in Wave if w is not Wave.PILOT]
+    return [
+        Prospect(
+            cluster=f"h100-{n:04}",
+            wave=waves[n % 4],
+            headroom=n / many,
+            cut_gpus=10 * (n % 4),
+            plan_hash=str(n),
+            why_not="its plan is not backed by healthy GPUs" if n % 50 == 3 else "",
+        )
+        for n in range(many)
+    ]
+
+
+def fleet(many: int = 8, pilots: tuple[str, ...] = ("h100-0000",), **pace: object) -> FleetRollout:
+    """Approved, and its first clusters started."""
+    launch = FleetLaunch(fleet="fleet/1", owner="tpm", pilots=pilots, pace=Pace.model_validate(pace))
+    taken = wanted(launch, prospects(many))
+    f = fleet_events.opened(launch, NOON)
+    f = fleet_events.planned(f, launch, FleetPlan(fleet=f.id, hash=plan_hash(taken), clusters=taken), NOON)
+    asked = FleetCommandRequest(actor="tpm", plan_hash=f.plan_hash)
+    f, _ = fleet_commands.obey(f, "approve", asked, NOON)
+    return started(f, many)
+
+
+def started(f: FleetRollout, many: int, now: datetime = NOON) -> FleetRollout:
+    f = fleet_steps.advance(f, now)
+    action = fleet_steps.decide(f, now)
+    assert isinstance(action, fleet_steps.Pick)
+    request = PickRequest(
+        fleet=f.id,
+        wave=f.wave,
+        candidates=tuple(Candidate(cluster=m.cluster, wave=m.wave, moved=m.moved) for m in action.candidates),
+        most=action.most,
+        hour_gpus=action.hour_gpus,
+        day_gpus=action.day_gpus,
+        pace=f.pace,
+        at=now,
+    )
+    known = {p.cluster: p for p in prospects(many)}
+    answer = pick(request, [known[c.cluster] for c in request.candidates], {}, (0, 0))
+    names = {p.cluster: f"{p.cluster}/1" for p in answer.picked}
+    return fleet_events.started(fleet_events.picked(f, answer, names, now), names, StartAnswer(), now)
+
+
+def status_of(f: FleetRollout, now: datetime = NOON) -> FleetStatus:
+    return fleet_status_of(fleet_steps.advance(f, now), now, history_events=10, runs=1)
+
+
+def shown(capsys: pytest.CaptureFixture[str], found: FleetStatus, *words: str) -> str:
+    with answering(FakeBackstop(fleet=found)):
+        assert run(["fleet", "status", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_status_fits_a_screen_however_many_clusters_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    found = status_of(fleet(1000, pilots=()))
+    text = shown(capsys, found)
+    assert len(text.splitlines()) < 40
+    assert "10 clusters are on their way, and `parallel` is 10" in text
+    assert re.search(r"1 unallocated +250 +240 +10", text)
+    assert "and 2 more: backstop fleet status --all" in text
+    assert len(shown(capsys, found, "--all").splitlines()) > 1000
+    validator = Draft202012Validator(makers()["fleet-status"]())
+    validator.validate(json.loads(shown(capsys, found, "--json")))
+
+
+def test_a_failed_pilot_is_named_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    f = fleet()
+    f = fleet_events.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
+    found = status_of(f)
+    text = shown(capsys, found)
+    assert "now      pilot h100-0000 rolled back: no wave begins" in text
+    assert "hold     pilots: pilot h100-0000 rolled back: no wave begins (backstop, 2026-03-02 12:00:00Z)" in text
+    assert "Look, then: backstop fleet resume --reason ..." in text
+    assert "1 rolled back\n" in text
+    assert "h100-0000" in shown(capsys, found, "--failed")
+    with answering(FakeBackstop(fleet=found)):
+        assert run(["status"]) == 0
+    assert capsys.readouterr().out.startswith(
+        "Fleet rollout running: 0 of 8 clusters monitored; pilot h100-0000 rolled"
+    )
+
+
+def test_what_waits_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    f = fleet(8, pilots=(), budget_per_hour=15)
+    done = {m.rollout: Noted(rollout=m.rollout, stage="monitored") for m in f.members.values() if m.rollout}
+    f = fleet_steps.advance(fleet_events.noted(f, done, NOON), NOON)
+    later = NOON + timedelta(days=1)
+    f = started(fleet_steps.advance(f, later), 8, later)
+    text = shown(capsys, status_of(f, later), "--waiting")
+    assert (
+        "it would move 30 GPUs, and the budget is 15: skip it, or launch it by itself" not in text
+    )  # not its turn yet
+    assert status_of(f, later).hour_gpus == 5
+    assert text.count(" waiting ") == 5
+
+
+def test_commands_are_sent_as_they_were_given(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, fields in (
+        (["approve", "--plan", "feed"], {"plan_hash": "feed"}),
+        (["pause", "--reason", "r"], {"reason": "r"}),
+        (["resume", "--reason", "r"], {"reason": "r"}),
+        (["skip", "a", "b", "--reason", "r"], {"reason": "r", "clusters": ("a", "b")}),
+        (["move", "a", "--wave", "4", "--reason", "r"], {"reason": "r", "clusters": ("a",), "wave": Wave.BUSY}),
+        (["move", "a", "--wave", "pilot", "--reason", "r"], {"reason": "r", "clusters": ("a",), "wave": Wave.PILOT}),
+        (["promote", "--reason", "r"], {"reason": "r"}),
+        (["abort", "--reason", "r", "--undo"], {"reason": "r", "undo": True}),
+    ):
+        with answering(FakeBackstop()) as door:
+            assert run(["fleet", *words, "--actor", "tpm"]) == 0
+        assert door.asked == [("fleet_command", words[0], FleetCommandRequest(actor="tpm", **fields))]
+        assert capsys.readouterr().out == "fleet rollout (running): so be it\n"
+
+
+def test_a_launch_of_a_fleet_sends_its_waves_pilots_and_pace(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "launch",
+        "--wave",
+        "1",
+        "--wave",
+        "busy",
+        "--pilot",
+        "a,b",
+        "--pace",
+        "bake=2h",
+        "--pace",
+        "max_failed=0.2",
+    ]
+    with answering(FakeBackstop()) as door:
+        assert run([*words, "--policy", "notice=1d", "--buffer", "0.1", "--reason", "r", "--actor", "tpm"]) == 0
+    ((_, sent),) = door.asked
+    assert (sent.pilots, sent.waves, sent.pilots_only) == (("a", "b"), (Wave.UNALLOCATED, Wave.BUSY), False)
+    assert sent.pace == Pace(bake=timedelta(hours=2), max_failed=Fraction(1, 5))
+    assert sent.policy == {"notice": "1d", "buffer": "0.1"}
+    assert "backstop fleet approve --plan feed" in capsys.readouterr().out
+    with answering(FakeBackstop()) as door:
+        assert run(["launch", "--pilot", "a", "--json"]) == 0
+    assert door.asked[0][1].pilots_only
+    Draft202012Validator(makers()["fleet-plan"]()).validate(json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["launch"], "CLUSTER is empty: name a cluster"),
+        (["launch", "a", "--fleet"], "CLUSTER 'a' is given beside --fleet, --wave or --pilot"),
+        (["launch", "--fleet", "--adopt"], "--adopt is given beside --fleet"),
+        (["launch", "--fleet", "--wave", "1"], "--wave '1' is given beside --fleet, which takes all waves"),
+        (
+            ["launch", "a", "--pace", "parallel=3"],
+            "--pace 'parallel=3' is of a fleet: give --fleet, --wave or --pilot too",
+        ),
+        (["launch", "--fleet", "--pace", "parallel"], "--pace takes KEY=VALUE, not 'parallel'"),
+        (["launch", "--fleet", "--pace", "parallel=0"], "--parallel"),
+        (["launch", "--fleet", "--pace", "speed=3"], "speed"),
+        (
+            ["launch", "--wave", "7"],
+            "--wave must be one of 0 (pilot), 1 (unallocated), 2 (unscheduled), 3 (idle), 4 (busy)",
+        ),
+        (["launch", "--pilot", "a,,b"], "--pilot takes names with commas between, not 'a,,b'"),
+        (["fleet", "move", "a", "--wave", "x", "--reason", "r"], "--wave must be one of"),
+        (
+            ["hold", "--kind", "freeze", "--until", "1d", "--reason", "r"],
+            "CLUSTER is missing: name clusters, or give --fleet",
+        ),
+        (["hold", "a", "--fleet", "--kind", "freeze", "--until", "1d", "--reason", "r"], "given beside --fleet"),
+        (["audit", "a", "--fleet"], "CLUSTER 'a' is given beside --fleet: give one of them"),
+        (["audit"], "CLUSTER is empty: name a cluster"),
+    ],
+)
+def test_a_slip_is_named_and_nothing_is_sent(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(FakeBackstop()) as door:
+        assert run(words) == 2
+    assert door.asked == []
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_hold_of_several_clusters_declares_one_window_each(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, held in ((["a", "b", "a"], ["a", "b"]), (["--fleet"], ["h100-worked"])):
+        with answering(FakeBackstop()) as door:
+            assert run(["hold", *words, "--kind", "freeze", "--until", "1d", "--reason", "year end"]) == 0
+        assert [name for d in door.declared for name, _ in d.windows] == held
+        assert len(door.declared) == 1
+    assert "year end" in capsys.readouterr().out
+
+
+def test_the_audit_of_a_fleet_reads_its_own_chain(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(FakeBackstop()) as door:
+        assert run(["audit", "--fleet"]) == 0
+    assert door.asked == [("archived", "(fleet)")]
+    assert "launched" in capsys.readouterr().out
