@@ -389,4 +389,6 @@ class WatchInput(Model):
     """The watch workflow's argument."""
 
     interval_seconds: float = Field(default=15.0, ge=0.01, le=3600)
+    tally_seconds: float = Field(default=3600.0, ge=0.1, le=86400)
+    """How often each cluster is written into the tallies."""
     runs: Count = 1

@@ -16,6 +16,7 @@ from activities.adapters.ledger_fleet import LedgerFleet
 from activities.adapters.ledger_observations import LedgerHealth, LedgerUsage
 from activities.adapters.ledger_quotas import LedgerQuotas
 from activities.adapters.ledger_registry import LedgerRegistry
+from activities.adapters.ledger_tallies import LedgerTallies
 
 __all__ = ["Ledger", "upgrade"]
 
@@ -36,6 +37,7 @@ class Ledger:
         self.calendar = LedgerCalendar(self._database)
         self.registry = LedgerRegistry(self._database)
         self.fleet = LedgerFleet(self._database)
+        self.tallies = LedgerTallies(self._database)
 
     def __enter__(self) -> Self:
         return self
