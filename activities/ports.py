@@ -6,7 +6,7 @@ them in threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -17,8 +17,10 @@ from models.base import Model, Name, Time
 from models.calendar import Declaration, Declared, Entry
 from models.effects import Change, Fence, HealthSample, Mode, QuotaReading, Receipt, TeamUsage, UsageReading
 from models.fleet import ClusterSpec, Team, Window
+from models.milestones import Milestone, Milestones, Note
 from models.notices import Delivery, Notice
 from models.policy import Policy
+from models.report import Mean, Passage, Span
 from models.snapshot import Snapshot
 from models.tallies import Point, Tally
 
@@ -95,6 +97,34 @@ class TallyPort(Protocol):
 
     def began(self, cluster: str) -> datetime | None:
         """When the tallies begin, of one cluster or of all; None where there are none."""
+        ...
+
+
+class ReportPort(Protocol):
+    """What a weekly report asks of Backstop's own book."""
+
+    def passages(self, until: datetime) -> tuple[Passage, ...]:
+        """Every rollout's way through its stages up to then, shadows left out, by cluster and time."""
+        ...
+
+    def means(self, spans: Sequence[Span]) -> tuple[Mean | None, ...]:
+        """The mean of each span's tallies; None where there are none."""
+        ...
+
+    def cluster_count(self) -> int: ...
+
+
+class MilestonePort(Protocol):
+    """The plan's milestones, and what people note of them."""
+
+    def milestones(self) -> Milestones: ...
+
+    def plan_milestones(self, given: Sequence[Milestone], measured: Mapping[str, int | None], now: datetime) -> None:
+        """These are the plan, in place of the one before; notes stay. Idempotent."""
+        ...
+
+    def note_milestone(self, key: str, note: Note) -> None:
+        """The note stands, once per key. Errors: Refusal for a milestone that is not planned, or not people's work."""
         ...
 
 

@@ -56,7 +56,7 @@ class Tallier:
         made: list[Tally] = []
         for cluster in clusters:
             sample = truthful(samples.get(cluster), now)
-            made.append(self._tally(cluster, slot, sample, usage.get(cluster, {}), rollouts.get(cluster)))
+            made.append(self._tally(cluster, slot, sample, usage.get(cluster, {}), rollouts.get(cluster), now))
             if time.monotonic() > ends:
                 break
         return made
@@ -68,11 +68,12 @@ class Tallier:
         sample: HealthSample | None,
         usage: dict[str, TeamUsage],
         rollout: tuple[str, bool] | None,
+        now: datetime,
     ) -> Tally:
         try:
-            return tally_of(slot, self._quotas.read(cluster), sample, usage, rollout)
+            return tally_of(slot, self._quotas.read(cluster), sample, usage, rollout, now)
         except (Refusal, ValueError) as error:
             # Another tool left it so. It must not keep the others waiting, nor be asked for again and again.
             logger.warning("no tally of %s: %s", cluster, error)
             stage, shadow = rollout or (None, False)
-            return Tally(cluster=cluster, at=slot, stage=stage, shadow=shadow)
+            return Tally(cluster=cluster, at=slot, seen_at=now, stage=stage, shadow=shadow)

@@ -14,6 +14,7 @@ import time
 import zlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from activities.adapters.ledger import Ledger, upgrade
 from activities.tallies import Tallier
@@ -67,9 +68,15 @@ def _one_slot(ledger: Ledger) -> None:
 def _curve(ledger: Ledger, days: int) -> None:
     now = slot_of(datetime.now(UTC), HOUR)
     (names,) = [[spec.name for spec, _ in ledger.fleet.clusters("", 100_000)]]
-    counts = {"total_gpus": 600, "healthy_gpus": 540, "assigned_gpus": 560, "backed_gpus": 530, "flex_gpus": 40}
+    counts: dict[str, Any] = {
+        "total_gpus": 600,
+        "healthy_gpus": 540,
+        "assigned_gpus": 560,
+        "backed_gpus": 530,
+        "flex_gpus": 40,
+    }
     for hour in range(1, days * 24):
-        ledger.tallies.keep([Tally(cluster=n, at=now - hour * HOUR, **counts) for n in names])
+        ledger.tallies.keep([Tally(cluster=n, at=now - hour * HOUR, seen_at=now, **counts) for n in names])
     day = timedelta(days=1)
     times = [now - n * day for n in reversed(range(days))]
     began = time.perf_counter()

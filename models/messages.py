@@ -364,6 +364,11 @@ class DeskRequest(Model):
         "declare",
         "end_window",
         "overview",
+        "tallies",
+        "week",
+        "milestones",
+        "plan_milestones",
+        "note_milestone",
         "doctor",
     ]
     actor: Text = Field(default="", max_length=200)

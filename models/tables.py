@@ -211,7 +211,7 @@ class WindowRow(SQLModel, table=True):
 
 
 class TallyRow(SQLModel, table=True):
-    """What one cluster was at the beginning of one slot of time (`at`). NULL: nobody knew.
+    """What one cluster was in the slot of time that begins at `at`, as read at `seen_at`. NULL: nobody knew.
 
     `phantom` is assigned_gpus - backed_gpus, surplus healthy_gpus - backed_gpus. `pending_gpus` wait inside their
     quotas, `lacking_gpus` of them for want of healthy hardware, as far as `known_quotas` of `quotas` leaves say.
@@ -227,6 +227,7 @@ class TallyRow(SQLModel, table=True):
 
     cluster: str = Field(primary_key=True, sa_type=NameText)
     at: datetime = Field(primary_key=True, sa_type=UtcTime)
+    seen_at: datetime = Field(sa_type=UtcTime)
     total_gpus: int | None = None
     healthy_gpus: int | None = None
     health_at: datetime | None = Field(default=None, sa_type=UtcTime)
@@ -242,7 +243,7 @@ class TallyRow(SQLModel, table=True):
 
 
 class MilestoneRow(SQLModel, table=True):
-    """A milestone of the plan. `started_from` is what the count was at `starts`; NULL: nobody knew."""
+    """A milestone of the plan. `started_from` is what the count was when it `began`; NULL: nobody knew."""
 
     __tablename__ = "milestones"
 
@@ -251,7 +252,7 @@ class MilestoneRow(SQLModel, table=True):
     measure: str = Field(sa_type=Text)
     target: int
     due: str = Field(sa_type=Text)
-    starts: datetime = Field(sa_type=UtcTime)
+    began: datetime = Field(sa_type=UtcTime)
     started_from: int | None = None
 
 

@@ -19,13 +19,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Tally(Model):
-    """One cluster at the beginning of one slot. Units: whole GPUs; None: nobody knew.
+    """One cluster in the slot that begins at `at`, as read at `seen_at`. Units: whole GPUs; None: nobody knew.
 
     `health_at`: of the sample behind it, the last known one. `stage`: of the open rollout, None without one.
     """
 
     cluster: Name
     at: Time
+    seen_at: Time
     total_gpus: GpuCount | None = None
     healthy_gpus: GpuCount | None = None
     health_at: Time | None = None
@@ -71,6 +72,7 @@ def tally_of(
     sample: HealthSample | None,
     usage: Mapping[str, TeamUsage],
     rollout: tuple[str, bool] | None,
+    now: datetime,
 ) -> Tally:
     """The tally that these readings make. `rollout`: stage of the open one, and whether it is a shadow.
 
@@ -78,7 +80,7 @@ def tally_of(
     """
     stage, shadow = rollout or (None, False)
     quotas = tuple(p.as_quota() for p in reading.quotas)
-    bare = Tally(cluster=reading.cluster, at=at, stage=stage, shadow=shadow)
+    bare = Tally(cluster=reading.cluster, at=at, seen_at=now, stage=stage, shadow=shadow)
     if sample is None or not sample.islands:
         return bare
     snapshot = Snapshot(cluster=reading.cluster, islands=filled(quotas, sample.islands), quotas=quotas)
@@ -86,7 +88,7 @@ def tally_of(
     found = back_on(ground)
     leaves = {leaf: ground.tree.by_team[leaf].gpus for leaf in ground.leaves}
     use = in_quota_use(leaves, {team: said.scheduled_gpus for team, said in usage.items()})
-    fresh = {team: said for team, said in usage.items() if said.at is None or at - said.at <= USAGE_SAYS_NOW}
+    fresh = {team: said for team, said in usage.items() if said.at is None or now - said.at <= USAGE_SAYS_NOW}
     waiting = in_quota(ground, fresh)
     return bare.model_copy(
         update={

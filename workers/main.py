@@ -93,7 +93,9 @@ def make_worker(
             QuotaActivities(quota_port, ledger.registry).apply_effect,
             ArchiveActivities(ledger.registry).record,
             NoticeActivities(notify, ledger.registry).tell,
-            DeskActivities(ledger.fleet, ledger.registry, rollouts).answer,
+            DeskActivities(
+                ledger.fleet, ledger.registry, rollouts, ledger.tallies, ledger.report, ledger.milestones
+            ).answer,
             WatchActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry, tallier).watch,
         ],
         activity_executor=executor,

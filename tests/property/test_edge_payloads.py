@@ -74,6 +74,23 @@ DESK: tuple[dict[str, Any], ...] = (
     {"kind": "snapshots", "arguments": {"after": "", "limit": 5}},
     {"kind": "archive", "arguments": {"entries": [ENTRY]}},
     {"kind": "archived", "arguments": {"cluster": "alpha", "after": 0, "limit": 5}},
+    {"kind": "tallies", "arguments": {"cluster": "alpha", "times": ["2026-03-01T12:00:00Z"], "within_seconds": 3600}},
+    {
+        "kind": "week",
+        "arguments": {
+            "since": "2026-02-22T12:00:00Z",
+            "until": "2026-03-01T12:00:00Z",
+            "times": ["2026-03-01T12:00:00Z"],
+            "within_seconds": 3600,
+        },
+    },
+    {"kind": "milestones", "actor": "tpm"},
+    {
+        "kind": "plan_milestones",
+        "actor": "tpm",
+        "arguments": {"milestones": [{"name": "m", "measure": "users trained", "target": 5, "due": "2026-12-04"}]},
+    },
+    {"kind": "note_milestone", "actor": "tpm", "arguments": {"milestone": "m", "number": 3, "reason": "x"}},
     {"kind": "doctor", "actor": "tpm"},
 )
 VALID: dict[type[Model], tuple[Any, ...]] = {
@@ -167,7 +184,7 @@ def test_a_command_that_is_read_is_refused_or_obeyed(payload: Payload, command: 
 
 def desk_of(ledger: Ledger) -> Callable[[DeskRequest], DeskAnswer]:
     clusters = ClusterActivities(ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry)
-    desk = DeskActivities(ledger.fleet, ledger.registry, clusters)
+    desk = DeskActivities(ledger.fleet, ledger.registry, clusters, ledger.tallies, ledger.report, ledger.milestones)
     return lambda request: ActivityEnvironment().run(desk.answer, request)
 
 

@@ -110,10 +110,11 @@ RESEARCH = reading(Present(team="research", gpus=345))
 
 
 def test_the_tally_of_the_worked_case() -> None:
-    made = tally_of(NOON, RESEARCH, sample(319), {"research": use("research", 310, 35)}, ("planned", False))
+    made = tally_of(NOON, RESEARCH, sample(319), {"research": use("research", 310, 35)}, ("planned", False), NOON)
     assert made == Tally(
         cluster="c",
         at=NOON,
+        seen_at=NOON,
         total_gpus=361,
         healthy_gpus=319,
         health_at=NOON - HOUR,
@@ -129,14 +130,14 @@ def test_the_tally_of_the_worked_case() -> None:
 
 
 def test_without_health_a_tally_knows_the_stage_alone() -> None:
-    assert tally_of(NOON, RESEARCH, None, {}, ("buffered", True)) == Tally(
-        cluster="c", at=NOON, stage="buffered", shadow=True
+    assert tally_of(NOON, RESEARCH, None, {}, ("buffered", True), NOON) == Tally(
+        cluster="c", at=NOON, seen_at=NOON, stage="buffered", shadow=True
     )
 
 
 @pytest.mark.parametrize(("age", "known"), [(24 * HOUR, 1), (24 * HOUR + timedelta(seconds=1), 0)])
 def test_old_usage_says_nothing_about_what_is_asked_for_now(age: timedelta, known: int) -> None:
-    made = tally_of(NOON, RESEARCH, sample(319), {"research": use("research", 310, 35, NOON - age)}, None)
+    made = tally_of(NOON, RESEARCH, sample(319), {"research": use("research", 310, 35, NOON - age)}, None, NOON)
     assert made.known_quotas == known
     assert (made.lacking_gpus is None) is (known == 0)
     assert made.flex_gpus == 9  # what runs is taken as the planner takes it

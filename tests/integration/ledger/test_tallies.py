@@ -43,6 +43,7 @@ def tally(cluster: str, at: datetime, healthy: int, assigned: int, **more: Any) 
     return Tally(
         cluster=cluster,
         at=at,
+        seen_at=at,
         total_gpus=100,
         healthy_gpus=healthy,
         assigned_gpus=assigned,

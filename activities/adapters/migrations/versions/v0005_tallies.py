@@ -24,6 +24,7 @@ def upgrade() -> None:
         "tallies",
         sa.Column("cluster", NAME, primary_key=True),
         sa.Column("at", TIME, primary_key=True),
+        sa.Column("seen_at", TIME, nullable=False),
         *(sa.Column(name, sa.Integer()) for name in _COUNTS[:2]),
         sa.Column("health_at", TIME),
         *(sa.Column(name, sa.Integer()) for name in _COUNTS[2:]),
@@ -46,7 +47,7 @@ def upgrade() -> None:
         sa.Column("measure", sa.Text(), nullable=False),
         sa.Column("target", sa.Integer(), nullable=False),
         sa.Column("due", sa.Text(), nullable=False),
-        sa.Column("starts", TIME, nullable=False),
+        sa.Column("began", TIME, nullable=False),
         sa.Column("started_from", sa.Integer()),
         *_whole("milestones", "position", "target", "started_from"),
     )
