@@ -15,7 +15,9 @@ logger = logging.getLogger("backstop.tallies")
 PORTION = 50
 """Clusters in one go at most."""
 BUDGET_SECONDS = 0.25
-"""Of one go: the next look at health waits for it. A cluster that is begun is finished."""
+"""Of one go: a look at health shares the processor with it. A cluster that is begun is finished."""
+LOOKS_AGAIN = timedelta(minutes=1)
+"""How soon a cluster that is imported in the middle of a slot has its first tally."""
 KEPT_WHOLE = timedelta(days=100)
 """What is older keeps one tally a day."""
 _DAY = timedelta(days=1)
@@ -32,20 +34,20 @@ class Tallier:
         self._usage = usage
         self._registry = registry
         self._tallies = tallies
-        self._done: datetime | None = None
-        """The slot in which nothing is left to do; lost with the process, which costs one query."""
+        self._rests_until: datetime | None = None
+        """Nothing is left to do until then, but for clusters that come; lost with the process, which costs a query."""
 
     def go_on(self, now: datetime, every: timedelta) -> int:
         """Some clusters more have their tally of this slot; answers how many. Errors: Unavailable."""
-        slot = slot_of(now, every)
-        if slot == self._done:
+        if self._rests_until is not None and now < self._rests_until:
             return 0
+        slot = slot_of(now, every)
         due = self._tallies.due(slot, PORTION)
         made = self._made(due, slot, now) if due else []
         if made:
             self._tallies.keep(made)
         if len(due) < PORTION and len(made) == len(due):
-            self._done = slot
+            self._rests_until = min(slot + every, now + LOOKS_AGAIN)
             self._tallies.thin(slot.replace(hour=0, minute=0, second=0, microsecond=0) - KEPT_WHOLE - _DAY)
         return len(made)
 

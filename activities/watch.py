@@ -59,6 +59,7 @@ class WatchActivities:
         self._calendar = calendar
         self._registry = registry
         self._tallier = tallier
+        self._tallying: asyncio.Task[None] | None = None
         self._marks: dict[str, tuple[Facts, str]] = {}
         """Of the last look; lost with the process, which costs one reading of every cluster."""
 
@@ -74,18 +75,23 @@ class WatchActivities:
             except BackstopError as error:
                 activity.logger.warning("the watch could not look: %s", error.message)
             activity.heartbeat(cursor)
-            await self._tally(request)
+            self._tally(request)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.interval_seconds)
                 raise _handed_over()
 
-    async def _tally(self, request: WatchInput) -> None:
-        """A portion of the tallies, after the edges. Whatever is wrong with them, the watch goes on."""
-        if self._tallier is None:
+    def _tally(self, request: WatchInput) -> None:
+        """A portion of the tallies is begun beside the next look: a ledger that is busy must not hold up an edge."""
+        if self._tallier is None or not (self._tallying is None or self._tallying.done()):
             return
+        every = timedelta(seconds=request.tally_seconds)
+        self._tallying = asyncio.create_task(self._go_on(self._tallier, every))
+
+    @staticmethod
+    async def _go_on(tallier: Tallier, every: timedelta) -> None:
+        """Whatever is wrong with the tallies, the watch goes on."""
         try:
-            every = timedelta(seconds=request.tally_seconds)
-            await asyncio.to_thread(self._tallier.go_on, datetime.now(UTC), every)
+            await asyncio.to_thread(tallier.go_on, datetime.now(UTC), every)
         except BackstopError as error:
             activity.logger.warning("the watch could not tally: %s", error.message)
         except Exception:

@@ -2,8 +2,8 @@
 
     python benchmarks/tallies.py [--clusters 1000] [--quotas 8] [--days 28] [--url postgresql://...]
 
-A ledger of its own on SQLite unless an address is given (an empty database: it is filled). `worst go` is how long the
-shared watch is held up between two looks at health.
+A ledger of its own on SQLite unless an address is given (an empty database: it is filled). A go is what
+the shared watch does beside one look at health.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def burndown_parts(
     most = max(p.phantom_gpus for p in points)
     asked = any(p.lacking_gpus is not None for p in points)
     made = table(
-        "=TIME", ">CLUSTERS", ">PROMISED", ">HEALTHY", ">PHANTOM", *([">WAIT FOR IT"] if asked else []), "=PHANTOM GPUS"
+        "=TIME", ">CLUSTERS", ">PROMISED", ">HEALTHY", ">PHANTOM", *([">WAITING"] if asked else []), "=PHANTOM GPUS"
     )
     for p in points:
         row(
@@ -44,7 +44,7 @@ def burndown_parts(
         notes.append(line("Clusters whose health nobody knew are left out of the sums."))
     if asked:
         notes.append(
-            line("Wait for it: GPUs asked for inside a quota that no healthy GPU could run, as far as it is known.")
+            line("Waiting: GPUs asked for inside a quota that no healthy GPU could run, as far as it is known.")
         )
     return [line(_sentence(points, cluster)), Text(), made, *([Text(), *notes] if notes else [])]
 
@@ -69,7 +69,7 @@ def _sentence(points: Sequence[Point], cluster: str) -> str:
 def _nothing(cluster: str, began: datetime | None, since: datetime) -> str:
     where = f" of {cluster}" if cluster else ""
     if began is None:
-        return f"There is no tally{where} yet: the watch writes the first within an hour of `backstop up`."
+        return f"There is no tally{where} yet: the watch writes a cluster's first within a minute or two of its import."
     return (
         f"There is no tally{where} since {moment(since)}: look at `backstop doctor`. The first is of {moment(began)}."
     )

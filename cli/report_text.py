@@ -86,7 +86,7 @@ def numbers(week: Week) -> list[Number]:
             _big(now.lacking_gpus) if now is not None and now.lacking_gpus is not None else "unknown",
             "GPUs wait in quota for healthy hardware"
             + (f"; {_big(ago.lacking_gpus)} a week ago" if ago is not None and ago.lacking_gpus is not None else "")
-            + (f" (known of {now.asking} clusters)" if now is not None and now.asking < now.clusters else ""),
+            + (f" (known of {_count(now.asking, 'cluster')})" if now is not None and now.asking < now.clusters else ""),
         ),
         Number(f"{done} of {len(week.milestones)}", "milestones done"),
     ]
@@ -261,7 +261,7 @@ def markdown(week: Week) -> str:
     if week.points:
         parts += ["## Phantom GPUs over time", _curve(week)]
     elif week.began is None:
-        parts.append("There is no tally yet: the watch writes the first within an hour.")
+        parts.append("There is no tally yet: the watch writes a cluster's first soon after its import.")
     return "\n\n".join(parts) + "\n"
 
 

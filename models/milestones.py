@@ -201,15 +201,14 @@ def _end(milestone: Milestone) -> datetime:
 def replaced(
     before: Sequence[Planned], given: Sequence[Milestone], now: datetime, measured: Mapping[str, int | None]
 ) -> tuple[Planned, ...]:
-    """The new plan. A milestone that keeps its name and measure keeps its start."""
+    """The new plan. A milestone that keeps its name and measure keeps its start, where it has one."""
     known = {p.milestone.name: p for p in before}
     made = []
     for milestone in given:
         same = known.get(milestone.name)
-        if same is not None and same.milestone.measure == milestone.measure:
-            began, started_from = same.began, same.started_from
-        else:
-            began = now
-            started_from = measured.get(milestone.measure) if milestone.measure in MEASURED else 0
-        made.append(Planned(milestone=milestone, began=began, started_from=started_from))
+        if same is not None and same.started_from is not None and same.milestone.measure == milestone.measure:
+            made.append(same.model_copy(update={"milestone": milestone}))
+            continue
+        start = measured.get(milestone.measure) if milestone.measure in MEASURED else 0
+        made.append(Planned(milestone=milestone, began=now, started_from=start))
     return tuple(made)

@@ -39,8 +39,8 @@ def planned(name: str, measure: str, target: int, due: date, started_from: int |
     return Planned(milestone=milestone, began=began, started_from=started_from)
 
 
-def a_plan(clusters: int) -> Milestones:
-    began = UNTIL - 14 * DAY
+def a_plan(clusters: int, until: datetime = UNTIL) -> Milestones:
+    began = until - 14 * DAY
     return Milestones(
         planned=(
             planned("pilot", "monitored_clusters", 2, date(2026, 11, 25), 0, began),
@@ -50,8 +50,8 @@ def a_plan(clusters: int) -> Milestones:
             planned("users trained", "users trained", 40, date(2026, 12, 11), 0, began),
         ),
         notes=(
-            Note(milestone="users trained", at=UNTIL - 6 * DAY, number=4, actor="ana", reason="first class"),
-            Note(milestone="users trained", at=UNTIL - DAY, number=9, actor="ana", reason="second | class"),
+            Note(milestone="users trained", at=until - 6 * DAY, number=4, actor="ana", reason="first class"),
+            Note(milestone="users trained", at=until - DAY, number=9, actor="ana", reason="second | class"),
         ),
     )
 

@@ -89,6 +89,16 @@ def test_a_slot_is_written_once_whoever_asks_and_however_often(ledger: Ledger, t
     assert when(tool) == ["2026-03-01T12:00", "2026-03-01T13:00"]
 
 
+def test_a_cluster_that_comes_late_has_its_first_tally_soon(ledger: Ledger, tool: ForeignTool) -> None:
+    made = tallier(ledger)
+    assert made.go_on(SOON, HOUR) == 2
+    document = fleet()
+    document["clusters"] = [{**document["clusters"][1], "name": "gamma"}]
+    import_fleet(ledger, document, "second")
+    assert [made.go_on(SOON + n * HOUR / 120, HOUR) for n in (1, 2, 3)] == [0, 1, 0]
+    assert rows(tool)[2][0] == "gamma"
+
+
 def test_tallies_come_a_portion_at_a_time(ledger: Ledger, tool: ForeignTool) -> None:
     with patch.object(keeping, "PORTION", 1):
         made = tallier(ledger)
