@@ -20,6 +20,7 @@ from cli.output import _plain
 from cli.report_page import page
 from cli.report_text import markdown
 from client.backstop import RolloutSummary
+from models.errors import Unavailable
 from models.messages import RolloutStatus
 from models.milestones import Milestones
 from models.report import Move, Outcome, Passage, monitored_at, spans, steps_of, totals, waves_done, week
@@ -108,7 +109,8 @@ def test_a_wave_is_rolled_out_when_its_last_cluster_is() -> None:
 
 def test_a_cluster_that_was_done_and_undone_is_not_done() -> None:
     past = a_past(3)
-    again = move(past.moves[0].cluster, -1, "rolled_back")
+    reached = next(m.cluster for m in past.moves if m.after == "monitored")
+    again = move(reached, -1, "rolled_back")
     left = tuple(n for n in past.monitored if n != again.cluster)
     made = week(past.model_copy(update={"moves": (*past.moves, again), "monitored": left}), None, None)
     assert again.cluster not in [m.cluster for m in made.done]
@@ -240,6 +242,24 @@ def test_who_blocks_is_named(
     live = json.loads(capsys.readouterr().out)["live"]
     assert [(b["kind"], b["by"]) for b in live["blocked"]] == blocked
     assert len(live["next"]) == (0 if blocked or found.stage is Stage.MONITORED else 1)
+
+
+def test_a_shadow_neither_blocks_nor_comes_next(capsys: pytest.CaptureFixture[str]) -> None:
+    for needs in ("", "approve the plan"):
+        door = FakeBackstop(statuses=[status(Stage.BUFFERED, holds=(), needs=needs, shadow=True)])
+        door.summaries = [s.model_copy(update={"stage": "buffered"}) for s in _summaries()[:1]]
+        with answering(door):
+            assert run(["report", "--weekly", "--json"]) == 0
+        live = json.loads(capsys.readouterr().out)["live"]
+        assert (live["blocked"], live["next"], live["at_risk"]) == ([], [], [])
+
+
+def test_a_rollout_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    door = FakeBackstop(statuses=[Unavailable("no worker is running")])
+    door.summaries = [s.model_copy(update={"stage": "buffered", "cluster": "quiet"}) for s in _summaries()[:1]]
+    with answering(door):
+        assert run(["report", "--weekly"]) == 0
+    assert "Nothing waits for a person. 1 rollout did not answer." in capsys.readouterr().out
 
 
 def _summaries() -> list[RolloutSummary]:

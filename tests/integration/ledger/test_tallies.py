@@ -26,6 +26,12 @@ _COLUMNS = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A noisy machine must not cut a go short."""
+    monkeypatch.setattr(keeping, "BUDGET_SECONDS", 600.0)
+
+
 def tallier(ledger: Ledger) -> Tallier:
     return Tallier(ledger.quotas, ledger.health, ledger.usage, ledger.registry, ledger.tallies)
 
@@ -140,6 +146,14 @@ def test_health_that_nobody_reported_is_unknown(empty_ledger: Ledger, tool: Fore
     import_fleet(empty_ledger, fleet())
     tool.run("DELETE FROM health_samples WHERE cluster = 'beta'")
     tallier(empty_ledger).go_on(SOON, HOUR)
+    assert rows(tool)[1] == ("beta", *[None] * 7, 0, 0, None)
+
+
+def test_health_that_is_dated_ahead_is_no_health(ledger: Ledger, tool: ForeignTool) -> None:
+    islands = (Island(name="Z", total_gpus=64, healthy_gpus=60),)
+    ahead = {"beta": HealthSample(cluster="beta", at=SOON + HOUR, islands=islands)}
+    with patch.object(ledger.health, "read", lambda clusters: ahead):  # a source that keeps no watch on its clock
+        tallier(ledger).go_on(SOON, HOUR)
     assert rows(tool)[1] == ("beta", *[None] * 7, 0, 0, None)
 
 
