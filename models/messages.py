@@ -376,6 +376,15 @@ class DeskRequest(Model):
     payload: str = Field(default="", max_length=1_500_000)
     """Base64 of zlib-compressed JSON, for parts of a large document."""
 
+    @field_validator("arguments")
+    @classmethod
+    def _has_numbers_alone(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(arguments, allow_nan=False)
+        except ValueError:
+            raise ValueError("must have finite numbers alone: JSON has no NaN") from None
+        return arguments
+
 
 class DeskAnswer(Model):
     result: Any = None

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
@@ -219,3 +221,9 @@ def test_the_desk_answers_or_refuses_and_then_writes_nothing(ledger_url: str) ->
         import_fleet(ledger, fleet())
         ask = desk_of(ledger)
         tries()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_request_with_what_is_no_number_is_refused(number: float) -> None:
+    with pytest.raises(ValidationError, match="must have finite numbers alone"):
+        DeskRequest(kind="clusters", arguments={"after": "", "more": [{"limit": number}]})
