@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
@@ -12,13 +12,15 @@ from temporalio import activity
 
 from activities.clusters import ClusterActivities
 from activities.failures import translated
-from activities.ports import FleetPort, RegistryPort
+from activities.ports import FleetPort, MilestonePort, RegistryPort, ReportPort, TallyPort
 from models.audit import AuditEntry, AuditKind, ChainedEntry
-from models.base import Count, Model, Name, PositiveCount, Time, Words
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Time, Words
 from models.calendar import Declared, Entry, span_text
 from models.effects import HealthSample
 from models.errors import BadInput
 from models.messages import DeskAnswer, DeskRequest
+from models.milestones import CHAIN, MONITORED, PHANTOM, WAVES, MilestoneFile, Note, PlanNow
+from models.report import Outcome, Passage, Past, in_order, monitored_at, spans, steps_of
 
 _T = TypeVar("_T")
 _QUOTAS_A_PAGE = 10_000
@@ -89,11 +91,41 @@ def _of(q: DeskRequest, model: type[_Arguments]) -> _Arguments:
     return model.model_validate(q.arguments)
 
 
+class _Times(Model):
+    cluster: Words = ""
+    times: tuple[Time, ...] = Field(max_length=500)
+    within_seconds: PositiveCount
+
+
+class _Week(Model):
+    since: Time
+    until: Time
+    times: tuple[Time, ...] = Field(max_length=500)
+    within_seconds: PositiveCount
+
+
+class _Noted(Model):
+    milestone: Name
+    number: GpuCount
+    reason: Words
+
+
 class DeskActivities:
-    def __init__(self, fleet: FleetPort, registry: RegistryPort, clusters: ClusterActivities) -> None:
+    def __init__(
+        self,
+        fleet: FleetPort,
+        registry: RegistryPort,
+        clusters: ClusterActivities,
+        tallies: TallyPort,
+        report: ReportPort,
+        milestones: MilestonePort,
+    ) -> None:
         self._fleet = fleet
         self._registry = registry
         self._rollouts = clusters
+        self._tallies = tallies
+        self._report = report
+        self._milestones = milestones
         self._answers: dict[str, Callable[[DeskRequest], Any]] = {
             "stage_import": self._stage_import,
             "commit_import": self._commit_import,
@@ -109,6 +141,11 @@ class DeskActivities:
             "declare": self._declare,
             "end_window": self._end_window,
             "overview": self._overview,
+            "tallies": self._curve,
+            "week": self._week,
+            "milestones": self._plan,
+            "plan_milestones": self._plan_milestones,
+            "note_milestone": self._note_milestone,
             "doctor": self._doctor,
         }
 
@@ -203,6 +240,83 @@ class DeskActivities:
         _of(q, _Nothing)
         return [row.model_dump(mode="json") for row in self._registry.overview()]
 
+    def _curve(self, q: DeskRequest) -> dict[str, Any]:
+        asked = _of(q, _Times)
+        points = self._tallies.points(asked.cluster, asked.times, timedelta(seconds=asked.within_seconds))
+        began = self._tallies.began(asked.cluster)
+        return {
+            "points": [point.model_dump(mode="json") for point in points],
+            "began": None if began is None else began.isoformat(),
+        }
+
+    def _week(self, q: DeskRequest) -> dict[str, Any]:
+        asked = _of(q, _Week)
+        within = timedelta(seconds=asked.within_seconds)
+        passages = self._report.passages(asked.until)
+        week_ago = self._tallies.points("", [asked.since], timedelta(days=1))
+        past = Past(
+            since=asked.since,
+            until=asked.until,
+            clusters=self._report.cluster_count(),
+            moves=tuple(m for m in in_order(passages) if asked.since < m.at <= asked.until),
+            monitored=monitored_at(passages, asked.until),
+            monitored_before=len(monitored_at(passages, asked.since)),
+            steps=steps_of(passages, asked.until),
+            outcomes=self._outcomes(passages, asked.until),
+            points=self._tallies.points("", asked.times, within),
+            week_ago=week_ago[0] if week_ago else None,
+            began=self._tallies.began(""),
+            milestones=self._milestones.milestones(),
+        )
+        return past.model_dump(mode="json")
+
+    def _outcomes(self, passages: Sequence[Passage], until: datetime) -> tuple[Outcome, ...]:
+        asked = spans(passages, until)
+        before = self._report.means([before for _, _, before, _ in asked])
+        after = iter(self._report.means([after for _, _, _, after in asked if after is not None]))
+        return tuple(
+            Outcome(
+                cluster=first.cluster,
+                wrote_at=span.until,
+                monitored_at=None if reached is None else reached.at,
+                before=mean,
+                after=None if later is None else next(after),
+            )
+            for (first, reached, span, later), mean in zip(asked, before, strict=True)
+        )
+
+    def _plan(self, q: DeskRequest) -> dict[str, Any]:
+        _of(q, _Nothing)
+        return self._plan_now().model_dump(mode="json")
+
+    def _plan_now(self) -> PlanNow:
+        """Waves take a plan of every cluster: whoever asks for them counts them."""
+        now = datetime.now(UTC)
+        points = self._tallies.points("", [now], timedelta(days=1))
+        monitored = monitored_at(self._report.passages(now), now)
+        phantom = points[0].phantom_gpus if points and points[0].known else None
+        return PlanNow(
+            plan=self._milestones.milestones(),
+            measured={MONITORED: len(monitored), PHANTOM: phantom},
+            monitored=monitored,
+        )
+
+    def _plan_milestones(self, q: DeskRequest) -> dict[str, Any]:
+        given, now = _of(q, MilestoneFile).milestones, datetime.now(UTC)
+        measured = {**self._plan_now().measured, WAVES: 0}
+        self._milestones.plan_milestones(given, measured, now)
+        names = ", ".join(m.name for m in given)
+        said = f"set {len(given)} milestone{'' if len(given) == 1 else 's'}: {names}"
+        self._registry.archive([_of_people(q, said, "", now)])
+        return self._plan_now().model_dump(mode="json")
+
+    def _note_milestone(self, q: DeskRequest) -> dict[str, Any]:
+        asked, now = _of(q, _Noted), datetime.now(UTC)
+        note = Note(milestone=asked.milestone, at=now, number=asked.number, actor=q.actor, reason=asked.reason)
+        self._milestones.note_milestone(_request_id(), note)
+        self._registry.archive([_of_people(q, f"noted {asked.number} for {asked.milestone}", asked.reason, now)])
+        return self._plan_now().model_dump(mode="json")
+
     def _doctor(self, q: DeskRequest) -> dict[str, Any]:
         """Proof that a worker reaches its ledger."""
         _of(q, _Nothing)
@@ -220,6 +334,25 @@ def _told(q: DeskRequest, part: str, what: str, entry: Entry, reason: str, now: 
         text=f"{what} {span_text(entry.window)} ({entry.source or 'fleet file'})",
         reason=reason,
         data={"command": q.kind, "id": entry.id, "window": entry.window.model_dump(mode="json")},
+    )
+
+
+def _request_id() -> str:
+    """Of this request, however often it is carried out."""
+    return str(activity.info().workflow_id)
+
+
+def _of_people(q: DeskRequest, text: str, reason: str, now: datetime) -> AuditEntry:
+    """What somebody did to the milestones, in the chain that these have."""
+    return AuditEntry(
+        key=_request_id(),
+        cluster=CHAIN,
+        at=now,
+        kind=AuditKind.COMMAND,
+        actor=q.actor,
+        text=text if len(text) <= 500 else f"{text[:500]} and so on",
+        reason=reason,
+        data={"command": q.kind, **q.arguments},
     )
 
 

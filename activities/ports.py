@@ -15,13 +15,16 @@ from pydantic import Field
 from models.audit import AuditEntry, ChainedEntry, ChainHead
 from models.base import Model, Name, Time
 from models.calendar import Declaration, Declared, Entry
-from models.effects import Change, Fence, HealthSample, Mode, QuotaReading, Receipt, UsageReading
+from models.effects import Change, Fence, HealthSample, Mode, QuotaReading, Receipt, TeamUsage, UsageReading
 from models.fleet import ClusterSpec, Team, Window
 from models.fleet_messages import Noted
+from models.milestones import Milestone, Milestones, Note
 from models.notices import Delivery, Notice
 from models.plans import Envelope
 from models.policy import Policy
+from models.report import Mean, Passage, Span
 from models.snapshot import Snapshot
+from models.tallies import Point, Tally
 
 
 class QuotaPort(Protocol):
@@ -55,6 +58,10 @@ class UsagePort(Protocol):
         """S and L per quota: the 95th percentile over the window where there is history."""
         ...
 
+    def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
+        """The last sample of each leaf quota that has any, by cluster and team, in one call."""
+        ...
+
 
 class NotifyPort(Protocol):
     def deliver(self, notice: Notice, subject: str, body: str) -> tuple[Delivery, ...]:
@@ -65,6 +72,61 @@ class NotifyPort(Protocol):
 class CalendarPort(Protocol):
     def windows(self, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
         """Declared windows that have not been deleted, past ones included; a cluster without any is left out."""
+        ...
+
+
+class TallyPort(Protocol):
+    """The tallies: what each cluster was in each slot of time."""
+
+    def due(self, slot: datetime, most: int) -> tuple[str, ...]:
+        """Clusters without a tally of this slot, by name; at most so many."""
+        ...
+
+    def keep(self, tallies: Sequence[Tally]) -> None:
+        """They stand; a cluster that has one of its slot already keeps that."""
+        ...
+
+    def thin(self, day: datetime) -> None:
+        """Of the day that begins then each cluster keeps its first tally alone. Idempotent."""
+        ...
+
+    def points(self, cluster: str, times: Sequence[datetime], within: timedelta) -> tuple[Point, ...]:
+        """For each time the last tally of each cluster up to then, no older than `within`, summed up.
+
+        Of one cluster where one is named. A time without any is left out. Errors: BadInput, unknown cluster.
+        """
+        ...
+
+    def began(self, cluster: str) -> datetime | None:
+        """When the tallies begin, of one cluster or of all; None where there are none."""
+        ...
+
+
+class ReportPort(Protocol):
+    """What a weekly report asks of Backstop's own book."""
+
+    def passages(self, until: datetime) -> tuple[Passage, ...]:
+        """Every rollout's way through its stages up to then, shadows left out, by cluster and time."""
+        ...
+
+    def means(self, spans: Sequence[Span]) -> tuple[Mean | None, ...]:
+        """The mean of each span's tallies; None where there are none."""
+        ...
+
+    def cluster_count(self) -> int: ...
+
+
+class MilestonePort(Protocol):
+    """The plan's milestones, and what people note of them."""
+
+    def milestones(self) -> Milestones: ...
+
+    def plan_milestones(self, given: Sequence[Milestone], measured: Mapping[str, int | None], now: datetime) -> None:
+        """These are the plan, in place of the one before; notes stay. Idempotent."""
+        ...
+
+    def note_milestone(self, key: str, note: Note) -> None:
+        """The note stands, once per key. Errors: Refusal for a milestone that is not planned, or not people's work."""
         ...
 
 

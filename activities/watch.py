@@ -22,6 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clusters import islands_for
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
+from activities.tallies import Tallier
 from models.backing import back
 from models.calendar import span_text
 from models.capacity import Island
@@ -49,12 +50,16 @@ class WatchActivities:
         health: HealthPort,
         calendar: CalendarPort,
         registry: RegistryPort,
+        tallier: Tallier | None = None,
     ) -> None:
+        """`tallier`: keeps the tallies beside; None: nobody does."""
         self._client = client
         self._quotas = quotas
         self._health = health
         self._calendar = calendar
         self._registry = registry
+        self._tallier = tallier
+        self._tallying: asyncio.Task[None] | None = None
         self._marks: dict[str, tuple[Facts, str]] = {}
         """Of the last look; lost with the process, which costs one reading of every cluster."""
 
@@ -70,9 +75,27 @@ class WatchActivities:
             except BackstopError as error:
                 activity.logger.warning("the watch could not look: %s", error.message)
             activity.heartbeat(cursor)
+            self._tally(request)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.interval_seconds)
                 raise _handed_over()
+
+    def _tally(self, request: WatchInput) -> None:
+        """A portion of the tallies is begun beside the next look: a ledger that is busy must not hold up an edge."""
+        if self._tallier is None or not (self._tallying is None or self._tallying.done()):
+            return
+        every = timedelta(seconds=request.tally_seconds)
+        self._tallying = asyncio.create_task(self._go_on(self._tallier, every))
+
+    @staticmethod
+    async def _go_on(tallier: Tallier, every: timedelta) -> None:
+        """Whatever is wrong with the tallies, the watch goes on."""
+        try:
+            await asyncio.to_thread(tallier.go_on, datetime.now(UTC), every)
+        except BackstopError as error:
+            activity.logger.warning("the watch could not tally: %s", error.message)
+        except Exception:
+            activity.logger.exception("the watch could not tally")
 
     async def _round(self, cursor: Mapping[str, str]) -> dict[str, str]:
         loop, began = asyncio.get_running_loop(), dict(cursor)

@@ -15,8 +15,11 @@ from models.fleet import ClusterSpec
 from models.fleet_messages import Prospect
 from models.fleet_rollout import FleetStage
 from models.haircut import Haircut
+from models.milestones import Standing
 from models.plans import Plan
+from models.report import Week
 from models.stages import Command, Stage
+from models.tallies import Point
 
 
 class Answer(Model):
@@ -85,6 +88,43 @@ class CalendarAnswer(Answer):
     taken_back: tuple[Entry, ...] = ()
     """By an import: what its events declared before, and do no more."""
     foretold: dict[str, tuple[Foretold, ...]]
+
+
+class BurndownAnswer(Answer):
+    """The curve of one cluster, or of all where none is named."""
+
+    schema_: Literal["backstop.burndown/1"] = Field(default="backstop.burndown/1", alias="schema")
+    cluster: str
+    since: Time
+    began: Time | None
+    """The first tally there is."""
+    points: tuple[Point, ...]
+
+
+class MilestonesAnswer(Answer):
+    """Where the plan's milestones stand, in its order."""
+
+    schema_: Literal["backstop.milestones/1"] = Field(default="backstop.milestones/1", alias="schema")
+    at: Time
+    milestones: tuple[Standing, ...]
+
+
+class WeekAnswer(Week):
+    """The weekly report. `live` is null for a week that is over."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Literal["backstop.report/1"] = Field(default="backstop.report/1", alias="schema")
+
+    @staticmethod
+    def of(made: Week) -> WeekAnswer:
+        return WeekAnswer.model_construct(
+            schema_="backstop.report/1", **{name: getattr(made, name) for name in Week.model_fields}
+        )
+
+    def as_json(self) -> Any:
+        made = self.model_dump(mode="json", by_alias=True)
+        return {"schema": made["schema"], **made}
 
 
 class ClusterAnswer(ClusterSpec):

@@ -8,7 +8,22 @@ from typing import Annotated
 
 import typer
 
-from cli import audit, builds, calendar, decide, doctor, fleet, haircut, planning, processes, rollouts, schemas
+from cli import (
+    audit,
+    builds,
+    burndown,
+    calendar,
+    decide,
+    doctor,
+    fleet,
+    haircut,
+    milestones,
+    planning,
+    processes,
+    report,
+    rollouts,
+    schemas,
+)
 
 app = typer.Typer(
     name="backstop",
@@ -37,5 +52,10 @@ def backstop(
         os.environ["BACKSTOP_TRACE"] = "console"
 
 
-for module in (processes, doctor, fleet, builds, planning, haircut, rollouts, calendar, audit, schemas, decide):
+_MODULES = (
+    *(processes, doctor, fleet, builds),
+    *(planning, haircut, rollouts, burndown, report, milestones, calendar, audit, schemas),
+    decide,
+)
+for module in _MODULES:
     module.add_to(app)

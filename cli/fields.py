@@ -67,6 +67,7 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
         "gpus": Note(_GPUS, "GPUs promised."),
         "scheduled_gpus": Note(_GPUS, "GPUs that its running jobs hold; may exceed gpus.", "gpus: all in use"),
         "idle_gpus": Note(_GPUS, "The part of scheduled_gpus that does no work.", "0"),
+        "pending_gpus": Note(_GPUS, "GPUs that its queued jobs ask for; no plan goes by it.", "unknown"),
         "islands": Note("list of names", "The islands it may stand on.", "any"),
         "protected_blocks": Note(
             "list of GPUs", "Contiguous blocks, each whole inside one island; in sum at most gpus.", "none"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -136,26 +135,15 @@ def _report(fleet: list[tuple[Snapshot, Policy]], buffers: tuple[Fraction, ...])
 def _answer(made: Haircut, explained: int, *, by: By, html: str, csv: str, as_json: bool) -> None:
     from cli.answers import HaircutAnswer
     from cli.haircut_view import as_csv, fleet_parts, parts_by
-    from cli.output import show, show_json
+    from cli.output import show, show_json, write
 
     if html:
         from cli.haircut_page import page
 
-        _write(html, "--html", page(made, explained))
+        write(html, "--html", page(made, explained))
     if csv:
-        _write(csv, "--csv", as_csv(made))
+        write(csv, "--csv", as_csv(made))
     if as_json:
         show_json(HaircutAnswer.of(made).as_json())
     elif "-" not in (csv, html):
         show(*(fleet_parts(made, explained) if by is By.FLEET else parts_by(made, by.value, explained)))
-
-
-def _write(file: str, option: str, text: str) -> None:
-    """All of it, or an error that names the file."""
-    if file == "-":
-        typer.echo(text, nl=False)
-        return
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"{option} {file}: cannot be written: {error.strerror}") from None

@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from rich.cells import cell_len
@@ -21,6 +22,8 @@ from rich.padding import Padding
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
+
+from models.errors import BadInput
 
 
 class PipeClosed(Exception):
@@ -100,6 +103,17 @@ def show_json(answer: Any) -> None:
 def show_json_line(answer: Any) -> None:
     """One JSON document in one line."""
     _write(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write(file: str, option: str, text: str) -> None:
+    """All of it, to standard output for a dash. Errors: BadInput naming the option and the file."""
+    if file == "-":
+        _write(text)
+        return
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{option} {file}: cannot be written: {error.strerror}") from None
 
 
 @contextmanager

@@ -78,6 +78,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     models: dict[str, type[BaseModel]] = {
         "archive": answers.ArchiveLine,
         "audit": answers.AuditLine,
+        "burndown": answers.BurndownAnswer,
         "builds": answers.BuildsAnswer,
         "calendar": answers.CalendarAnswer,
         "chain": answers.ChainAnswer,
@@ -90,8 +91,10 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
         "haircut": answers.HaircutAnswer,
         "import": answers.ImportAnswer,
         "launch": answers.LaunchedAnswer,
+        "milestones": answers.MilestonesAnswer,
         "plan": answers.PlanAnswer,
         "plans": answers.PlansAnswer,
+        "report": answers.WeekAnswer,
         "rollouts": answers.RolloutsAnswer,
         "status": RolloutStatus,
     }

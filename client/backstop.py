@@ -70,9 +70,12 @@ from models.messages import (
     SearchName,
     rollout_workflow_id,
 )
+from models.milestones import MilestoneFile, PlanNow
 from models.policy import Policy
+from models.report import Past
 from models.snapshot import Snapshot
 from models.stages import Command
+from models.tallies import Point
 
 _PATIENCE = timedelta(seconds=30)
 """How long a person waits for a worker's answer."""
@@ -416,6 +419,36 @@ class Backstop:
         """The window is over. Errors: Refusal where there is none of this number."""
         return Entry.model_validate(await self._desk("end_window", cluster=cluster, number=number, reason=reason))
 
+    async def tallies(
+        self, cluster: str, times: Sequence[datetime], within: timedelta
+    ) -> tuple[list[Point], datetime | None]:
+        """The curve of a cluster or of all, and when its tallies begin. Errors: BadInput for an unknown cluster."""
+        asked: dict[str, Any] = {"times": [at.isoformat() for at in times], "within_seconds": _seconds(within)}
+        answer = await self._desk("tallies", cluster=cluster, **asked)
+        began = answer["began"]
+        points = TypeAdapter(list[Point]).validate_python(answer["points"])
+        return points, None if began is None else datetime.fromisoformat(began)
+
+    async def past(self, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta) -> Past:
+        """What the ledger knows of this time."""
+        asked: dict[str, Any] = {"times": [at.isoformat() for at in times], "within_seconds": _seconds(within)}
+        found = await self._desk("week", since=since.isoformat(), until=until.isoformat(), **asked)
+        return Past.model_validate(found)
+
+    async def milestones(self) -> PlanNow:
+        """The plan, and today's numbers of what Backstop knows by itself, but for waves."""
+        return PlanNow.model_validate(await self._desk("milestones"))
+
+    async def plan_milestones(self, given: MilestoneFile) -> PlanNow:
+        """These milestones are the plan, in place of the one before."""
+        return PlanNow.model_validate(await self._desk("plan_milestones", **given.model_dump(mode="json")))
+
+    async def note_milestone(self, milestone: str, number: int, reason: str) -> PlanNow:
+        """The number stands. Errors: Refusal for a milestone that is not planned, or is measured."""
+        return PlanNow.model_validate(
+            await self._desk("note_milestone", milestone=milestone, number=number, reason=reason)
+        )
+
     async def _desk(self, kind: str, payload: str = "", **arguments: Any) -> Any:
         request = DeskRequest.model_validate(
             {"kind": kind, "actor": self._actor, "arguments": arguments, "payload": payload}
@@ -519,6 +552,10 @@ async def _read(start: WithStartWorkflowOperation[Any, Any]) -> None:
     """The start holds the error of its update again: unread, it would be printed at exit."""
     with contextlib.suppress(WorkflowAlreadyStartedError, RPCError, TimeoutError):
         await asyncio.wait_for(start.workflow_handle(), 0.1)
+
+
+def _seconds(span: timedelta) -> int:
+    return max(1, round(span.total_seconds()))
 
 
 def _planning(row: dict[str, Any]) -> tuple[Snapshot, Policy]:

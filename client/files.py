@@ -24,6 +24,7 @@ from models.capacity import Island
 from models.effects import HealthSample
 from models.errors import BadInput
 from models.fleet import ClusterSpec, Fleet, merged_policy
+from models.milestones import MilestoneFile
 from models.policy import Policy
 
 STANDARD_INPUT = "-"
@@ -60,6 +61,18 @@ def read_fleet(path: str | Path) -> Fleet:
             under = ("clusters", number, "policy")
             raise _refused(name, text, first_problem(error, cluster.policy, under)) from None
     return fleet
+
+
+def read_milestones(path: str | Path) -> MilestoneFile:
+    """The plan's milestones, as YAML or JSON. "-": standard input. Errors: BadInput."""
+    name, text = _text(path)
+    data = _parsed(name, text)
+    if not isinstance(data, dict):
+        raise BadInput(f"{name} must be a mapping with the field milestones, not {shown(data)}")
+    try:
+        return MilestoneFile.model_validate(data)
+    except ValidationError as error:
+        raise _refused(name, text, first_problem(error, data)) from None
 
 
 def read_health(path: str | Path, clusters: Sequence[ClusterSpec]) -> tuple[HealthSample, ...]:

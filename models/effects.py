@@ -63,7 +63,9 @@ class Present(Model):
     minimum_gpus: GpuCount = 0
     parent: Name | None = None
 
-    def as_quota(self, scheduled_gpus: int | None = None, idle_gpus: int | None = None) -> Quota:
+    def as_quota(
+        self, scheduled_gpus: int | None = None, idle_gpus: int | None = None, pending_gpus: int | None = None
+    ) -> Quota:
         """A quota to plan from; floors that the present value breaks are clipped to it."""
         blocks: list[int] = []
         for block in self.protected_blocks:
@@ -74,6 +76,7 @@ class Present(Model):
             gpus=self.gpus,
             scheduled_gpus=scheduled_gpus,
             idle_gpus=idle_gpus,
+            pending_gpus=pending_gpus,
             islands=self.islands,
             protected_blocks=tuple(blocks),
             minimum_gpus=min(self.minimum_gpus, self.gpus),
@@ -204,6 +207,10 @@ class TeamUsage(Model):
     team: Name
     scheduled_gpus: GpuCount
     idle_gpus: GpuCount = 0
+    pending_gpus: GpuCount | None = None
+    """What the team's queued jobs ask for; None: unknown."""
+    at: Time | None = None
+    """Of the sample; None where it stands for many."""
 
 
 class UsageReading(Model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
@@ -365,12 +366,26 @@ class DeskRequest(Model):
         "declare",
         "end_window",
         "overview",
+        "tallies",
+        "week",
+        "milestones",
+        "plan_milestones",
+        "note_milestone",
         "doctor",
     ]
     actor: Text = Field(default="", max_length=200)
     arguments: dict[str, Any] = Field(default_factory=dict)
     payload: str = Field(default="", max_length=1_500_000)
     """Base64 of zlib-compressed JSON, for parts of a large document."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _has_numbers_alone(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(arguments, allow_nan=False)
+        except ValueError:
+            raise ValueError("must have finite numbers alone: JSON has no NaN") from None
+        return arguments
 
 
 class DeskAnswer(Model):
@@ -390,4 +405,6 @@ class WatchInput(Model):
     """The watch workflow's argument."""
 
     interval_seconds: float = Field(default=15.0, ge=0.01, le=3600)
+    tally_seconds: float = Field(default=3600.0, ge=0.1, le=86400)
+    """How often each cluster is written into the tallies."""
     runs: Count = 1

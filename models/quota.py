@@ -15,15 +15,19 @@ class Quota(Model):
     """GPUs promised to one team in one cluster (nominal quota).
 
     Units: whole GPUs. `scheduled_gpus` None: usage unknown, taken as all of the quota and none idle.
-    `islands` None: may stand on any. `protected_blocks`: sizes of contiguous blocks, each whole inside
-    one island. `minimum_gpus` and the sum of the blocks are floors that a cut respects.
-    Errors: ValueError for idle above scheduled and floors above the quota.
+    `pending_gpus`: what its queued jobs ask for; None: unknown. `islands` None: may stand on any.
+    `protected_blocks`: sizes of contiguous blocks, each whole inside one island. `minimum_gpus` and the sum of
+    the blocks are floors that a cut respects.
+    Errors: ValueError for idle above scheduled, floors above the quota, and
+    pending where scheduled is unknown.
     """
 
     team: Name
     gpus: GpuCount
     scheduled_gpus: GpuCount | None = None
     idle_gpus: GpuCount | None = None
+    # Left out where unknown: no plan goes by it, and the hashes of plans that were approved stay what they were.
+    pending_gpus: GpuCount | None = Field(default=None, exclude_if=lambda gpus: gpus is None)
     islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
     protected_blocks: tuple[PositiveCount, ...] = ()
     minimum_gpus: GpuCount = 0
@@ -33,6 +37,11 @@ class Quota(Model):
     def _consistent(self) -> Self:
         if self.idle > self.scheduled:
             raise ValueError(f"idle_gpus is {self.idle}, above scheduled_gpus {self.scheduled} (team {self.team})")
+        if self.pending_gpus is not None and self.scheduled_gpus is None:
+            raise ValueError(
+                f"pending_gpus is {self.pending_gpus} without scheduled_gpus: what waits says nothing where nobody "
+                f"knows what runs (team {self.team})"
+            )
         for block in self.protected_blocks:
             if block > self.gpus:
                 raise ValueError(
@@ -112,6 +121,7 @@ class QuotaTree:
         for field, value in (
             ("scheduled_gpus", quota.scheduled_gpus),
             ("idle_gpus", quota.idle_gpus),
+            ("pending_gpus", quota.pending_gpus),
             ("protected_blocks", list(quota.protected_blocks)),
             ("minimum_gpus", quota.minimum_gpus),
             ("islands", None if quota.islands is None else list(quota.islands)),

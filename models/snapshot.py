@@ -74,6 +74,8 @@ def snapshot_of(cluster: ClusterSpec) -> Snapshot:
         cluster=cluster.name,
         gpus_per_node=cluster.gpus_per_node,
         islands=cluster.islands,
-        quotas=cluster.quotas,
+        quotas=tuple(
+            q if q.pending_gpus is None else q.model_copy(update={"pending_gpus": None}) for q in cluster.quotas
+        ),
         usage_from="instant" if known else "unknown",
     )

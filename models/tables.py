@@ -164,12 +164,16 @@ class HealthRow(SQLModel, table=True):
 
 
 class UsageRow(SQLModel, table=True):
-    """S and L of one team at one time. It outlives the quota: a team that returns has its history."""
+    """S and L of one team at one time, and what its queued jobs asked for (NULL: unknown).
+
+    It outlives the quota: a team that returns has its history.
+    """
 
     __tablename__ = "usage_samples"
     __table_args__ = (
         ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),
         CheckConstraint("idle_gpus BETWEEN 0 AND scheduled_gpus", name="usage_samples_idle"),
+        CheckConstraint("pending_gpus >= 0", name="usage_samples_pending"),
     )
 
     cluster: str = Field(primary_key=True, sa_type=NameText)
@@ -177,6 +181,7 @@ class UsageRow(SQLModel, table=True):
     at: datetime = Field(primary_key=True, sa_type=UtcTime)
     scheduled_gpus: int
     idle_gpus: int = 0
+    pending_gpus: int | None = None
 
 
 class WindowRow(SQLModel, table=True):
@@ -203,6 +208,66 @@ class WindowRow(SQLModel, table=True):
     gpus: int | None = None
     source: str = Field(default="", sa_type=Text)
     declared_by: str = Field(default="", sa_type=Text)
+
+
+class TallyRow(SQLModel, table=True):
+    """What one cluster was in the slot of time that begins at `at`, as read at `seen_at`. NULL: nobody knew.
+
+    `phantom` is assigned_gpus - backed_gpus, surplus healthy_gpus - backed_gpus. `pending_gpus` wait inside their
+    quotas, `lacking_gpus` of them for want of healthy hardware, as far as `known_quotas` of `quotas` leaves say.
+    """
+
+    __tablename__ = "tallies"
+    __table_args__ = (
+        ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),
+        CheckConstraint("backed_gpus BETWEEN 0 AND assigned_gpus AND backed_gpus <= healthy_gpus", name="tallies_sums"),
+        CheckConstraint("lacking_gpus BETWEEN 0 AND pending_gpus", name="tallies_lacking"),
+        Index("tallies_by_time", "at", "cluster"),
+    )
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    at: datetime = Field(primary_key=True, sa_type=UtcTime)
+    seen_at: datetime = Field(sa_type=UtcTime)
+    total_gpus: int | None = None
+    healthy_gpus: int | None = None
+    health_at: datetime | None = Field(default=None, sa_type=UtcTime)
+    assigned_gpus: int | None = None
+    backed_gpus: int | None = None
+    flex_gpus: int | None = None
+    pending_gpus: int | None = None
+    lacking_gpus: int | None = None
+    known_quotas: int = 0
+    quotas: int = 0
+    stage: str | None = Field(default=None, sa_type=Text)
+    shadow: bool = False
+
+
+class MilestoneRow(SQLModel, table=True):
+    """A milestone of the plan. `started_from` is what the count was when it `began`; NULL: nobody knew."""
+
+    __tablename__ = "milestones"
+
+    name: str = Field(primary_key=True, sa_type=NameText)
+    position: int
+    measure: str = Field(sa_type=Text)
+    target: int
+    due: str = Field(sa_type=Text)
+    began: datetime = Field(sa_type=UtcTime)
+    started_from: int | None = None
+
+
+class MilestoneNoteRow(SQLModel, table=True):
+    """What somebody noted of a milestone's progress: the number reached in all. It outlives the milestone."""
+
+    __tablename__ = "milestone_notes"
+    __table_args__ = (Index("milestone_notes_of", "milestone", "at"),)
+
+    key: str = Field(primary_key=True, sa_type=NameText)
+    milestone: str = Field(sa_type=NameText)
+    at: datetime = Field(sa_type=UtcTime)
+    number: int
+    actor: str = Field(sa_type=Text)
+    reason: str = Field(sa_type=Text)
 
 
 class TeamRow(SQLModel, table=True):

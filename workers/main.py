@@ -28,6 +28,7 @@ from activities.fleets import FleetActivities
 from activities.notices import NoticeActivities
 from activities.ports import NotifyPort, QuotaPort
 from activities.quotas import QuotaActivities
+from activities.tallies import Tallier
 from activities.watch import WatchActivities
 from client import telemetry
 from client.connection import connect, find_target
@@ -82,6 +83,7 @@ def make_worker(
     quota_port = quotas or ledger.quotas
     rollouts = ClusterActivities(quota_port, ledger.health, ledger.usage, ledger.calendar, ledger.registry)
     fleets = FleetActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry, rollouts)
+    tallier = Tallier(quota_port, ledger.health, ledger.usage, ledger.registry, ledger.tallies)
     return Worker(
         client,
         task_queue=task_queue,
@@ -94,14 +96,16 @@ def make_worker(
             QuotaActivities(quota_port, ledger.registry).apply_effect,
             ArchiveActivities(ledger.registry).record,
             NoticeActivities(notify, ledger.registry).tell,
-            DeskActivities(ledger.fleet, ledger.registry, rollouts).answer,
-            WatchActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry).watch,
             fleets.plan_fleet,
             fleets.pick,
             fleets.start,
             fleets.follow,
             fleets.abort,
             fleets.record,
+            DeskActivities(
+                ledger.fleet, ledger.registry, rollouts, ledger.tallies, ledger.report, ledger.milestones
+            ).answer,
+            WatchActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry, tallier).watch,
         ],
         activity_executor=executor,
         workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id)),
@@ -119,11 +123,11 @@ def _deployment(build_id: str) -> WorkerDeploymentConfig:
     return WorkerDeploymentConfig(version=version, use_worker_versioning=True)
 
 
-async def ensure_watch(client: Client, task_queue: str, interval_seconds: float) -> None:
+async def ensure_watch(client: Client, task_queue: str, interval_seconds: float, tally_seconds: float = 3600.0) -> None:
     """The shared watch runs; started once, however many workers ask."""
     await client.start_workflow(
         WATCH_WORKFLOW,
-        WatchInput(interval_seconds=interval_seconds),
+        WatchInput(interval_seconds=interval_seconds, tally_seconds=tally_seconds),
         id=WATCH_ID,
         task_queue=task_queue,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,

@@ -13,9 +13,12 @@ from typing import Self
 from activities.adapters.ledger_calendar import LedgerCalendar
 from activities.adapters.ledger_db import PATIENCE, Clock, Database, upgrade, utc_now
 from activities.adapters.ledger_fleet import LedgerFleet
+from activities.adapters.ledger_milestones import LedgerMilestones
 from activities.adapters.ledger_observations import LedgerHealth, LedgerUsage
 from activities.adapters.ledger_quotas import LedgerQuotas
 from activities.adapters.ledger_registry import LedgerRegistry
+from activities.adapters.ledger_report import LedgerReport
+from activities.adapters.ledger_tallies import LedgerTallies
 
 __all__ = ["Ledger", "upgrade"]
 
@@ -36,6 +39,9 @@ class Ledger:
         self.calendar = LedgerCalendar(self._database)
         self.registry = LedgerRegistry(self._database)
         self.fleet = LedgerFleet(self._database)
+        self.tallies = LedgerTallies(self._database)
+        self.report = LedgerReport(self._database)
+        self.milestones = LedgerMilestones(self._database)
 
     def __enter__(self) -> Self:
         return self

@@ -142,7 +142,7 @@ def _quota(row: QuotaRow, usage: dict[str, TeamUsage]) -> Quota:
     known = usage.get(row.team)
     if known is None:
         return present_of(row).as_quota()
-    return present_of(row).as_quota(known.scheduled_gpus, known.idle_gpus)
+    return present_of(row).as_quota(known.scheduled_gpus, known.idle_gpus, known.pending_gpus)
 
 
 def _stored_result(session: Session, import_id: str) -> dict[str, Any] | None:

@@ -198,4 +198,5 @@ def _usage_row(cluster: str, quota: Quota, at: datetime) -> Row:
         "at": at,
         "scheduled_gpus": quota.scheduled,
         "idle_gpus": quota.idle,
+        "pending_gpus": quota.pending_gpus,
     }

@@ -69,8 +69,17 @@ class LedgerUsage:
         return UsageReading(
             cluster=cluster,
             source=_source(len(usual), len(instant), window),
-            teams=tuple(usage for _, usage in sorted({**instant, **usual}.items())),
+            teams=tuple(_alone(usage) for _, usage in sorted({**instant, **usual}.items())),
         )
+
+    def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
+        with self._database.reading() as session:
+            return latest_usage(session, clusters, now)
+
+
+def _alone(usage: TeamUsage) -> TeamUsage:
+    """S and L alone: what a plan goes by."""
+    return usage if usage.at is None else TeamUsage(**usage.model_dump(include={"team", "scheduled_gpus", "idle_gpus"}))
 
 
 def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, HealthSample]:
@@ -118,8 +127,10 @@ def latest_usage(session: Session, clusters: Sequence[str], now: datetime) -> di
     """By cluster and team: the latest sample of each leaf quota that has any, but for those dated ahead."""
     given = {"clusters": list(clusters), "latest": now + CLOCK_SKEW}
     found: dict[str, dict[str, TeamUsage]] = {}
-    for cluster, team, scheduled, idle in session.connection().execute(_latest_usage(), given):
-        found.setdefault(cluster, {})[team] = TeamUsage(team=team, scheduled_gpus=scheduled, idle_gpus=idle)
+    for cluster, team, at, scheduled, idle, pending in session.connection().execute(_latest_usage(), given):
+        found.setdefault(cluster, {})[team] = TeamUsage(
+            team=team, scheduled_gpus=scheduled, idle_gpus=idle, pending_gpus=pending, at=at
+        )
     return found
 
 
@@ -142,7 +153,7 @@ def _latest_usage() -> sa.Select[Any]:
         .correlate(QuotaRow)
         .exists()
     )
-    names = ("cluster", "team", "scheduled_gpus", "idle_gpus")
+    names = ("cluster", "team", "at", "scheduled_gpus", "idle_gpus", "pending_gpus")
     return (
         sa.select(*(getattr(UsageRow, name) for name in names))
         .select_from(QuotaRow)

@@ -346,6 +346,7 @@ async def world_of(
     watch_seconds: float = WATCH_SECONDS,
     touch: Callable[[Ledger, Notifier], None] | None = None,
     replays: bool = True,
+    tally_seconds: float = 3600.0,
 ) -> AsyncIterator[World]:
     """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays.
 
@@ -359,7 +360,7 @@ async def world_of(
         if touch is not None:
             touch(ledger, notify)
         async with make_worker(client, ledger, notify, executor, TASK_QUEUE, wrapped(ledger.quotas)):
-            await ensure_watch(client, TASK_QUEUE, watch_seconds)
+            await ensure_watch(client, TASK_QUEUE, watch_seconds, tally_seconds)
             try:
                 yield world
             finally:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
@@ -90,6 +92,23 @@ DESK: tuple[dict[str, Any], ...] = (
     {"kind": "snapshots", "arguments": {"after": "", "limit": 5}},
     {"kind": "archive", "arguments": {"entries": [ENTRY]}},
     {"kind": "archived", "arguments": {"cluster": "alpha", "after": 0, "limit": 5}},
+    {"kind": "tallies", "arguments": {"cluster": "alpha", "times": ["2026-03-01T12:00:00Z"], "within_seconds": 3600}},
+    {
+        "kind": "week",
+        "arguments": {
+            "since": "2026-02-22T12:00:00Z",
+            "until": "2026-03-01T12:00:00Z",
+            "times": ["2026-03-01T12:00:00Z"],
+            "within_seconds": 3600,
+        },
+    },
+    {"kind": "milestones", "actor": "tpm"},
+    {
+        "kind": "plan_milestones",
+        "actor": "tpm",
+        "arguments": {"milestones": [{"name": "m", "measure": "users trained", "target": 5, "due": "2026-12-04"}]},
+    },
+    {"kind": "note_milestone", "actor": "tpm", "arguments": {"milestone": "m", "number": 3, "reason": "x"}},
     {"kind": "doctor", "actor": "tpm"},
 )
 VALID: dict[type[Model], tuple[Any, ...]] = {
@@ -193,7 +212,7 @@ def test_a_command_that_is_read_is_refused_or_obeyed(payload: Payload, command: 
 
 def desk_of(ledger: Ledger) -> Callable[[DeskRequest], DeskAnswer]:
     clusters = ClusterActivities(ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry)
-    desk = DeskActivities(ledger.fleet, ledger.registry, clusters)
+    desk = DeskActivities(ledger.fleet, ledger.registry, clusters, ledger.tallies, ledger.report, ledger.milestones)
     return lambda request: ActivityEnvironment().run(desk.answer, request)
 
 
@@ -228,3 +247,9 @@ def test_the_desk_answers_or_refuses_and_then_writes_nothing(ledger_url: str) ->
         import_fleet(ledger, fleet())
         ask = desk_of(ledger)
         tries()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_request_with_what_is_no_number_is_refused(number: float) -> None:
+    with pytest.raises(ValidationError, match="must have finite numbers alone"):
+        DeskRequest(kind="clusters", arguments={"after": "", "more": [{"limit": number}]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +17,7 @@ from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead
 from models.calendar import Declaration, Declared, Entry
 from models.commands import CommandRequest
 from models.effects import HealthSample
-from models.errors import BackstopError, Refusal
+from models.errors import BackstopError, BadInput, Refusal
 from models.fleet import ClusterSpec, Fleet
 from models.fleet_messages import (
     FleetCommand,
@@ -30,11 +30,15 @@ from models.fleet_messages import (
 )
 from models.fleet_rollout import FleetStage, Wave
 from models.messages import CommandAnswer, LaunchAnswer, LaunchRequest, Risk, RolloutStatus, TeamStatus
+from models.milestones import MilestoneFile, PlanNow
 from models.plans import make_plan
 from models.policy import Policy
+from models.report import Past
 from models.rollout import Hold, HoldKind
 from models.snapshot import Snapshot, snapshot_of
 from models.stages import Command, Stage
+from models.tallies import Point
+from tests.unit.weeks import a_past, a_plan
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 WORKED = ClusterSpec.model_validate(
@@ -121,6 +125,13 @@ class FakeBackstop:
     summaries: list[RolloutSummary] | None = None
     watching: Check = field(default_factory=lambda: Check(name="watch", ok=True, text="watching"))
     fleet: FleetStatus | None = None
+    points: list[Point] = field(default_factory=list)
+    week: Past = field(default_factory=lambda: a_past(3))
+    plan: PlanNow = field(
+        default_factory=lambda: PlanNow(
+            plan=a_plan(3, NOON), measured={"monitored_clusters": 2, "phantom_gpus": 30}, monitored=("h100-pod-000",)
+        )
+    )
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)
     actor: str = ""
@@ -239,6 +250,34 @@ class FakeBackstop:
     async def end_window(self, cluster: str, number: int, reason: str) -> Entry:
         self._ask("end_window", cluster, number, reason)
         return next(e for e in self.entries if e.id == number)
+
+    async def tallies(
+        self, cluster: str, times: Sequence[datetime], within: timedelta
+    ) -> tuple[list[Point], datetime | None]:
+        self._ask("tallies", cluster, times, within)
+        if cluster not in ("", WORKED.name):
+            raise BadInput(f"the ledger has no cluster {cluster!r}")
+        began = None if not self.points else self.points[0].at
+        return [p for p in self.points if p.at >= times[0]], began
+
+    async def past(self, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta) -> Past:
+        self._ask("past", since, until, times, within)
+        return self.week.model_copy(update={"since": since, "until": until})
+
+    async def milestones(self) -> PlanNow:
+        self._ask("milestones")
+        return self.plan
+
+    async def plan_milestones(self, given: MilestoneFile) -> PlanNow:
+        self._ask("plan_milestones", given)
+        return self.plan
+
+    async def note_milestone(self, milestone: str, number: int, reason: str) -> PlanNow:
+        self._ask("note_milestone", milestone, number, reason)
+        return self.plan
+
+    async def rollouts(self) -> list[RolloutSummary]:
+        return await self.overview()
 
     async def snapshot(self, cluster: str) -> tuple[Snapshot, Policy]:
         self._ask("snapshot", cluster)

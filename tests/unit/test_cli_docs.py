@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 COMMANDS_MD = (DOCS / "commands.md").read_text()
 SCHEMAS = makers()
+MILESTONES = ("milestones set", "milestones note", "milestones show")
 CALENDAR = ("hold", "calendar show", "calendar import", "calendar end")
 FLEET = {f"fleet {name}" for name in ("import", "show", "status", *FLEET_COMMANDS)}
 WANTED = set(Command) | {
@@ -38,6 +39,8 @@ WANTED = set(Command) | {
     "doctor",
     "plan",
     "haircut",
+    "burndown",
+    "report",
     "launch",
     "status",
     "watch",
@@ -64,7 +67,7 @@ def validator(name: str) -> Draft202012Validator:
 
 
 def test_the_commands_are_those_that_were_asked_for() -> None:
-    assert set(COMMANDS) == {*WANTED, *FLEET, "builds show", "builds use", "schema", *CALENDAR}
+    assert set(COMMANDS) == {*WANTED, *FLEET, "builds show", "builds use", "schema", *CALENDAR, *MILESTONES}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -85,7 +88,8 @@ def test_every_option_says_what_it_is_for(name: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    "name", ["plan", "haircut", "status", "watch", "audit", "doctor", "fleet show", "fleet status", "builds show"]
+    "name",
+    ["plan", "haircut", "status", "watch", "audit", "doctor", "fleet show", "fleet status", "builds show", "burndown"],
 )
 def test_every_read_command_answers_in_json(name: str) -> None:
     assert "--json" in {option for p in COMMANDS[name].params for option in p.opts}
@@ -219,6 +223,12 @@ def test_the_fleet_schema_says_what_the_reader_says(change: dict[str, Any], fits
         ("audit h100-worked", "audit"),
         ("audit h100-worked --archive", "archive"),
         ("audit h100-worked --verify", "chain"),
+        ("burndown --since 7d", "burndown"),
+        ("milestones show", "milestones"),
+        ("milestones set examples/milestones.yaml", "milestones"),
+        ("milestones note trained 3 --reason x", "milestones"),
+        ("report --weekly", "report"),
+        ("report --weekly --at 2026-01-01", "report"),
         ("doctor", "doctor"),
         ("fleet show", "clusters"),
         ("builds show", "builds"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from activities import watch
 from activities.watch import WatchActivities
 from models.capacity import Island
 from models.effects import HealthSample, QuotaReading
+from models.errors import Unavailable
 from models.messages import WatchInput
 
 CLUSTERS = [f"c{n:02d}" for n in range(12)]
@@ -67,11 +69,11 @@ class Health(SlowLedger):
         return {c: HealthSample(cluster=c, at=datetime.now(UTC), islands=(island,)) for c in clusters}
 
 
-def watching(temporal: SlowTemporal, ledger_seconds: float = 0.0) -> WatchActivities:
+def watching(temporal: SlowTemporal, ledger_seconds: float = 0.0, tallier: Any = None) -> WatchActivities:
     ledger: Any = SlowLedger()
     quotas: Any = Quotas(ledger_seconds)
     client: Any = temporal
-    return WatchActivities(client, quotas, Health(), ledger, ledger)
+    return WatchActivities(client, quotas, Health(), ledger, ledger, tallier)
 
 
 @pytest.fixture(autouse=True)
@@ -112,5 +114,72 @@ async def test_slow_reading_is_not_silence() -> None:
         assert not call.done(), call.exception()
         await asyncio.sleep(0.01)
     assert len(beats) >= len(CLUSTERS) // 2
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+
+
+# --- tallies ---------------------------------------------------------------------------------------------
+
+
+class Tallying:
+    """Goes on until told to stop; keeps what had been signalled when it was first asked."""
+
+    def __init__(self, temporal: SlowTemporal, fails: Exception | None = None) -> None:
+        self.goes, self.told_before = 0, -1
+        self.free = threading.Event()
+        self._temporal, self._fails = temporal, fails
+
+    def go_on(self, now: datetime, every: timedelta) -> int:
+        assert every == timedelta(minutes=5)
+        self.goes += 1
+        if self.told_before < 0:
+            self.told_before = len(self._temporal.told)
+        if self._fails is not None:
+            raise self._fails
+        assert self.free.wait(30)
+        return 0
+
+
+class Falling(Health):
+    """Other health at each look, so that each look is an edge."""
+
+    looks = 0
+
+    def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
+        self.looks += 1
+        island = Island(name="main", total_gpus=999, healthy_gpus=999 - self.looks)
+        return {c: HealthSample(cluster=c, at=datetime.now(UTC), islands=(island,)) for c in clusters}
+
+
+async def test_tallies_come_after_the_edges_and_hold_up_none() -> None:
+    temporal = SlowTemporal()
+    tallying = Tallying(temporal)
+    watch_ = watching(temporal, tallier=tallying)
+    watch_._health = Falling()
+    call = asyncio.create_task(
+        ActivityEnvironment().run(watch_.watch, WatchInput(interval_seconds=0.01, tally_seconds=300))
+    )
+    while len(temporal.told) < 3 * len(CLUSTERS):
+        assert not call.done(), call.exception()
+        await asyncio.sleep(0.01)
+    assert tallying.told_before >= len(CLUSTERS)
+    assert tallying.goes == 1, "one portion at a time"
+    tallying.free.set()
+    while tallying.goes < 2:
+        assert not call.done(), call.exception()
+        await asyncio.sleep(0.01)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+
+
+@pytest.mark.parametrize("error", [Unavailable("the ledger is busy"), ZeroDivisionError("our own bug")])
+async def test_the_watch_goes_on_whatever_is_wrong_with_the_tallies(error: Exception) -> None:
+    temporal = SlowTemporal()
+    tallying = Tallying(temporal, fails=error)
+    request = WatchInput(interval_seconds=0.01, tally_seconds=300)
+    call = asyncio.create_task(ActivityEnvironment().run(watching(temporal, tallier=tallying).watch, request))
+    while tallying.goes < 3:
+        assert not call.done(), call.exception()
+        await asyncio.sleep(0.01)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)

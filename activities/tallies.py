@@ -1,0 +1,81 @@
+"""Keeping the tallies: a portion of the clusters at a time, so that no edge waits for them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime, timedelta
+
+from activities.ports import HealthPort, QuotaPort, RegistryPort, TallyPort, UsagePort
+from models.effects import HealthSample, TeamUsage, truthful
+from models.errors import Refusal
+from models.tallies import Tally, slot_of, tally_of
+
+logger = logging.getLogger("backstop.tallies")
+PORTION = 50
+"""Clusters in one go at most."""
+BUDGET_SECONDS = 0.25
+"""Of one go: a look at health shares the processor with it. A cluster that is begun is finished."""
+LOOKS_AGAIN = timedelta(minutes=1)
+"""How soon a cluster that is imported in the middle of a slot has its first tally."""
+KEPT_WHOLE = timedelta(days=100)
+"""What is older keeps one tally a day."""
+_DAY = timedelta(days=1)
+
+
+class Tallier:
+    """Writes each cluster's tally once in each slot. Not for several threads at once."""
+
+    def __init__(
+        self, quotas: QuotaPort, health: HealthPort, usage: UsagePort, registry: RegistryPort, tallies: TallyPort
+    ) -> None:
+        self._quotas = quotas
+        self._health = health
+        self._usage = usage
+        self._registry = registry
+        self._tallies = tallies
+        self._rests_until: datetime | None = None
+        """Nothing is left to do until then, but for clusters that come; lost with the process, which costs a query."""
+
+    def go_on(self, now: datetime, every: timedelta) -> int:
+        """Some clusters more have their tally of this slot; answers how many. Errors: Unavailable."""
+        if self._rests_until is not None and now < self._rests_until:
+            return 0
+        slot = slot_of(now, every)
+        due = self._tallies.due(slot, PORTION)
+        made = self._made(due, slot, now) if due else []
+        if made:
+            self._tallies.keep(made)
+        if len(due) < PORTION and len(made) == len(due):
+            self._rests_until = min(slot + every, now + LOOKS_AGAIN)
+            self._tallies.thin(slot.replace(hour=0, minute=0, second=0, microsecond=0) - KEPT_WHOLE - _DAY)
+        return len(made)
+
+    def _made(self, clusters: tuple[str, ...], slot: datetime, now: datetime) -> list[Tally]:
+        ends = time.monotonic() + BUDGET_SECONDS
+        samples, usage = self._health.read(clusters), self._usage.latest(clusters, now)
+        rollouts = self._registry.open_clusters()
+        made: list[Tally] = []
+        for cluster in clusters:
+            sample = truthful(samples.get(cluster), now)
+            made.append(self._tally(cluster, slot, sample, usage.get(cluster, {}), rollouts.get(cluster), now))
+            if time.monotonic() > ends:
+                break
+        return made
+
+    def _tally(
+        self,
+        cluster: str,
+        slot: datetime,
+        sample: HealthSample | None,
+        usage: dict[str, TeamUsage],
+        rollout: tuple[str, bool] | None,
+        now: datetime,
+    ) -> Tally:
+        try:
+            return tally_of(slot, self._quotas.read(cluster), sample, usage, rollout, now)
+        except (Refusal, ValueError) as error:
+            # Another tool left it so. It must not keep the others waiting, nor be asked for again and again.
+            logger.warning("no tally of %s: %s", cluster, error)
+            stage, shadow = rollout or (None, False)
+            return Tally(cluster=cluster, at=slot, seen_at=now, stage=stage, shadow=shadow)

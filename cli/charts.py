@@ -1,0 +1,72 @@
+"""What the pages with plots share: how plots look, how they become SVG, how numbers and names are written.
+
+Plots are made by matplotlib as SVG and stand inside the page; text in them stays text, so that it can be searched.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jinja2
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from cli.output import clean
+
+PHANTOM, FLEX, BACKED, INK, BAD = "#9aa5b1", "#2f7ed8", "#bcd9f5", "#1c2430", "#c0392b"
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "backstop",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#c5ced8",
+    "text.parse_math": False,
+}
+
+
+def style() -> AbstractContextManager[None]:
+    """Plots that are made inside look alike."""
+    return rc_context(_STYLE)
+
+
+def axes(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(9, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def svg(figure: Figure) -> str:
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return re.sub(r"^.*?(?=<svg)", "", out.getvalue(), flags=re.DOTALL)  # the page has a head of its own
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A page of cli/templates; what people wrote is escaped in it."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cli"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(template).render(**values)
+
+
+def big(number: int) -> str:
+    return f"{number:,}"
+
+
+def count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def share(part: int, whole: int) -> str:
+    return f"{round(100 * part / whole)}%" if whole else "0%"
+
+
+def short(name: str, most: int = 32) -> str:
+    """Cut in the middle: names of one fleet often begin alike."""
+    text = clean(name)
+    return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[-most // 2 :]}"

@@ -1,0 +1,214 @@
+"""The plan's milestones: what is to be reached by when, and where it stands by one simple rule.
+
+The rule: a milestone is *done* when its target is reached. Until it is due it is *on track* while it is at least where
+a straight line, from its number when it was set to its target on its last day, is today; else *behind*. Past due it is
+behind. Where its number is not known nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from models.base import GpuCount, Model, Name, Text, Time, Words, brief
+
+CHAIN = "(milestones)"
+"""The archive keeps one chain for each cluster; what people do to milestones has this one."""
+MONITORED, PHANTOM, WAVES = "monitored_clusters", "phantom_gpus", "rolled_out_waves"
+MEASURED = (MONITORED, PHANTOM, WAVES)
+"""Numbers that Backstop knows by itself; every other measure is people's work, which people note."""
+
+
+def _day(value: Any) -> Any:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    try:
+        if isinstance(value, str) and len(value) == 10:
+            return date.fromisoformat(value)
+    except ValueError:
+        pass
+    raise ValueError(f"must be a day such as 2026-12-04, not {brief(value)}")
+
+
+Day = Annotated[date, BeforeValidator(_day)]
+
+
+class Milestone(Model):
+    """As a person writes it. `due`: its last day, in UTC.
+
+    `measure`: monitored_clusters, rolled_out_waves (reached from below), phantom_gpus (reached from above), or people's
+    work in words of their own, such as `users trained` (from below).
+    """
+
+    name: Name
+    measure: Text = Field(min_length=1, max_length=100)
+    target: GpuCount
+    due: Day
+
+    @field_validator("measure")
+    @classmethod
+    def _is_known(cls, measure: str) -> str:
+        if "_" in measure and measure not in MEASURED:
+            raise ValueError(f"must be {', '.join(MEASURED)}, or words without an underscore, not {brief(measure)}")
+        return measure.strip()
+
+    @model_validator(mode="after")
+    def _ahead(self) -> Self:
+        if self.measure != PHANTOM and self.target == 0:
+            raise ValueError(f"target is 0: it would be reached from the start (milestone {self.name})")
+        return self
+
+    @property
+    def falls(self) -> bool:
+        """True where less is better."""
+        return self.measure == PHANTOM
+
+
+class MilestoneFile(Model):
+    """The whole plan: setting it takes the place of the one before."""
+
+    milestones: tuple[Milestone, ...] = Field(min_length=1, max_length=100)
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        seen: set[str] = set()
+        for milestone in self.milestones:
+            if milestone.name in seen:
+                raise ValueError(f"milestone {milestone.name!r} is given twice")
+            seen.add(milestone.name)
+        return self
+
+
+class Planned(Model):
+    """A milestone in the ledger. `started_from`: its number at `began`; None: nobody knew."""
+
+    milestone: Milestone
+    began: Time
+    started_from: GpuCount | None
+
+
+class Note(Model):
+    """The number that people's work had reached in all, as somebody noted it."""
+
+    milestone: Name
+    at: Time
+    number: GpuCount
+    actor: str
+    reason: Words
+
+
+class Milestones(Model):
+    """The plan in its order, and every note of its milestones in order of time."""
+
+    planned: tuple[Planned, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+class PlanNow(Model):
+    """The plan with today's numbers: `measured` by measure, waves left out; `monitored`: the clusters that are."""
+
+    plan: Milestones
+    measured: dict[str, int | None]
+    monitored: tuple[Name, ...]
+
+
+class State(StrEnum):
+    DONE = "done"
+    ON_TRACK = "on track"
+    BEHIND = "behind"
+    UNKNOWN = "unknown"
+
+
+class Standing(Model):
+    """One milestone at one time. `expected`: where the straight line is; None where its start is not known."""
+
+    milestone: Milestone
+    number: int | None
+    expected: int | None
+    started_from: int | None
+    state: State
+    note: Note | None = None
+    """The last one."""
+
+
+def standings(plan: Milestones, measured: Mapping[str, int | None], at: datetime) -> tuple[Standing, ...]:
+    """Where each stands. `measured`: today's number by measure, for those that Backstop knows by itself."""
+    found = []
+    for planned in plan.planned:
+        last = last_note(plan.notes, planned.milestone.name, at)
+        number = _number(planned.milestone, measured, last)
+        found.append(standing(planned, number, at, last))
+    return tuple(found)
+
+
+def _number(milestone: Milestone, measured: Mapping[str, int | None], last: Note | None) -> int | None:
+    if milestone.measure in MEASURED:
+        return measured.get(milestone.measure)
+    return 0 if last is None else last.number
+
+
+def last_note(notes: Iterable[Note], name: str, at: datetime) -> Note | None:
+    return max((n for n in notes if n.milestone == name and n.at <= at), key=lambda n: n.at, default=None)
+
+
+def standing(planned: Planned, number: int | None, at: datetime, last: Note | None = None) -> Standing:
+    """By the rule above. The line is rounded in the milestone's favour: a part of a cluster is none."""
+    milestone = planned.milestone
+    expected = _expected(planned, at)
+    if number is None:
+        state = State.UNKNOWN
+    elif (number <= milestone.target) if milestone.falls else (number >= milestone.target):
+        state = State.DONE
+    elif at >= _end(milestone):
+        state = State.BEHIND
+    elif expected is None:
+        state = State.UNKNOWN
+    else:
+        state = State.ON_TRACK if (number <= expected if milestone.falls else number >= expected) else State.BEHIND
+    return Standing(
+        milestone=milestone,
+        number=number,
+        expected=expected,
+        started_from=planned.started_from,
+        state=state,
+        note=last,
+    )
+
+
+def _expected(planned: Planned, at: datetime) -> int | None:
+    if planned.started_from is None:
+        return None
+    length = (_end(planned.milestone) - planned.began) // timedelta(seconds=1)
+    gone = min(max((at - planned.began) // timedelta(seconds=1), 0), length)
+    if length <= 0:
+        return planned.milestone.target
+    way = planned.milestone.target - planned.started_from
+    # Towards the start, in whole numbers: floor going up, ceiling going down.
+    done = (abs(way) * gone) // length
+    return planned.started_from + (done if way >= 0 else -done)
+
+
+def _end(milestone: Milestone) -> datetime:
+    """The midnight after its last day."""
+    due = milestone.due
+    return datetime(due.year, due.month, due.day, tzinfo=UTC) + timedelta(days=1)
+
+
+def replaced(
+    before: Sequence[Planned], given: Sequence[Milestone], now: datetime, measured: Mapping[str, int | None]
+) -> tuple[Planned, ...]:
+    """The new plan. A milestone that keeps its name and measure keeps its start, where it has one."""
+    known = {p.milestone.name: p for p in before}
+    made = []
+    for milestone in given:
+        same = known.get(milestone.name)
+        if same is not None and same.started_from is not None and same.milestone.measure == milestone.measure:
+            made.append(same.model_copy(update={"milestone": milestone}))
+            continue
+        start = measured.get(milestone.measure) if milestone.measure in MEASURED else 0
+        made.append(Planned(milestone=milestone, began=now, started_from=start))
+    return tuple(made)

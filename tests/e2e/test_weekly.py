@@ -1,0 +1,123 @@
+"""A week in seconds: tallies, milestones and the report of a rollout that ran, against what SQL says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from cli.report_page import page
+from cli.report_text import markdown
+from client.week import weekly
+from models.errors import Refusal
+from models.milestones import Milestone, MilestoneFile, State
+from models.report import WEEK, Week
+from models.stages import Command, Stage
+from tests.e2e.world import World, eventually, fresh, team, worked_case, world_of
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+async def world(temporal: Client, ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    """On each database, with a tally each half second."""
+    async with world_of(temporal, ledger_url, tmp_path, tally_seconds=0.5) as found:
+        yield found
+
+
+def tallies(world: World, cluster: str, stage: str | None) -> list[tuple[int | None, ...]]:
+    """(phantom, pending, lacking) of each tally of a cluster in a stage."""
+    columns = "SELECT assigned_gpus - backed_gpus, pending_gpus, lacking_gpus FROM tallies WHERE cluster = ?"
+    if stage is None:
+        return world.sql.rows(f"{columns} AND stage IS NULL", cluster)
+    return world.sql.rows(f"{columns} AND stage = ?", cluster, stage)
+
+
+async def report(world: World, now: datetime | None = None) -> Week:
+    until = now or datetime.now(UTC)
+    return await weekly(world.tpm, until - WEEK, until, [until - SECOND, until], timedelta(hours=3), live=now is None)
+
+
+async def test_a_rollout_is_told_in_the_report_with_its_outcome(world: World) -> None:
+    name, other = fresh("weekly"), fresh("waiting")
+    asked = {**worked_case(name), "quotas": [team("research", 345, busy=310, pending_gpus=35)]}
+    await world.fleet(asked, worked_case(other))
+    await eventually(lambda: len(tallies(world, name, None)) >= 2, "tallies before the rollout")
+    assert set(tallies(world, name, None)) == {(26, 35, 26)}
+    assert {row[1:] for row in tallies(world, other, None)} == {(None, None)}  # nobody says what waits there
+
+    milestones = (
+        Milestone(name="pilot", measure="monitored_clusters", target=1, due=date(2199, 1, 1)),
+        Milestone(name="trained", measure="users trained", target=10, due=date(2199, 1, 1)),
+        Milestone(name="waves", measure="rolled_out_waves", target=1, due=date(2199, 1, 1)),
+        Milestone(name="little phantom", measure="phantom_gpus", target=5, due=date(2199, 1, 1)),
+    )
+    plan = (await world.tpm.plan_milestones(MilestoneFile(milestones=milestones))).plan
+    assert [p.started_from for p in plan.planned] == [0, 0, 0, 52]
+    await world.person("ana").note_milestone("trained", 4, "first class")
+    with pytest.raises(Refusal, match="'pilot' is measured"):
+        await world.tpm.note_milestone("pilot", 4, "wishful")
+
+    before = datetime.now(UTC)
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.archived(name)
+    await eventually(lambda: len(tallies(world, name, "monitored")) >= 2, "tallies of the monitored cluster")
+    assert set(tallies(world, name, "monitored")) == {(0, 0, 0)}
+    await world.launch(other)
+    await world.say(other, Command.PAUSE, "ana", reason="a paper is due")
+
+    week = await report(world)
+
+    assert (week.clusters, week.monitored, week.monitored_before) == (2, 1, 0)
+    assert [(m.cluster, m.after) for m in week.done] == [(name, "monitored")]
+    assert week.now is not None
+    assert (week.now.phantom_gpus, week.now.lacking_gpus, week.now.asking) == (26, 0, 1)
+    (outcome,) = week.outcomes
+    assert str(outcome.wrote_at)[:23] == str(world.sql.one("SELECT min(at) FROM receipts")).replace("T", " ")[:23]
+    assert outcome.before is not None
+    assert outcome.after is not None
+    assert (outcome.before.lacking_gpus, outcome.before.phantom_gpus) == (26.0, 26.0)
+    assert (outcome.after.lacking_gpus, outcome.after.phantom_gpus) == (0.0, 0.0)
+    assert outcome.before.until < outcome.wrote_at
+    stand = {s.milestone.name: (s.number, s.state) for s in week.milestones}
+    assert stand["pilot"] == (1, State.DONE)
+    assert stand["trained"] == (4, State.ON_TRACK)
+    assert stand["waves"] == (0, State.ON_TRACK)  # both clusters are of one wave, and one is not monitored
+    assert stand["little phantom"] == (26, State.ON_TRACK)
+    assert week.live is not None
+    assert [(b.cluster, b.kind, b.by, b.reason) for b in week.live.blocked] == [
+        (other, "paused", "ana", "a paper is due")
+    ]
+    assert week.live.next == ()
+
+    told = markdown(week)
+    assert f"| {name} | monitored |" in told
+    assert f"| {other} | paused | ana |" in told
+    assert f"| {name} | 26 | 0 | 26 | 0 |" in told
+    assert name in page(week)
+
+    past = await report(world, before)
+    assert (past.live, past.monitored, past.done, past.outcomes) == (None, 0, (), ())
+    assert past.now is not None
+    assert past.now.phantom_gpus == 52
+    entries = [e["text"] for e in world.sql.archive("(milestones)")]
+    assert entries == ["set 4 milestones: pilot, trained, waves, little phantom", "noted 4 for trained"]
+    assert world.sql.broken_links("(milestones)") == []
+
+
+async def test_a_shadow_is_no_progress(world: World) -> None:
+    name = fresh("shade")
+    await world.fleet(worked_case(name))
+    await world.start(name, shadow=True)
+    await world.until(name, Stage.MONITORED)
+    await world.archived(name)
+    await eventually(lambda: len(tallies(world, name, "monitored")) >= 1, "a tally of the shadow")
+    week = await report(world)
+    assert (week.monitored, week.done, week.outcomes) == (0, (), ())
+    assert world.sql.one(
+        "SELECT max(shadow) FROM tallies" if not world.sql.postgresql else "SELECT bool_or(shadow) FROM tallies"
+    )

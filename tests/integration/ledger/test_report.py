@@ -1,0 +1,169 @@
+"""What the weekly report asks of the ledger, on both databases: ways of rollouts, means, milestones and notes."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from activities.adapters.ledger import Ledger
+from models.audit import AuditEntry, AuditKind
+from models.effects import EffectKind
+from models.errors import Refusal
+from models.milestones import Milestone, Note
+from models.report import Span
+from models.tallies import Tally
+from tests.integration.ledger.world import CLUSTER, LEDGER_NOW, NOW, ForeignTool, land, open_rollout
+
+HOUR = timedelta(hours=1)
+
+
+def reach(ledger: Ledger, stage: str, at: datetime, rollout: str = "r-1", cluster: str = CLUSTER, **more: Any) -> None:
+    entry = AuditEntry(
+        key=f"{rollout}/{stage}/{at}",
+        cluster=cluster,
+        rollout=rollout,
+        at=at,
+        kind=AuditKind.TRANSITION,
+        actor="backstop",
+        text=f"x -> {stage}: because",
+        data={"before": "x", "after": stage},
+        **more,
+    )
+    ledger.registry.archive([entry])
+
+
+def tally(seen: timedelta, lacking: int | None, phantom: int | None = 0, **more: Any) -> Tally:
+    known: dict[str, Any] = {"backed_gpus": 50 - phantom, "assigned_gpus": 50} if phantom is not None else {}
+    waits: dict[str, Any] = {} if lacking is None else {"lacking_gpus": lacking, "pending_gpus": 90}
+    at = NOW + seen - timedelta(minutes=30)
+    return Tally(cluster=CLUSTER, at=at, seen_at=NOW + seen, healthy_gpus=99, **known, **waits, **more)
+
+
+# --- ways ---------------------------------------------------------------------------------------------------
+
+
+def test_a_way_is_told_by_the_archive_and_its_first_write_by_receipts(ledger: Ledger) -> None:
+    open_rollout(ledger)
+    land(ledger, EffectKind.RESERVE, 1)
+    for hour, stage in ((1, "buffered"), (2, "monitored"), (9, "rolling_back")):
+        reach(ledger, stage, NOW + hour * HOUR)
+    (way,) = ledger.report.passages(NOW + 5 * HOUR)
+    assert (way.cluster, way.rollout, way.wrote_at) == (CLUSTER, "r-1", LEDGER_NOW)
+    assert [(m.after, m.at, m.text) for m in way.moves] == [
+        ("buffered", NOW + HOUR, "x -> buffered: because"),
+        ("monitored", NOW + 2 * HOUR, "x -> monitored: because"),
+    ]
+
+
+def test_where_another_system_keeps_the_receipts_the_first_step_stands_for_the_first_write(ledger: Ledger) -> None:
+    open_rollout(ledger)
+    reach(ledger, "buffered", NOW + HOUR)
+    assert [w.wrote_at for w in ledger.report.passages(NOW + 5 * HOUR)] == [NOW + HOUR]
+    assert [w.wrote_at for w in ledger.report.passages(NOW)] == [None]
+
+
+def test_shadows_and_what_only_quotes_a_transition_are_left_out(ledger: Ledger) -> None:
+    open_rollout(ledger, shadow=True)
+    open_rollout(ledger, "r-2", "beta")
+    reach(ledger, "monitored", NOW)
+    reach(ledger, "buffered", NOW, "r-2", "beta")
+    quoting = AuditEntry(
+        key="q",
+        cluster="beta",
+        rollout="r-2",
+        at=NOW,
+        kind=AuditKind.COMMAND,
+        actor="tpm",
+        text='"kind":"transition"',
+        data={"kind": "transition", "after": "monitored"},
+    )
+    ledger.registry.archive([quoting])
+    assert [(w.cluster, [m.after for m in w.moves]) for w in ledger.report.passages(NOW)] == [("beta", ["buffered"])]
+
+
+# --- means --------------------------------------------------------------------------------------------------
+
+
+def means(ledger: Ledger, *spans: tuple[float, float, bool]) -> list[Any]:
+    asked = [
+        Span(cluster=CLUSTER, since=NOW + a * HOUR, until=NOW + b * HOUR, monitored=monitored)
+        for a, b, monitored in spans
+    ]
+    return [None if m is None else (m.tallies, m.lacking_gpus, m.phantom_gpus) for m in ledger.report.means(asked)]
+
+
+def test_a_mean_is_of_what_was_read_in_its_time(ledger: Ledger) -> None:
+    ledger.tallies.keep(
+        [tally(0 * HOUR, 10, 8), tally(HOUR, 21, 3), tally(2 * HOUR, None, 4), tally(3 * HOUR, None, None)]
+    )
+    assert means(ledger, (0, 2, False), (0, 9, False), (2, 9, False), (3, 9, False), (4, 9, False)) == [
+        (2, 15.5, 5.5),
+        (4, 15.5, 5.0),
+        (2, None, 4.0),
+        (1, None, None),
+        None,
+    ]
+    # Read at the hour, in a slot that began before it: it belongs to the time in which it was read.
+    assert means(ledger, (1, 1.1, False)) == [(1, 21.0, 3.0)]
+    assert means(ledger, (0.4, 0.9, False)) == [None]
+
+
+def test_after_counts_the_monitored_tallies_alone(ledger: Ledger) -> None:
+    stages: list[dict[str, Any]] = [
+        {"stage": "monitored"},
+        {"stage": "monitored", "shadow": True},
+        {"stage": "enforced"},
+        {},
+    ]
+    ledger.tallies.keep([tally(n * HOUR, n, n, **stage) for n, stage in enumerate(stages, 1)])
+    assert means(ledger, (0, 9, True), (0, 9, False)) == [(1, 1.0, 1.0), (4, 2.5, 2.5)]
+
+
+def test_clusters_are_counted(ledger: Ledger) -> None:
+    assert ledger.report.cluster_count() == 2
+
+
+# --- milestones -----------------------------------------------------------------------------------------------
+
+
+def milestone(name: str, measure: str = "users trained", target: int = 5) -> Milestone:
+    return Milestone(name=name, measure=measure, target=target, due=date(2026, 12, 4))
+
+
+def note(name: str, number: int, hours: int = 0) -> Note:
+    return Note(milestone=name, at=NOW + hours * HOUR, number=number, actor="ana", reason="second class")
+
+
+def test_a_plan_takes_the_place_of_the_one_before_and_notes_stay(ledger: Ledger, tool: ForeignTool) -> None:
+    milestones = ledger.milestones
+    milestones.plan_milestones([milestone("b"), milestone("a", "phantom_gpus")], {"phantom_gpus": 7}, NOW)
+    milestones.note_milestone("k1", note("b", 3))
+    milestones.note_milestone("k1", note("b", 4, 1))  # delivered twice
+    milestones.note_milestone("k2", note("b", 2, -1))
+    assert [(p.milestone.name, p.started_from) for p in milestones.milestones().planned] == [("b", 0), ("a", 7)]
+    assert [n.number for n in milestones.milestones().notes] == [2, 3]
+
+    for _ in range(2):
+        milestones.plan_milestones([milestone("c"), milestone("a", "phantom_gpus", 1)], {"phantom_gpus": 1}, NOW + HOUR)
+    found = milestones.milestones()
+    assert [(p.milestone.name, p.milestone.target, p.began, p.started_from) for p in found.planned] == [
+        ("c", 5, NOW + HOUR, 0),
+        ("a", 1, NOW, 7),
+    ]
+    assert found.notes == ()
+    assert tool.rows("SELECT milestone, number, actor, reason FROM milestone_notes ORDER BY key") == [
+        ("b", 3, "ana", "second class"),
+        ("b", 2, "ana", "second class"),
+    ]
+    milestones.plan_milestones([milestone("b")], {}, NOW + 2 * HOUR)
+    assert [n.number for n in milestones.milestones().notes] == [2, 3]
+
+
+@pytest.mark.parametrize(("name", "said"), [("x", "there is no milestone 'x'"), ("a", "milestone 'a' is measured")])
+def test_a_note_that_says_nothing_is_refused(ledger: Ledger, tool: ForeignTool, name: str, said: str) -> None:
+    ledger.milestones.plan_milestones([milestone("a", "monitored_clusters")], {"monitored_clusters": 0}, NOW)
+    with pytest.raises(Refusal, match=said):
+        ledger.milestones.note_milestone("k", note(name, 3))
+    assert tool.rows("SELECT 1 FROM milestone_notes") == []

@@ -1,0 +1,238 @@
+"""The tallies on both databases: written once a slot by the watch, summed up by SQL, thinned after a while."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from activities import tallies as keeping
+from activities.adapters.ledger import Ledger
+from activities.tallies import KEPT_WHOLE, Tallier
+from models.capacity import Island
+from models.effects import HealthSample, QuotaReading
+from models.errors import BadInput, Unavailable
+from models.tallies import Tally
+from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool, fleet, import_fleet, open_rollout
+
+HOUR = timedelta(hours=1)
+SLOT = NOW  # noon
+SOON = NOW + timedelta(minutes=7)
+_COLUMNS = (
+    "cluster, total_gpus, healthy_gpus, assigned_gpus, backed_gpus, flex_gpus, pending_gpus, lacking_gpus, "
+    "known_quotas, quotas, stage"
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A noisy machine must not cut a go short."""
+    monkeypatch.setattr(keeping, "BUDGET_SECONDS", 600.0)
+
+
+def tallier(ledger: Ledger) -> Tallier:
+    return Tallier(ledger.quotas, ledger.health, ledger.usage, ledger.registry, ledger.tallies)
+
+
+def rows(tool: ForeignTool) -> list[tuple[Any, ...]]:
+    return tool.rows(f"SELECT {_COLUMNS} FROM tallies ORDER BY at, cluster")
+
+
+def when(tool: ForeignTool) -> list[str]:
+    found = tool.rows("SELECT at FROM tallies WHERE cluster = 'beta' ORDER BY at")
+    return [str(at).replace(" ", "T")[:16] for (at,) in found]
+
+
+def tally(cluster: str, at: datetime, healthy: int, assigned: int, **more: Any) -> Tally:
+    return Tally(
+        cluster=cluster,
+        at=at,
+        seen_at=at,
+        total_gpus=100,
+        healthy_gpus=healthy,
+        assigned_gpus=assigned,
+        backed_gpus=min(healthy, assigned),
+        flex_gpus=1,
+        **more,
+    )
+
+
+def test_every_cluster_has_its_tally_with_or_without_a_rollout(ledger: Ledger, tool: ForeignTool) -> None:
+    open_rollout(ledger, stage="buffered")
+    assert tallier(ledger).go_on(SOON, HOUR) == 2
+    # alpha: X is healthy to the 180 that a and c promise there. Flex: 10 that no quota stands on, 10 that a leaves.
+    assert rows(tool) == [
+        (CLUSTER, 400, 370, 360, 360, 20, None, None, 0, 5, "buffered"),
+        ("beta", 64, 64, 32, 32, 32, None, None, 0, 1, None),
+    ]
+    assert when(tool) == ["2026-03-01T12:00"]
+
+
+def test_demand_reaches_the_tally_from_the_fleet_file(empty_ledger: Ledger, tool: ForeignTool) -> None:
+    document = fleet()
+    a = document["clusters"][0]["quotas"][0]
+    a |= {"gpus": 200, "scheduled_gpus": 90, "pending_gpus": 70}
+    import_fleet(empty_ledger, document)
+    assert tool.one("SELECT pending_gpus FROM usage_samples WHERE team = 'a'") == 70
+    shown = {q.team: q.pending_gpus for spec, _ in empty_ledger.fleet.clusters("", 9) for q in spec.quotas}
+    assert shown["b"] is None
+    assert empty_ledger.fleet.clusters("", 1)[0][0].quotas[0].pending_gpus == 70
+    tallier(empty_ledger).go_on(SOON, HOUR)
+    # X is healthy to 180: a asks for 160 of its 200, c (unknown: all in use) has 80. 170 are run, 180 can be.
+    assert rows(tool)[0][6:10] == (70, 60, 1, 5)
+
+
+def test_a_slot_is_written_once_whoever_asks_and_however_often(ledger: Ledger, tool: ForeignTool) -> None:
+    one, other = tallier(ledger), tallier(ledger)
+    assert [one.go_on(SOON, HOUR), one.go_on(SOON, HOUR), other.go_on(SOON + 20 * (SOON - NOW) / 7, HOUR)] == [2, 0, 0]
+    before = rows(tool)
+    late = [tally(CLUSTER, SLOT, 1, 1), tally("beta", SLOT, 1, 1)]  # another watch, which read before and writes after
+    ledger.tallies.keep(late)
+    assert rows(tool) == before
+    assert one.go_on(SOON + HOUR, HOUR) == 2
+    assert when(tool) == ["2026-03-01T12:00", "2026-03-01T13:00"]
+
+
+def test_a_cluster_that_comes_late_has_its_first_tally_soon(ledger: Ledger, tool: ForeignTool) -> None:
+    made = tallier(ledger)
+    assert made.go_on(SOON, HOUR) == 2
+    document = fleet()
+    document["clusters"] = [{**document["clusters"][1], "name": "gamma"}]
+    import_fleet(ledger, document, "second")
+    assert [made.go_on(SOON + n * HOUR / 120, HOUR) for n in (1, 2, 3)] == [0, 1, 0]
+    assert rows(tool)[2][0] == "gamma"
+
+
+def test_tallies_come_a_portion_at_a_time(ledger: Ledger, tool: ForeignTool) -> None:
+    with patch.object(keeping, "PORTION", 1):
+        made = tallier(ledger)
+        assert [made.go_on(SOON, HOUR) for _ in range(4)] == [1, 1, 0, 0]
+    assert [row[0] for row in rows(tool)] == [CLUSTER, "beta"]
+
+
+def test_a_go_ends_when_its_time_is_over(ledger: Ledger, tool: ForeignTool) -> None:
+    with patch.object(keeping, "BUDGET_SECONDS", -1.0):
+        made = tallier(ledger)
+        assert [made.go_on(SOON, HOUR) for _ in range(3)] == [1, 1, 0]
+    assert len(rows(tool)) == 2
+
+
+def test_a_cluster_that_makes_no_sense_is_unknown_and_keeps_nobody_waiting(ledger: Ledger, tool: ForeignTool) -> None:
+    # Two quotas that are each other's parent: no tree, and the triggers do not judge it.
+    tool.run("UPDATE quotas SET parent = 'b' WHERE cluster = 'alpha' AND team = 'a'")
+    tool.run("UPDATE quotas SET parent = 'a' WHERE cluster = 'alpha' AND team = 'b'")
+    assert tallier(ledger).go_on(SOON, HOUR) == 2
+    assert rows(tool)[0] == (CLUSTER, *[None] * 7, 0, 0, None)
+    assert rows(tool)[1][1] == 64
+    (point,) = ledger.tallies.points("", [SOON], HOUR)
+    assert (point.clusters, point.known, point.promised_gpus) == (2, 1, 32)
+
+
+def test_a_quota_system_that_does_not_answer_is_asked_again(ledger: Ledger, tool: ForeignTool) -> None:
+    made = tallier(ledger)
+
+    def away(cluster: str) -> QuotaReading:
+        raise Unavailable("the quota system is away")
+
+    with patch.object(ledger.quotas, "read", away), pytest.raises(Unavailable):
+        made.go_on(SOON, HOUR)
+    assert rows(tool) == []
+    assert made.go_on(SOON, HOUR) == 2
+
+
+def test_health_that_nobody_reported_is_unknown(empty_ledger: Ledger, tool: ForeignTool) -> None:
+    import_fleet(empty_ledger, fleet())
+    tool.run("DELETE FROM health_samples WHERE cluster = 'beta'")
+    tallier(empty_ledger).go_on(SOON, HOUR)
+    assert rows(tool)[1] == ("beta", *[None] * 7, 0, 0, None)
+
+
+def test_health_that_is_dated_ahead_is_no_health(ledger: Ledger, tool: ForeignTool) -> None:
+    islands = (Island(name="Z", total_gpus=64, healthy_gpus=60),)
+    ahead = {"beta": HealthSample(cluster="beta", at=SOON + HOUR, islands=islands)}
+    with patch.object(ledger.health, "read", lambda clusters: ahead):  # a source that keeps no watch on its clock
+        tallier(ledger).go_on(SOON, HOUR)
+    assert rows(tool)[1] == ("beta", *[None] * 7, 0, 0, None)
+
+
+# --- summing up -------------------------------------------------------------------------------------------
+
+
+def test_the_fleet_at_one_time_is_the_last_tally_of_each_cluster(ledger: Ledger) -> None:
+    ledger.tallies.keep([tally(CLUSTER, SLOT, 60, 80, pending_gpus=9, lacking_gpus=4), tally("beta", SLOT, 50, 40)])
+    ledger.tallies.keep([tally(CLUSTER, SLOT + HOUR, 70, 80)])  # beta's is not written yet: the curve must not dip
+    times = [SLOT - HOUR, SLOT, SLOT + HOUR, SLOT + 4 * HOUR]
+    found = ledger.tallies.points("", times, 3 * HOUR)
+    assert [p.at for p in found] == [SLOT, SLOT + HOUR]
+    first, second = found
+    assert (first.clusters, first.total_gpus, first.healthy_gpus, first.promised_gpus) == (2, 200, 110, 120)
+    assert (first.phantom_gpus, first.flex_gpus) == (20, 2)
+    assert (first.asking, first.pending_gpus, first.lacking_gpus) == (1, 9, 4)
+    assert (second.clusters, second.healthy_gpus, second.phantom_gpus) == (2, 120, 10)
+    assert (second.asking, second.pending_gpus) == (0, None)
+    (alone,) = ledger.tallies.points("beta", [SLOT], 3 * HOUR)
+    assert (alone.clusters, alone.phantom_gpus, alone.healthy_gpus) == (1, 0, 50)
+
+
+def test_where_the_curve_begins(ledger: Ledger) -> None:
+    assert ledger.tallies.began("") is None
+    ledger.tallies.keep([tally("beta", SLOT, 50, 40), tally(CLUSTER, SLOT + HOUR, 60, 80)])
+    assert (ledger.tallies.began(""), ledger.tallies.began(CLUSTER)) == (SLOT, SLOT + HOUR)
+    for ask in (lambda: ledger.tallies.began("gamma"), lambda: ledger.tallies.points("gamma", [SLOT], HOUR)):
+        with pytest.raises(BadInput, match="no cluster 'gamma'"):
+            ask()
+
+
+def test_a_cluster_that_is_gone_takes_its_tallies_along(ledger: Ledger, tool: ForeignTool) -> None:
+    ledger.tallies.keep([tally("beta", SLOT, 50, 40), tally(CLUSTER, SLOT, 60, 80)])
+    if not tool.postgresql:
+        tool.run("PRAGMA foreign_keys = ON")
+    tool.run("DELETE FROM clusters WHERE name = 'beta'")
+    assert [row[0] for row in rows(tool)] == [CLUSTER]
+    ledger.tallies.keep([tally("beta", SLOT + HOUR, 50, 40)])  # it was read before it went
+    assert len(rows(tool)) == 1
+
+
+def test_old_days_keep_their_first_tally(ledger: Ledger, tool: ForeignTool) -> None:
+    day = SLOT.replace(hour=0)
+    for n in (-1, 0, 5, 23, 24):
+        ledger.tallies.keep([tally("beta", day + n * HOUR, 50, 40)])
+    ledger.tallies.keep([tally(CLUSTER, day + n * HOUR, 50, 40) for n in (7, 8)])
+    ledger.tallies.thin(day)
+    ledger.tallies.thin(day)
+    assert when(tool) == ["2026-02-28T23:00", "2026-03-01T00:00", "2026-03-02T00:00"]
+    assert len(tool.rows("SELECT 1 FROM tallies WHERE cluster = 'alpha'")) == 1
+
+
+def test_the_watch_thins_what_is_older_than_the_kept_days(ledger: Ledger, tool: ForeignTool) -> None:
+    day = datetime(2026, 3, 1, tzinfo=UTC)
+    ledger.tallies.keep([tally("beta", day + n * HOUR, 50, 40) for n in (3, 4, 30)])
+    tallier(ledger).go_on(day + KEPT_WHOLE + HOUR, HOUR)
+    assert when(tool)[:3] == ["2026-03-01T03:00", "2026-03-01T04:00", "2026-03-02T06:00"]  # not old enough
+    tallier(ledger).go_on(day + KEPT_WHOLE + 25 * HOUR, HOUR)
+    assert when(tool)[:2] == ["2026-03-01T03:00", "2026-03-02T06:00"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "backed_gpus = assigned_gpus + 1",
+        "backed_gpus = healthy_gpus + 1",
+        "lacking_gpus = 2, pending_gpus = 1",
+        "lacking_gpus = -1, pending_gpus = 1",
+    ],
+)
+def test_the_database_refuses_a_tally_that_makes_no_sense(ledger: Ledger, tool: ForeignTool, bad: str) -> None:
+    ledger.tallies.keep([tally("beta", SLOT, 50, 40)])
+    tool.refused(f"UPDATE tallies SET {bad}")
+    tool.refused("UPDATE usage_samples SET pending_gpus = -1")
+
+
+def test_usage_that_a_plan_goes_by_says_nothing_of_demand(ledger: Ledger) -> None:
+    sample = HealthSample(cluster="beta", at=NOW, islands=(Island(name="Z", total_gpus=64, healthy_gpus=60),))
+    ledger.fleet.add_health([sample], "exporter")
+    for said in ledger.usage.read(CLUSTER, 7 * 24 * HOUR, NOW).teams:
+        assert (said.pending_gpus, said.at) == (None, None)
+    assert ledger.usage.latest([CLUSTER], NOW)[CLUSTER]["a"].at == NOW

@@ -1,0 +1,353 @@
+"""The weekly report: its sums, its words, its page; and the curve that it is drawn from."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from cli.burndown import points_between
+from cli.burndown_view import burndown_parts
+from cli.main import run
+from cli.output import _plain
+from cli.report_page import page
+from cli.report_text import markdown
+from client.backstop import RolloutSummary
+from models.errors import Unavailable
+from models.messages import RolloutStatus
+from models.milestones import Milestones
+from models.report import Move, Outcome, Passage, monitored_at, spans, steps_of, totals, waves_done, week
+from models.rollout import Hold, HoldKind
+from models.stages import Stage
+from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
+from tests.unit.weeks import DAY, UNTIL, a_past, a_week, mean, point
+
+HOUR = timedelta(hours=1)
+
+
+def move(cluster: str, hours: float, after: str, rollout: str = "") -> Move:
+    return Move(
+        cluster=cluster,
+        rollout=rollout or f"{cluster}/1",
+        at=UNTIL + hours * HOUR,
+        before="x",
+        after=after,
+        actor="backstop",
+        text="x",
+    )
+
+
+def passage(*moves: Move, wrote: float | None = None) -> Passage:
+    at = None if wrote is None else UNTIL + wrote * HOUR
+    return Passage(cluster=moves[0].cluster, rollout=moves[0].rollout, wrote_at=at, moves=moves)
+
+
+A = passage(move("a", -50, "buffered"), move("a", -40, "monitored"), wrote=-51)
+B = passage(
+    move("b", -90, "buffered"),
+    move("b", -80, "monitored"),
+    move("b", -60, "rolling_back"),
+    move("b", -59, "rolled_back"),
+    move("b", -20, "monitored"),
+    move("b", -10, "closed"),
+    wrote=-91,
+)
+B2 = passage(move("b", -5, "buffered", "b/2"), wrote=-6)
+C = passage(move("c", -3, "aborted"))
+
+
+def test_who_was_monitored_when() -> None:
+    way = [A, B, B2, C]
+    found = {h: monitored_at(way, UNTIL + h * HOUR) for h in (-100, -70, -50, -30, -20, -1)}
+    assert found == {-100: (), -70: ("b",), -50: (), -30: ("a",), -20: ("a", "b"), -1: ("a",)}
+    steps = [((s.at - UNTIL) / HOUR, s.clusters) for s in steps_of(way, UNTIL)]
+    assert steps == [(-90, 0), (-80, 1), (-60, 0), (-40, 1), (-20, 2), (-10, 1)]
+
+
+def test_before_is_before_the_first_write_and_after_is_while_monitored() -> None:
+    found = {first.cluster: (before, after) for first, _, before, after in spans([A, B, B2, C], UNTIL)}
+    assert set(found) == {"a", "b"}
+    before, after = found["b"]
+    assert (before.since, before.until) == (UNTIL - 91 * HOUR - 7 * DAY, UNTIL - 91 * HOUR)
+    assert after is not None
+    assert (after.since, after.until, after.monitored) == (UNTIL - 20 * HOUR, UNTIL - 10 * HOUR, True)
+    assert found["a"][1] is not None
+    assert found["a"][1].until == UNTIL
+    early = {first.cluster: after for first, _, _, after in spans([A, B], UNTIL - 45 * HOUR)}
+    assert early["a"] is None
+    assert early["b"] is not None
+    assert early["b"].until == UNTIL - 60 * HOUR
+
+
+def test_the_totals_are_of_clusters_that_have_both() -> None:
+    def outcome(before: float | None, after: float | None, ended: bool = True) -> Outcome:
+        return Outcome(
+            cluster="c",
+            wrote_at=UNTIL,
+            monitored_at=UNTIL if ended else None,
+            before=mean(before, 10.0),
+            after=mean(after, 2.0) if ended else None,
+        )
+
+    found = totals([outcome(20.0, 1.0), outcome(5.0, None), outcome(None, None), outcome(100.0, 0.0, ended=False)])
+    assert (found.clusters, found.asking, found.lacking_before, found.lacking_after) == (3, 1, 20.0, 1.0)
+    assert (found.phantom_before, found.phantom_after) == (30.0, 6.0)
+    assert totals([outcome(5.0, None)]).lacking_before is None
+
+
+def test_a_wave_is_rolled_out_when_its_last_cluster_is() -> None:
+    waves = {"a": "unallocated", "b": "unallocated", "c": "busy"}
+    assert [waves_done(waves, there) for there in (["a"], ["a", "b"], ["a", "b", "c"], [])] == [0, 1, 2, 0]
+
+
+def test_a_cluster_that_was_done_and_undone_is_not_done() -> None:
+    past = a_past(3)
+    reached = next(m.cluster for m in past.moves if m.after == "monitored")
+    again = move(reached, -1, "rolled_back")
+    left = tuple(n for n in past.monitored if n != again.cluster)
+    made = week(past.model_copy(update={"moves": (*past.moves, again), "monitored": left}), None, None)
+    assert again.cluster not in [m.cluster for m in made.done]
+    assert again.cluster in [m.cluster for m in made.undone]
+
+
+def test_old_tallies_say_nothing_of_now() -> None:
+    past = a_past(3)
+    old = past.model_copy(update={"points": (point(UNTIL - 2 * DAY, 3, 9),)})
+    made = week(old, None, None)
+    assert made.now is None
+    assert "**unknown** phantom GPUs" in markdown(made)
+    little = {s.milestone.name: s.state.value for s in made.milestones}
+    assert little["little phantom"] == "unknown"
+
+
+# --- in words, and as a page -----------------------------------------------------------------------------------
+
+
+def test_the_report_says_the_week_in_a_few_sentences() -> None:
+    said = markdown(a_week(3)).splitlines()
+    assert said[0] == "# Weekly status, 20 November to 27 November 2026"
+    assert said[2] == (
+        "2 of 3 clusters monitored, 1 more than a week ago. 30 of 1,050 promised GPUs are phantom, 21 fewer than a "
+        "week ago. In 1 cluster with a before and an after, GPUs that waited in quota for healthy hardware went from "
+        "25 to 0.5. 1 is blocked."
+    )
+
+
+def test_what_people_wrote_cannot_break_a_table_or_become_markup() -> None:
+    made = a_week(30)
+    told, shown = markdown(made), page(made)
+    assert "a paper is due \\<soon\\>" in told
+    assert "second \\| class" in told
+    assert "<soon>" not in shown
+    assert "a paper is due &lt;soon&gt;" in shown
+
+
+def test_long_lists_are_cut_and_say_where_the_rest_is() -> None:
+    told = markdown(a_week(300))
+    assert "And 43 more: `--json`." in told
+    assert "And 23 more: `backstop status --needs`." in told
+    assert len(told.splitlines()) < 130
+    assert len(page(a_week(300))) < 150_000
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [v for k, v in attrs if k in ("src", "href", "xlink:href") and v and not v.startswith("#")]
+        self.found += [tag] * (tag in ("script", "link", "iframe"))
+        if tag in ("table", "figure", "h2", "ul"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("table", "figure", "h2", "ul"):
+            assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("clusters", [3, 300])
+def test_the_page_needs_nothing_beside_it(clusters: int) -> None:
+    shown = page(a_week(clusters))
+    links = _Links()
+    links.feed(shown)
+    assert (links.found, links.open) == ([], [])
+    assert shown.count("<svg") == 3
+
+
+def test_a_report_of_nothing_says_so() -> None:
+    empty = a_past(3).model_copy(
+        update={
+            "points": (),
+            "moves": (),
+            "outcomes": (),
+            "week_ago": None,
+            "began": None,
+            "milestones": Milestones(),
+            "monitored": (),
+            "monitored_before": 0,
+        }
+    )
+    made = week(empty, None, None)
+    told, shown = markdown(made), page(made)
+    for said in (
+        "0 of 3 clusters monitored, as many as a week ago.",
+        "Nothing reached monitored this week.",
+        "This week is over",
+        "No milestone is set",
+        "No rollout has written a quota yet.",
+        "There is no tally yet",
+    ):
+        assert said in told
+    assert "<svg" not in shown
+
+
+# --- commands ---------------------------------------------------------------------------------------------------
+
+
+def held(stage: Stage, *holds: Hold, **more: object) -> RolloutStatus:
+    return status(stage, holds=holds, at_risk=(), **{"needs": "", **more})
+
+
+def hold(kind: HoldKind, actor: str, team: str | None = None, until: datetime | None = None) -> Hold:
+    return Hold(id="x", kind=kind, reason="because", actor=actor, at=NOON, team=team, until=until)
+
+
+@pytest.mark.parametrize(
+    ("found", "blocked"),
+    [
+        (held(Stage.BUFFERED, hold(HoldKind.PAUSED, "oncall"), needs="paused"), [("paused", "oncall")]),
+        (held(Stage.BUFFERED, hold(HoldKind.OBJECTION, "ana", "research"), needs="x"), [("objection", "research")]),
+        (held(Stage.PLANNED, needs="approve the plan"), [("decision", "tpm")]),
+        (held(Stage.BUFFERED, hold(HoldKind.MAINTENANCE, "calendar")), [("maintenance", "calendar")]),
+        (held(Stage.MONITORED, hold(HoldKind.MAINTENANCE, "calendar")), []),
+        (held(Stage.BUFFERED), []),
+    ],
+)
+def test_who_blocks_is_named(
+    found: RolloutStatus, blocked: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    door = FakeBackstop(statuses=[found])
+    door.summaries = [s.model_copy(update={"stage": "buffered"}) for s in _summaries()[:1]]
+    with answering(door):
+        assert run(["report", "--weekly", "--json"]) == 0
+    live = json.loads(capsys.readouterr().out)["live"]
+    assert [(b["kind"], b["by"]) for b in live["blocked"]] == blocked
+    assert len(live["next"]) == (0 if blocked or found.stage is Stage.MONITORED else 1)
+
+
+def test_a_shadow_neither_blocks_nor_comes_next(capsys: pytest.CaptureFixture[str]) -> None:
+    for needs in ("", "approve the plan"):
+        door = FakeBackstop(statuses=[status(Stage.BUFFERED, holds=(), needs=needs, shadow=True)])
+        door.summaries = [s.model_copy(update={"stage": "buffered"}) for s in _summaries()[:1]]
+        with answering(door):
+            assert run(["report", "--weekly", "--json"]) == 0
+        live = json.loads(capsys.readouterr().out)["live"]
+        assert (live["blocked"], live["next"], live["at_risk"]) == ([], [], [])
+
+
+def test_a_rollout_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    door = FakeBackstop(statuses=[Unavailable("no worker is running")])
+    door.summaries = [s.model_copy(update={"stage": "buffered", "cluster": "quiet"}) for s in _summaries()[:1]]
+    with answering(door):
+        assert run(["report", "--weekly"]) == 0
+    assert "Nothing waits for a person. 1 rollout did not answer." in capsys.readouterr().out
+
+
+def _summaries() -> list[RolloutSummary]:
+    return asyncio.run(FakeBackstop().overview())
+
+
+def test_a_report_is_written_beside_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "weekly" / "status"
+    with answering(FakeBackstop()) as door:
+        assert run(["report", "--weekly", "--at", "2026-01-31", "--out", str(out)]) == 0
+    assert sorted(p.name for p in out.iterdir()) == ["status-2026-02-01.html", "status-2026-02-01.md"]
+    (asked,) = [a for a in door.asked if a[0] == "past"]
+    assert asked[1:3] == (datetime(2026, 1, 25, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC))
+    assert "This week is over" in (out / "status-2026-02-01.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("report", "--weekly is missing"),
+        ("report --weekly --at soon", "--at must be such as 2026-11-01 or 2026-11-01T12:00Z, not 'soon'"),
+        ("report --weekly --at 2199-01-01", "--at 2199-01-01 lies ahead: it is "),
+        ("report --weekly --at 2026-01-01T12:00", "--at needs a time zone"),
+        ("report --weekly --out /dev/null/x", "--out /dev/null/x: cannot be made: Not a directory"),
+        ("burndown --since soon", "--since must be such as 28d, 2026-11-01 or 2026-11-01T12:00Z, not 'soon'"),
+        ("burndown --since 2199-01-01", "--since 2199-01-01 is not over yet"),
+        ("burndown --since 0s", "--since 0s is not over yet"),
+        ("burndown --since 99999d", "--since a duration cannot be longer than ten years"),
+        ("burndown --cluster nope", "the ledger has no cluster 'nope'"),
+        ("burndown --csv - --json", "--csv - is given beside --json"),
+        ("burndown --csv /dev/null/x", "--csv /dev/null/x: cannot be written"),
+    ],
+)
+def test_bad_input_is_one_sentence(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(FakeBackstop()):
+        assert run(words.split()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"backstop: {said}")
+    assert error.count("\n") == 1
+
+
+# --- the curve ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("length", "step", "count"),
+    [(28 * DAY, DAY, 29), (7 * DAY, 6 * HOUR, 29), (timedelta(seconds=5), timedelta(seconds=1), 6)],
+)
+def test_a_curve_fits_a_screen(length: timedelta, step: timedelta, count: int) -> None:
+    times, found = points_between(UNTIL - length, UNTIL)
+    assert (found, len(times), times[-1]) == (step, count, UNTIL)
+    assert all(b - a == step for a, b in pairwise(times))
+
+
+def test_the_longest_curve_still_fits_a_request() -> None:
+    times, _ = points_between(UNTIL - 3660 * DAY, UNTIL)
+    assert len(times) <= 500
+
+
+def told(*points: object, began: datetime | None = UNTIL) -> str:
+    return "\n".join(text for part in burndown_parts(points, "", began, UNTIL - DAY) for text in _plain(part))  # type: ignore[arg-type]
+
+
+def test_the_curve_has_a_bar_for_each_time_and_says_what_is_unknown() -> None:
+    unknown = point(UNTIL - HOUR, 3, 0).model_copy(update={"known": 0})
+    some = point(UNTIL, 3, 16, 4).model_copy(update={"known": 2})
+    said = told(point(UNTIL - 2 * HOUR, 3, 64), unknown, some)
+    assert said.splitlines()[0].startswith(
+        "16 GPUs of 1036 promised in the fleet have no healthy GPU behind, 48 GPUs fewer"
+    )
+    bars = [text.rstrip().rsplit("  ", 1)[-1] for text in said.splitlines()[3:6]]
+    assert bars == ["#" * 32, "unknown", "#" * 8]
+    assert "2 of 3" in said
+    assert "left out of the sums" in said
+
+
+def test_no_curve_is_one_sentence() -> None:
+    assert told(began=None).startswith("There is no tally yet: ")
+    assert told(began=UNTIL - 9 * DAY).startswith("There is no tally since ")
+
+
+def test_the_csv_has_all_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    now = datetime.now(UTC)
+    door = FakeBackstop(points=[point(now - 2 * HOUR, 3, 64), point(now - HOUR, 3, 16, 4)])
+    with answering(door):
+        assert run(["burndown", "--csv", "-"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(r["phantom_gpus"], r["lacking_gpus"], r["promised_gpus"]) for r in rows] == [
+        ("64", "", "1084"),
+        ("16", "4", "1036"),
+    ]
