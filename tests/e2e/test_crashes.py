@@ -239,6 +239,37 @@ async def the_server_dies_while_the_worker_goes_on(home: Path) -> None:
         assert await asyncio.wait_for(worker.wait(), 30) == 0
 
 
+async def test_a_fleet_goes_on_where_it_was_when_everything_dies(tmp_path: Path) -> None:
+    names = [f"fleet-{number}" for number in range(6)]
+    async with processes(tmp_path / "up") as running:
+        up = await running.up()
+        world = await running.world()
+        await world.fleet(*(cluster(n, {"main": (100, 98)}, [team("a", 95, busy=60)]) for n in names))
+        await world.start_fleet("whole", {"parallel": 2}, pilots=(names[5],))
+
+        def opened() -> list[str]:
+            return [n for (n,) in world.sql.rows("SELECT cluster FROM rollouts ORDER BY opened_at")]
+
+        await eventually(lambda: len(opened()) == 2, "the first of the wave after the pilot")
+        await killed(up)  # the server goes on
+        up = await running.up()
+        world = await running.world()
+        await eventually(lambda: len(opened()) == 4, "more are started", PATIENT)
+        server = running.server()
+        await killed(up)
+        server.kill()
+        await server.wait()
+        await running.up()
+        world = await running.world()
+        status = await world.until_fleet(lambda s: s.stage.ended, PATIENT)
+        assert [m.state.value for m in status.members] == ["done"] * 6
+        assert opened()[0] == names[5]
+        assert sorted(opened()) == names  # each once
+        assert all(world.sql.gpus(n) == {"a": 85} for n in names)
+        await eventually(lambda: "running -> done" in world.sql.archive("(fleet)")[-1]["text"], "its archive", PATIENT)
+        assert world.sql.broken_links("(fleet)") == []
+
+
 async def left_behind(directory: Path) -> LeftBehind:
     """A server whose starter died."""
     code = (

@@ -257,10 +257,15 @@ class World:
         """The fleet rollout's status once it is so. Fails, with what it is instead, when it takes too long."""
         ends = time.monotonic() + seconds
         while True:
-            status = await self.tpm.fleet_status()
-            if reached(status):
-                return status
-            assert time.monotonic() < ends, status.model_dump_json(indent=1)
+            try:
+                status = await self.tpm.fleet_status()
+            except Unavailable:
+                if not self.shaky or time.monotonic() > ends:
+                    raise
+            else:
+                if reached(status):
+                    return status
+                assert time.monotonic() < ends, status.model_dump_json(indent=1)
             await asyncio.sleep(0.1)
 
     # --- what people see ------------------------------------------------------------------------
