@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from models.calendar import Entry
 from models.errors import BackstopError
+from models.fleet_messages import FleetStatus
+from models.fleet_rollout import FLEET, FleetStage
 from models.messages import RolloutStatus
 from models.milestones import WAVES
 from models.plans import make_plan
@@ -66,17 +68,39 @@ async def _live(door: Backstop, rollouts: Sequence[RolloutSummary], now: datetim
             except BackstopError:
                 return None
 
+    fleet = await door.open_fleet()
     found = await asyncio.gather(*(ask(r.cluster) for r in wanted))
     statuses = [s for s in found if s is not None and not s.stage.ended and not s.shadow]
-    blocked = [_blocked(s, now) for s in statuses]
+    blocked = [_blocked(s, now) for s in statuses] + ([] if fleet is None else [_fleet_blocked(fleet)])
     halted = {b.cluster for each in blocked for b in each}
+    coming = sorted((_next(s) for s in statuses if _goes_on(s, halted)), key=_soonest)
     return Live(
-        next=tuple(sorted((_next(s) for s in statuses if _goes_on(s, halted)), key=_soonest)),
+        next=(*_fleet_next(fleet), *coming),
         at_risk=tuple(sorted(filter(None, map(_at_risk, statuses)), key=lambda r: (-r.lacking_gpus, r.cluster))),
         blocked=tuple(sorted((b for each in blocked for b in each), key=lambda b: (b.since or now, b.cluster))),
         windows=tuple(_ahead(await door.calendar(), now)),
         silent=tuple(r.cluster for r, status in zip(wanted, found, strict=True) if status is None),
     )
+
+
+def _fleet_next(fleet: FleetStatus | None) -> list[NextStep]:
+    """Where the fleet rollout goes, as long as it goes."""
+    if fleet is None or fleet.stage is not FleetStage.RUNNING or fleet.holds:
+        return []
+    waiting = ", ".join(f"{w.waiting} in wave {w.wave.number} ({w.wave})" for w in fleet.waves if w.waiting)
+    text = fleet.waits_for + (f"; still to start: {waiting}" if waiting else "")
+    at = fleet.rests_until if fleet.rests_until is not None and fleet.rests_until > fleet.at else None
+    return [NextStep(cluster=FLEET, stage=fleet.stage.value, at=at, waits_for=text, owner=fleet.owner)]
+
+
+def _fleet_blocked(fleet: FleetStatus) -> list[Blocked]:
+    def by(kind: str, actor: str, since: datetime, reason: str) -> Blocked:
+        stage = fleet.stage.value
+        return Blocked(cluster=FLEET, stage=stage, kind=kind, by=actor, since=since, reason=reason, needs=fleet.needs)
+
+    if fleet.holds:
+        return [by(hold.kind, hold.actor, hold.at, hold.reason) for hold in fleet.holds]
+    return [by("decision", fleet.owner, fleet.entered_at, fleet.needs)] if fleet.needs else []
 
 
 def _goes_on(status: RolloutStatus, halted: set[str]) -> bool:

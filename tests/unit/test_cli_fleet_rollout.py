@@ -227,3 +227,20 @@ def test_the_audit_of_a_fleet_reads_its_own_chain(capsys: pytest.CaptureFixture[
         assert run(["audit", "--fleet"]) == 0
     assert door.asked == [("archived", "(fleet)")]
     assert "launched" in capsys.readouterr().out
+
+
+def report(capsys: pytest.CaptureFixture[str], found: FleetStatus) -> str:
+    with answering(FakeBackstop(fleet=found, summaries=[])):
+        assert run(["report", "--weekly"]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_weekly_report_says_where_the_fleet_goes_and_who_stops_it(capsys: pytest.CaptureFixture[str]) -> None:
+    f = fleet()
+    text = report(capsys, status_of(f))
+    assert "still to start: 1 in wave 1 (unallocated), 2 in wave 2 (unscheduled)" in text
+    f = fleet_events.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
+    text = report(capsys, status_of(f))
+    assert "pilot h100-0000 rolled back: no wave begins" in text
+    assert "1 is blocked" in text
+    assert "still to start" not in text
