@@ -54,7 +54,7 @@ def launch_fleet(
     from datetime import UTC, datetime
 
     from cli.fleet_rollout_view import plan_parts
-    from cli.output import line, show, show_json
+    from cli.output import line, show, show_json, waiting
     from models.fleet_messages import FleetLaunch
     from models.fleet_rollout import Pace
 
@@ -76,7 +76,8 @@ def launch_fleet(
         pace=checked(Pace, **settings_given("--pace", pace)),
         policy=policy,
     )
-    plan = ask(person, lambda door: door.launch_fleet(request))
+    with waiting("planning every cluster"):
+        plan = ask(person, lambda door: door.launch_fleet(request))
     if as_json:
         from cli.answers import FleetPlanAnswer
 

@@ -125,6 +125,16 @@ def progress(what: str, total: int) -> Iterator[Callable[[int, int], object]]:
         yield lambda done, of: bars.update(task, completed=done, total=of)
 
 
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Says on a terminal what is waited for, while it lasts."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(file=sys.stderr).status(what):
+        yield
+
+
 def complain(sentence: str) -> None:
     """One sentence on standard error."""
     sys.stderr.write(f"backstop: {clean(sentence)}\n")
