@@ -47,6 +47,10 @@ class HealthPort(Protocol):
         """The latest sample of each cluster, in one call; a cluster without any is left out."""
         ...
 
+    def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
+        """The fewest healthy GPUs of each island from `since` up to now, what stood at `since` included."""
+        ...
+
 
 class UsagePort(Protocol):
     def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:

@@ -14,6 +14,7 @@ from pydantic import Field
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
 from models.capacity import Island
 from models.fleet import Window
+from models.flex import FlexSight
 from models.quota import Quota
 
 
@@ -90,6 +91,10 @@ class QuotaReading(Model):
     reserved_gpus: GpuCount = 0
     follows_health: bool = False
     """True while the flex pool grows and shrinks with healthy GPUs."""
+    flex_gpus: GpuCount | None = None
+    """The surplus that a scheduler may give to flex jobs, as last published; None: nobody has said."""
+    flex_band_gpus: GpuCount = 0
+    """Only a surplus above `flex_gpus` by more than this is news."""
 
     @property
     def values(self) -> dict[str, int]:
@@ -141,6 +146,9 @@ class Change(Model):
     """HARDEN and SOFTEN: the mode all quotas of the cluster get."""
     reserve: Reserve | None = None
     """RESERVE and RELEASE: what stays reserved afterwards; None: nothing."""
+    flex_gpus: GpuCount | None = None
+    """FOLLOW: the surplus to publish. Made again with another, it moves the flex pool and no quota."""
+    flex_band_gpus: GpuCount = 0
 
     @property
     def moved_gpus(self) -> int:
@@ -170,6 +178,8 @@ class Receipt(Model):
     after: dict[str, int]
     conflicts: tuple[ValueConflict, ...] = ()
     reserved_gpus: GpuCount = 0
+    flex_gpus: GpuCount | None = None
+    """FOLLOW: the surplus that is published now."""
     shadow: bool = False
 
 
@@ -245,6 +255,8 @@ class Observation(Model):
     assigned_gpus: GpuCount = 0
     backed_gpus: GpuCount = 0
     flex_gpus: GpuCount = 0
+    flex: FlexSight | None = None
+    """The surplus beside what the quota system holds; None where nobody asked or nothing is known."""
     present: Standing | None = None
     """The same of what the quota system holds, where other values were tested; None: these are those."""
 

@@ -23,6 +23,7 @@ from models.effects import (
     Reserve,
     ValueWrite,
 )
+from models.flex import following
 from models.gates import conditions, health_fresh, holds_now, is_open
 from models.messages import ObserveRequest
 from models.policy import OnBreach
@@ -95,7 +96,7 @@ def decide(r: Rollout, now: datetime) -> Action:
         return Perform(EffectKind.SET_SOFT)
     if _wants_look(r, now):
         return Look(_why_look(r, now), _tested(r))
-    return _realignment(r, now) or _step(r, now) or Wait(_wake(r, now))
+    return _flex(r, now) or _realignment(r, now) or _step(r, now) or Wait(_wake(r, now))
 
 
 def urgent(r: Rollout, action: Action) -> bool:
@@ -109,6 +110,43 @@ def _step(r: Rollout, now: datetime) -> Action | None:
     if not is_open(r, now) or r.look_failed:
         return None
     return Perform(_next_effect(r)) if looked_recently(r, now) else Look("before the step", _tested(r))
+
+
+def _flex(r: Rollout, now: datetime) -> Action | None:
+    """The flex pool as it should be. No hold stops it: it moves no quota, and says what hardware there is."""
+    if flex_wanted(r) is None or (r.flex_failed_at is not None and now < r.flex_failed_at + RECHECK):
+        return None
+    return Perform(EffectKind.FOLLOW) if looked_recently(r, now) else Look("before flex moves", _tested(r))
+
+
+def flex_wanted(r: Rollout) -> int | None:
+    """The surplus to publish in place of the published one; None while that stands, or nothing believable says more."""
+    if r.stage is not Stage.MONITORED or EffectKind.FOLLOW not in r.standing or r.look_failed:
+        return None
+    if r.seen is None or r.seen.flex is None or r.looked_after != r.fence:
+        return None
+    if r.seen.health is None or r.seen.health != r.sight.known:
+        return None
+    wanted = following(flex_published(r), r.seen.flex, flex_band(r))
+    return None if wanted == flex_published(r) else wanted
+
+
+def flex_published(r: Rollout) -> int | None:
+    """What a scheduler reads, as last seen: others may have written there. In shadow: what it would read."""
+    return r.flex_gpus if r.shadow or r.seen is None else r.seen.reading.flex_gpus
+
+
+def flex_band(r: Rollout) -> int:
+    return r.baseline.gpus_per_node if r.policy.flex_band_gpus is None else r.policy.flex_band_gpus
+
+
+def flex_due(r: Rollout) -> datetime | None:
+    """When a larger surplus will have stood for long enough, or another try to publish one is due."""
+    if r.stage is not Stage.MONITORED:
+        return None
+    if r.flex_failed_at is not None:
+        return r.flex_failed_at + RECHECK
+    return None if r.flex_since is None else r.flex_since + r.policy.clear_after
 
 
 def _realignment(r: Rollout, now: datetime) -> Action | None:
@@ -132,6 +170,8 @@ def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
         values=look.values,
         gpus_per_node=r.baseline.gpus_per_node,
         scheduled={leaf: tree.by_team[leaf].scheduled for leaf in tree.leaves},
+        flex_after=r.policy.clear_after if r.stage.promises else None,
+        shadow=r.shadow,
         at=now,
     )
 
@@ -209,7 +249,7 @@ def _times(r: Rollout, now: datetime) -> Iterator[datetime]:
 
 def _guard_times(r: Rollout, now: datetime) -> Iterator[datetime]:
     """When time alone brings something about, if a look confirms it."""
-    for due in (breach_due(r), clear_due(r), retry_due(r, now)):
+    for due in (breach_due(r), clear_due(r), retry_due(r, now), flex_due(r)):
         if due is not None:
             yield due
 
@@ -311,9 +351,22 @@ def change_for(r: Rollout, kind: EffectKind) -> Change:
         case EffectKind.SOFTEN:
             return Change(cluster=r.cluster, kind=kind, fence=fence, mode=Mode.SOFT)
         case EffectKind.FOLLOW:
-            return Change(cluster=r.cluster, kind=kind, fence=fence, expected_generation=r.generation)
+            again = kind in r.standing
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                # Flex is what the present quotas leave over, whoever wrote them: a shrink waits for nobody.
+                expected_generation=None if again else r.generation,
+                flex_gpus=flex_wanted(r) if again else _surplus(r),
+                flex_band_gpus=flex_band(r),
+            )
         case EffectKind.UNFOLLOW | EffectKind.CLOSE:
             return Change(cluster=r.cluster, kind=kind, fence=fence)
+
+
+def _surplus(r: Rollout) -> int | None:
+    return None if r.seen is None or r.seen.flex is None else r.seen.flex.surplus_gpus
 
 
 def _mode(r: Rollout) -> Mode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -217,6 +218,10 @@ class RolloutStatus(Model):
     backed_gpus: GpuCount
     phantom_gpus: GpuCount
     flex_gpus: GpuCount
+    flex_published_gpus: GpuCount | None = None
+    """The surplus that a scheduler reads; None: it is not told one."""
+    flex_grows_at: Time | None = None
+    """When more of it will be published, if what is healthy now stays so."""
     cut_gpus: GpuCount
     gate: str | None
     waiting_for: tuple[Condition, ...]
@@ -288,8 +293,12 @@ class ObserveRequest(Model):
     values: dict[str, int] | None = None
     gpus_per_node: PositiveCount = 8
     scheduled: dict[str, int] = Field(default_factory=dict)
+    flex_after: timedelta | None = None
+    """Say what surplus there is, and what of it has stood for so long; None: flex does not matter yet."""
+    shadow: bool = False
+    """The surplus is that beside the tested values: the quota system does not hold them."""
     baseline: Snapshot | None = None
-    """Sent by earlier versions, which knew neither field above."""
+    """Sent by earlier versions, which knew neither `gpus_per_node` nor `scheduled`."""
     at: Time
 
 

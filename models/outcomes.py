@@ -24,6 +24,8 @@ from models.interpreter import (
     answered,
     breach_due,
     clear_due,
+    flex_band,
+    flex_published,
     looked_recently,
     planned_on,
     retries_by_itself,
@@ -72,6 +74,7 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
         entered_at=now,
         soak_since=now,
         written=opening.reading.values,
+        flex_gpus=opening.reading.flex_gpus if adopted else None,
         replan="the first plan",
         standing=(*KEPT_IN_A_BREACH, *follows) if adopted else (),
         sight=Sight(known=opening.health),
@@ -207,8 +210,20 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
             at_risk=risk,
             healthy_gpus=None if seen.health is None else seen.health.healthy_gpus,
         )
-    r = _drifted(r, now)
+    r = _flexed(_drifted(r, now), now) if told else _drifted(r, now)
     return _overtaken(r, now) if told else r
+
+
+def _flexed(r: Rollout, now: datetime) -> Rollout:
+    """More surplus than the band lets pass starts a clock; the samples since then say whether it has stood."""
+    assert r.seen is not None
+    published = flex_published(r)
+    if r.stage is not Stage.MONITORED or r.seen.flex is None or published is None:
+        return r if r.flex_since is None else r.but(flex_since=None)
+    if r.seen.flex.surplus_gpus - published <= flex_band(r):
+        return r.but(flex_since=None)
+    begun = r.flex_since is not None and now - r.flex_since < r.policy.clear_after
+    return r if begun else r.but(flex_since=now)
 
 
 def _tested_what_counts(r: Rollout) -> bool:

@@ -125,6 +125,8 @@ class Policy(Model):
     on_drift: OnDrift = OnDrift.HOLD
     max_moved_gpus: GpuCount = 512
     max_breaching_clusters: PositiveCount = 3
+    flex_band_gpus: GpuCount | None = None
+    """The published flex pool grows only by more than this. None: one node, the cluster's gpus_per_node."""
     safety_poll: Duration = timedelta(hours=1)
     """How often a rollout looks at its cluster unasked: it catches a lost signal or a dead watch."""
     authorities: tuple[Name, ...] = ()

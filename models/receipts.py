@@ -36,9 +36,14 @@ def began(r: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
 def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollout:
     """After an effect's receipt: values, conflicts, and the next stage where the step is done."""
     kind = change.kind
+    flex_before, followed = r.flex_gpus, kind is EffectKind.FOLLOW
     r = r.but(written={**r.written, **receipt.after})
+    if followed or kind in (EffectKind.UNFOLLOW, EffectKind.CLOSE):
+        r = r.but(flex_gpus=change.flex_gpus, flex_since=None, flex_failed_at=None)
     moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
     changes = ", ".join(f"{t} {old} -> {new}" for t, (old, new) in sorted(moved.items()))
+    if followed and change.flex_gpus is not None:
+        changes = f"flex pool {change.flex_gpus}" if flex_before is None else f"flex {flex_before} -> {change.flex_gpus}"
     r = r.noting(
         AuditKind.EFFECT,
         f"{kind}{': ' + changes if changes else ''}" + (" (shadow)" if r.shadow else ""),
@@ -62,6 +67,8 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
         return _closed(r)
     if r.stage is Stage.ROLLING_BACK or r.stage.ended:
         return r  # an undo was ordered while this was under way; it is owed already
+    if followed and r.stage is Stage.MONITORED:
+        return r.but(look_asked=True)
     if r.restoring:
         return r.but(restoring=False, exempt=False, look_asked=True)
     r = r.but(done=(*r.done, kind))
@@ -171,6 +178,8 @@ def failed(r: Rollout, change: Change, error: str, reason: str, now: datetime) -
             owed=tuple(k for k in r.owed if k is not forward),
             stuck_on=(*r.stuck_on, Undone(kind=forward, reason=reason)),
         )
+    if kind is EffectKind.FOLLOW and kind in r.stood and r.stage is Stage.MONITORED:
+        return r.but(flex_failed_at=now, look_asked=True)  # the pool is as it was, or as it should be
     unwritten = error in ("Drift", "BlastRadius")  # both say that nothing was written
     if unwritten and kind not in r.stood:
         r = _undone(r, kind)

@@ -153,6 +153,13 @@ class Rollout(Model):
     waived: bool = False
     """`promote`: what is left of notice, soak and acknowledgements of this gate does not count."""
 
+    flex_gpus: Count | None = None
+    """The surplus that we last published."""
+    flex_since: Time | None = None
+    """Since when looks have found more surplus than the band lets pass."""
+    flex_failed_at: Time | None = None
+    """When it last could not be published: the next try waits a little, and nothing is undone for it."""
+
     seen: Observation | None = None
     looked_at: Time | None = None
     looked_after: Count = 0

@@ -8,7 +8,7 @@ from models.base import duration_text
 from models.calendar import Foretold, foretold
 from models.effects import Standing
 from models.gates import conditions, gate_of, health_fresh, holds_now
-from models.interpreter import Wait, decide, recovery_pause, retries_by_itself
+from models.interpreter import Wait, decide, flex_due, flex_published, recovery_pause, retries_by_itself
 from models.messages import Risk, RolloutStatus, TeamStatus
 from models.rollout import HoldKind, Rollout, Why
 from models.stages import Stage
@@ -44,6 +44,8 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         backed_gpus=stands.backed_gpus,
         phantom_gpus=max(0, stands.assigned_gpus - stands.backed_gpus),
         flex_gpus=stands.flex_gpus,
+        flex_published_gpus=flex_published(r) if r.stage is Stage.MONITORED else None,
+        flex_grows_at=None if r.flex_since is None else flex_due(r),
         cut_gpus=0 if plan is None else plan.cut_gpus,
         gate=gate_of(r.stage),
         waiting_for=tuple(c for c in conditions(r, now) if not c.met),

@@ -69,7 +69,8 @@ class ClusterRow(SQLModel, table=True):
     """A cluster, and what Backstop has under way there.
 
     `generation` is counted by triggers alone. `last_counter` belongs to `open_rollout`. A reservation
-    stands where `reserve_limit` is set; `reserved_by` made it.
+    stands where `reserve_limit` is set; `reserved_by` made it. `flex_gpus` is for schedulers: the healthy GPUs
+    that no quota stands on, NULL where Backstop does not say; the pool is this and what quotas leave unused.
     """
 
     __tablename__ = "clusters"
@@ -86,6 +87,8 @@ class ClusterRow(SQLModel, table=True):
     reserve_limit: int | None = None
     reserved_by: str | None = Field(default=None, sa_type=NameText)
     follows_health: bool = False
+    flex_gpus: int | None = None
+    flex_band_gpus: int = 0
 
 
 class IslandRow(SQLModel, table=True):

@@ -37,6 +37,11 @@ class LedgerHealth:
         with self._database.reading() as session:
             return latest_health(session, clusters, self._database.now())
 
+    def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
+        with self._database.reading() as session:
+            given = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
+            return {island: healthy for island, healthy in session.connection().execute(_least(), given)}
+
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
         """The samples are stored, marked with their source; answers how many rows.
 
@@ -111,6 +116,38 @@ def _latest_samples() -> sa.Select[Any]:
         .where(col(IslandRow.cluster).in_(sa.bindparam("clusters", expanding=True)))
         # By the islands' own columns: it keeps SQLite from walking through all samples first.
         .order_by(col(IslandRow.cluster), col(IslandRow.name))
+    )
+
+
+@cache
+def _least() -> sa.Select[Any]:
+    """A sample says what is so until the next one, so the last one before `since` counts too."""
+    earlier = aliased(HealthRow)
+    stood = (
+        sa.select(sa.func.max(earlier.at))
+        .where(
+            col(earlier.cluster) == IslandRow.cluster,
+            col(earlier.island) == IslandRow.name,
+            col(earlier.at) <= sa.bindparam("since"),
+        )
+        .correlate(IslandRow)
+        .scalar_subquery()
+    )
+    at = col(HealthRow.at)
+    return (
+        sa.select(col(IslandRow.name), sa.func.min(HealthRow.healthy_gpus))
+        .select_from(IslandRow)
+        .join(
+            HealthRow,
+            sa.and_(col(HealthRow.cluster) == col(IslandRow.cluster), col(HealthRow.island) == col(IslandRow.name)),
+        )
+        .where(
+            col(IslandRow.cluster) == sa.bindparam("cluster"),
+            at >= sa.func.coalesce(stood, sa.bindparam("since")),
+            at <= sa.bindparam("latest"),
+        )
+        .group_by(col(IslandRow.name))
+        .order_by(col(IslandRow.name))
     )
 
 

@@ -34,7 +34,7 @@ from models.tables import ClusterRow, QuotaRow, ReceiptRow, ReserveLimitRow, Rol
 log = logging.getLogger(__name__)
 
 Standing = sa.Row[Any]
-"""Of a cluster: generation, open_rollout, last_counter, reserved_gpus, follows_health."""
+"""Of a cluster: generation, open_rollout, last_counter, reserved_gpus, follows_health, flex_gpus, flex_band_gpus."""
 
 FORWARD = frozenset({EffectKind.SET_SOFT, EffectKind.RESERVE, EffectKind.HARDEN, EffectKind.FOLLOW})
 MODES: Mapping[EffectKind, Mode] = {EffectKind.HARDEN: Mode.HARD, EffectKind.SOFTEN: Mode.SOFT}
@@ -65,6 +65,8 @@ class LedgerQuotas:
                 quotas=tuple(present_of(quota) for quota in quotas),
                 reserved_gpus=row.reserved_gpus,
                 follows_health=row.follows_health,
+                flex_gpus=row.flex_gpus,
+                flex_band_gpus=row.flex_band_gpus,
             )
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
@@ -119,6 +121,7 @@ class LedgerQuotas:
             news |= _set_reservation(session, change.cluster, reserve, change.fence)
         if change.kind in FOLLOWS:
             news["follows_health"] = FOLLOWS[change.kind]
+            news |= {"flex_gpus": change.flex_gpus, "flex_band_gpus": change.flex_band_gpus}
         update(session, ClusterRow, [news])
         return Receipt(
             cluster=change.cluster,
@@ -130,6 +133,7 @@ class LedgerQuotas:
             after={team: quotas[team]["gpus"] for team in named},
             conflicts=conflicts,
             reserved_gpus=news.get("reserved_gpus", cluster.reserved_gpus),
+            flex_gpus=change.flex_gpus,
         )
 
 
@@ -161,7 +165,15 @@ def mark(fence: Fence) -> str:
 
 @cache
 def _standing() -> sa.Select[Any]:
-    columns = ("generation", "open_rollout", "last_counter", "reserved_gpus", "follows_health")
+    columns = (
+        "generation",
+        "open_rollout",
+        "last_counter",
+        "reserved_gpus",
+        "follows_health",
+        "flex_gpus",
+        "flex_band_gpus",
+    )
     of_cluster = col(ClusterRow.name) == sa.bindparam("cluster")
     return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(of_cluster)
 

@@ -181,10 +181,15 @@ class Observed(World):
 
     def apply(self, change: Change, limit: int | None) -> Receipt:
         before, theirs = self.values, set(self.unseen)
+        followed, flex = self.follows, self.flex
         receipt = super().apply(change, limit)
         moved = {t for t, gpus in self.values.items() if before.get(t) != gpus}
         assert not moved & theirs, f"{moved & theirs} were overwritten unseen"
-        if change.kind in INVERSE:
+        if change.kind is EffectKind.FOLLOW and followed:
+            assert change.flex_gpus is not None
+            grown = None if flex is None else change.flex_gpus - flex
+            assert grown is None or grown < 0 or grown > self.band, "flex flaps"
+        elif change.kind in INVERSE:
             self._may_go_on(change)
         if change.kind is EffectKind.SET_SOFT and not self.rewriting:
             self._was_agreed(change)
@@ -265,6 +270,7 @@ class Observed(World):
             self.no_blip_rolls_back()
             self.an_undo_restores_the_baseline_but_for_what_others_changed()
             self.what_was_freed_is_kept()
+            self.flex_promises_no_gpu_that_is_not_there()
 
     def people_can_see_it(self) -> None:
         assert self.status.stage is self.stage
@@ -327,6 +333,16 @@ class Observed(World):
         """While a rollout is open: the quota system itself refuses that others take what was freed."""
         if self.r.stage.guarded and not self.shadow and not self.superseded:
             assert self.limit is not None
+
+
+    def flex_promises_no_gpu_that_is_not_there(self) -> None:
+        """Where the rollout can know: the published surplus is healthy, and no quota stands on it."""
+        r = self.r
+        if r.stage is not Stage.MONITORED or self.shadow or self.superseded or self.blind or r.flex_failed_at or r.look_failed:
+            return
+        assert self.follows
+        assert self.flex is not None
+        assert self.flex <= self.backing().surplus_gpus
 
 
 def _conserves(baseline: Snapshot, plan: Plan) -> None:

@@ -114,6 +114,11 @@ class World:
         self.generation = 7
         self.limit: int | None = None
         self.follows = False
+        self.flex: int | None = None
+        """What a scheduler reads of the flex pool: the surplus."""
+        self.band = 0
+        self.flexes: list[int] = []
+        """Each surplus that was published after the first, in order; such a call is not among `effects`."""
         self.last_counter = 0
         self.effects: list[EffectKind] = []
         """What landed in the quota system, in order."""
@@ -122,6 +127,8 @@ class World:
         self.breaching_elsewhere = 0
         where = {"main": (361, 361)} if islands is None else islands
         self.islands = {name: Island(name=name, total_gpus=t, healthy_gpus=h) for name, (t, h) in where.items()}
+        self.history: list[tuple[datetime, str, int]] = [(T0, name, h) for name, (_, h) in where.items()]
+        """Healthy GPUs by island from then on, in the order of time."""
         self.sampled_at: datetime | None = None
         """The time of the last sample of a source that has fallen silent; None: it reports all the while."""
         self.ahead_to: datetime | None = None
@@ -185,11 +192,17 @@ class World:
 
     def healthy(self, main: int | None = None, **islands: int) -> None:
         """The source reports these healthy GPUs by island; the watch sees it at once."""
+        self.healthy_unnoticed(main, **islands)
+        self.noticed()
+
+    def healthy_unnoticed(self, main: int | None = None, **islands: int) -> None:
+        """The same while the rollout is busy."""
         named = islands if main is None else {"main": main, **islands}
         for name, gpus in named.items():
             before = self.islands[name]
             self.islands[name] = before.model_copy(update={"healthy_gpus": gpus})
-        self.noticed()
+            if self.sampled_at is None:
+                self.history.append((self.now, name, gpus))
 
     def silent(self) -> None:
         """The source reports no more."""
@@ -241,7 +254,8 @@ class World:
         if not self.watch_runs or self._state is None:
             return
         guarded = self.r.stage.guarded and not self.shadow
-        mark = fingerprint(self.reading(), facts_of("", guarded, self.sample(), self.windows, self.now))
+        facts = facts_of("", guarded, self.sample(), self.windows, self.now)
+        mark = fingerprint(self.reading(), facts, self.mark)
         if mark != self.mark:
             self.mark = mark
             self.look_wanted = True
@@ -362,7 +376,16 @@ class World:
 
     def observe(self, look: Look) -> Observation:
         request = look_at(self.r, look, self.now)
-        return observed(self.reading(), self.sample(), self.windows, request)
+        since = self.now - (request.flex_after or timedelta(0))
+        return observed(self.reading(), self.sample(), self.windows, request, self.least(since))
+
+    def least(self, since: datetime) -> dict[str, int]:
+        """As HealthPort.least."""
+        stood = {name: healthy for at, name, healthy in self.history if at <= since}
+        for at, name, healthy in self.history:
+            if at > since:
+                stood[name] = min(healthy, stood.get(name, healthy))
+        return stood
 
     def draft(self) -> tuple[Snapshot, QuotaReading, Plan] | None:
         """As ClusterActivities.draft_plan; None where no plan can be made."""
@@ -418,7 +441,10 @@ class World:
         if limit is not None:
             self.moves.append((self.now, change.moved_gpus))
         self.last_counter = change.fence.counter
-        self.effects.append(change.kind)
+        if change.kind is EffectKind.FOLLOW and self.follows and change.flex_gpus is not None:
+            self.flexes.append(change.flex_gpus)
+        else:
+            self.effects.append(change.kind)
         before = {w.team: self.quotas[w.team].gpus for w in change.writes if w.team in self.quotas}
         conflicts = []
         for write in change.writes:
@@ -436,6 +462,7 @@ class World:
             self.limit = None if change.reserve is None else change.reserve.limit_gpus
         if change.kind in (EffectKind.FOLLOW, EffectKind.UNFOLLOW, EffectKind.CLOSE):
             self.follows = change.kind is EffectKind.FOLLOW
+            self.flex, self.band = change.flex_gpus, change.flex_band_gpus
         return Receipt(
             cluster=CLUSTER,
             kind=change.kind,
@@ -461,7 +488,14 @@ class World:
 
     def reading(self) -> QuotaReading:
         quotas = tuple(self.quotas[team] for team in sorted(self.quotas))
-        return QuotaReading(cluster=CLUSTER, generation=self.generation, quotas=quotas, follows_health=self.follows)
+        return QuotaReading(
+            cluster=CLUSTER,
+            generation=self.generation,
+            quotas=quotas,
+            follows_health=self.follows,
+            flex_gpus=self.flex,
+            flex_band_gpus=self.band,
+        )
 
     def sample(self) -> HealthSample | None:
         if not self.has_sample:

@@ -1,0 +1,253 @@
+"""Monitored for good, in a world without Temporal: flex follows health."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.effects import EffectKind
+from models.flex import FlexSight, following
+from models.fleet import WindowKind
+from models.interpreter import Perform
+from models.rollout import Rollout
+from models.stages import Command, Stage
+from tests.unit.pure_world import World
+
+QUICK: dict[str, Any] = {"notice": "0s", "soak_buffered": "1h", "soak_enforced": "1h"}
+CUT = {"a": 200, "b": 106}
+"""The plan of T = H = 361: 306 are promised, and 55 left over."""
+
+
+def monitored(**policy: Any) -> World:
+    world = World(**{**QUICK, **policy})
+    world.start().until(Stage.MONITORED)
+    return world
+
+
+def flex(world: World) -> tuple[int | None, list[int]]:
+    """What a scheduler reads, and each value that it was moved to."""
+    return world.flex, world.flexes
+
+
+# --- the arithmetic ----------------------------------------------------------------------------
+
+
+@given(
+    published=st.none() | st.integers(0, 60),
+    surplus=st.integers(0, 60),
+    dip=st.integers(0, 60),
+    band=st.integers(0, 16),
+)
+def test_what_is_published_is_never_more_than_there_is_and_grows_only_past_the_band(
+    published: int | None, surplus: int, dip: int, band: int
+) -> None:
+    sight = FlexSight(surplus_gpus=surplus, standing_gpus=max(0, surplus - dip))
+    new = following(published, sight, band)
+    assert new <= surplus
+    if published is not None:
+        assert new == published or new == surplus < published or published + band < new <= sight.standing_gpus
+    assert following(new, sight, band) == new, "it comes to rest"
+
+
+# --- the pool of a monitored cluster -----------------------------------------------------------
+
+
+def test_the_surplus_is_published_with_monitored_and_no_longer_with_the_end() -> None:
+    world = World(**QUICK)
+    world.start().until(Stage.ENFORCED)
+    assert flex(world) == (None, [])
+    world.until(Stage.MONITORED)
+    assert (flex(world), world.status.flex_published_gpus) == ((55, []), 55)
+    world.say(Command.CLOSE)
+    assert (world.flex, world.follows) == (None, False)
+
+
+def test_a_shrink_is_published_at_once_however_small() -> None:
+    world = monitored()
+    world.healthy(360)
+    assert flex(world) == (54, [54])
+    assert "follow: flex 55 -> 54" in world.story
+    assert world.status.flex_published_gpus == 54
+
+
+def test_growth_within_the_band_is_never_published() -> None:
+    world = monitored()
+    world.healthy(353)
+    world.healthy(361)
+    world.wait("8d")
+    assert flex(world) == (47, [47])
+
+
+def test_growth_past_the_band_is_published_once_it_has_stood() -> None:
+    world = monitored()
+    world.healthy(340)
+    world.healthy(361)
+    assert world.status.flex_grows_at is not None
+    world.wait("29m")
+    assert flex(world) == (34, [34])
+    world.wait("2m")
+    assert flex(world) == (55, [34, 55])
+    assert world.status.flex_grows_at is None
+
+
+def test_growth_is_published_to_what_has_stood_and_no_further() -> None:
+    world = monitored()
+    world.healthy(330)
+    world.healthy(345)
+    world.wait("20m")
+    world.healthy(361)
+    world.wait("11m")
+    assert flex(world) == (39, [24, 39])
+    world.wait("31m")
+    assert world.flex == 55
+
+
+def test_a_dip_that_nobody_was_told_of_begins_the_wait_anew() -> None:
+    """From 34 the dip to 35 is no edge for the watch: the samples tell of it."""
+    world = monitored()
+    world.healthy(340)
+    world.healthy(361)
+    world.wait("20m")
+    looks = world.looks()
+    world.healthy(341)
+    world.healthy(361)
+    assert world.looks() == looks
+    world.wait("11m")
+    assert world.flex == 34
+    world.wait("31m")
+    assert world.flex == 55
+
+
+def test_a_node_that_flaps_inside_the_band_costs_nothing() -> None:
+    world = monitored()
+    world.healthy(353)
+    looks, entries = world.looks(), len(world.story)
+    for _ in range(50):
+        world.healthy(361)
+        world.wait("20s")
+        world.healthy(353)
+        world.wait("20s")
+    assert (world.looks(), len(world.story)) == (looks, entries)
+    assert flex(world) == (47, [47])
+
+
+def test_nothing_changes_and_nothing_is_done_but_the_safety_poll() -> None:
+    world = monitored()
+    before = len(world.actions)
+    world.wait("1h")
+    assert len(world.actions) - before <= 1
+
+
+def test_a_band_of_zero_publishes_every_gpu_that_has_stood() -> None:
+    world = monitored(flex_band_gpus=0)
+    world.healthy(354)
+    world.healthy(355)
+    world.wait("31m")
+    assert flex(world) == (49, [48, 49])
+
+
+def test_a_shortage_leaves_no_flex_and_does_not_wait_for_the_breach() -> None:
+    world = monitored()
+    world.healthy(300)
+    assert flex(world) == (0, [0])
+    assert world.stage is Stage.MONITORED
+    world.wait("11m")
+    assert world.stage is Stage.ROLLED_BACK
+    assert world.flex is None
+
+
+def test_an_implausible_sample_moves_no_flex_until_it_is_believed() -> None:
+    world = monitored(confirm_samples=2)
+    world.healthy(200)
+    assert world.r.sight.unknown
+    assert flex(world) == (55, [])
+    world.healthy(361)
+    world.wait("2h")
+    assert flex(world) == (55, [])
+
+
+def test_flex_shrinks_in_a_declared_window_and_while_paused() -> None:
+    world = monitored()
+    world.window(WindowKind.MAINTENANCE, "4h", 40)
+    world.say(Command.PAUSE)
+    world.healthy(321)
+    assert flex(world) == (15, [15])
+
+
+def test_flex_is_what_the_present_quotas_leave_over_whoever_wrote_them() -> None:
+    world = monitored(on_drift="hold")
+    world.foreign("a", 150)
+    assert "drift" in world.holds
+    world.wait("2h")
+    assert world.flex == 105
+    world.limit = None
+    world.foreign("a", 190)
+    assert world.flex == 65, "a drift that is not resolved keeps no shrink waiting"
+
+
+def test_somebody_elses_flex_is_put_right() -> None:
+    world = monitored()
+    world.flex = 300
+    world.wait("2h")
+    assert flex(world) == (55, [55])
+
+
+def test_flex_that_cannot_be_published_is_tried_again_and_undoes_nothing() -> None:
+    world = monitored()
+    for _ in range(3):
+        world.fail(EffectKind.FOLLOW)
+    world.healthy(350)
+    assert (world.stage, world.flex) == (Stage.MONITORED, 55)
+    tries = [a for a in world.actions if a == Perform(EffectKind.FOLLOW)]
+    world.wait("10m")
+    assert (world.stage, flex(world)) == (Stage.MONITORED, (44, [44]))
+    assert len([a for a in world.actions if a == Perform(EffectKind.FOLLOW)]) == len(tries) + 3
+    assert any("follow failed" in entry for entry in world.story)
+
+
+def test_flex_whose_answer_was_lost_is_found_as_it_is() -> None:
+    world = monitored()
+    world.fail(EffectKind.FOLLOW, landed=True)
+    world.healthy(350)
+    world.wait("10m")
+    assert flex(world) == (44, [44])
+    assert world.stage is Stage.MONITORED
+
+
+def test_a_rollback_ordered_while_flex_moves_undoes_it_too() -> None:
+    world = monitored()
+    world.meanwhile("follow", lambda: world.say(Command.ROLLBACK, run=False))
+    world.healthy(350)
+    assert (world.stage, world.flex, world.follows) == (Stage.ROLLED_BACK, None, False)
+
+
+def test_a_shadow_rollout_says_what_flex_would_be_and_writes_none() -> None:
+    world = World(shadow=True, **QUICK)
+    world.start().until(Stage.MONITORED)
+    world.healthy(350)
+    world.wait("1m")
+    assert (world.flex, world.r.flex_gpus) == (None, 44)
+    assert world.effects == []
+
+
+def test_a_rollout_that_was_monitored_before_flex_was_published_begins_with_its_next_look() -> None:
+    world = monitored()
+    world.flex, world.flexes = None, []
+    world.r = Rollout.model_validate(world.r.model_dump(exclude={"flex_gpus", "flex_since", "flex_failed_at"}))
+    world.wait("2h")
+    assert world.flex == 55
+    assert world.values == CUT
+
+
+@pytest.mark.parametrize("lost", [1, 9, 54])
+def test_health_that_falls_while_flex_grows_is_followed(lost: int) -> None:
+    world = monitored()
+    world.healthy(330)
+    world.healthy(361)
+    world.meanwhile("follow", lambda: world.healthy_unnoticed(361 - lost))
+    world.wait("31m")
+    world.noticed()
+    assert world.flex == 55 - lost
