@@ -109,6 +109,9 @@ class ClusterActivities:
             if request.flex_after is not None:
                 least = self._health.least(request.cluster, request.at - request.flex_after, request.at)
             seen = observed(reading, sample, windows, request, least)
+            if request.generation is not None and request.generation != reading.generation:
+                changes = self._quotas.changes(request.cluster, request.generation)
+                seen = seen.model_copy(update={"changes": changes})
             meters.cluster_gauges(seen)
             return seen
 

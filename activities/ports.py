@@ -15,7 +15,7 @@ from pydantic import Field
 from models.audit import AuditEntry, ChainedEntry, ChainHead
 from models.base import Model, Name, Time
 from models.calendar import Declaration, Declared, Entry
-from models.effects import Change, Fence, HealthSample, Mode, QuotaReading, Receipt, UsageReading
+from models.effects import Change, Fence, ForeignChange, HealthSample, Mode, QuotaReading, Receipt, UsageReading
 from models.fleet import ClusterSpec, Team, Window
 from models.notices import Delivery, Notice
 from models.policy import Policy
@@ -31,6 +31,10 @@ class QuotaPort(Protocol):
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         """A text for each known cluster, in one call: while it stays the same, so does what `read` answers."""
+        ...
+
+    def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
+        """By team: who changed quotas past Backstop since this generation, as far as the system knows."""
         ...
 
     def apply(self, change: Change) -> Receipt:

@@ -10,7 +10,7 @@ from models.audit import AuditKind
 from models.base import Model, Text, Words
 from models.capacity import Island
 from models.effects import INVERSE, EffectKind, Present
-from models.gates import believed, changed_by_others
+from models.gates import believed, changed_by_others, mode_drift
 from models.notices import NoticeKind
 from models.plans import envelope_of
 from models.quota import Quota
@@ -262,6 +262,7 @@ def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False) -> Ro
     reading = r.seen.reading
     present, ours = {q.team: q for q in reading.quotas}, believed(r)
     changed = {t for t in {*present, *ours} if (present[t].gpus if t in present else None) != ours.get(t)}
+    modes = {} if but_values else {team: mode for team, (_, mode) in mode_drift(r).items()}
     if but_values:
         changed -= {*present} & {*ours}
     given = changed | {*r.foreign}
@@ -282,7 +283,8 @@ def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False) -> Ro
     taken = r.but(
         baseline=on_islands(baseline, r.baseline.islands),
         generation=reading.generation,
-        modes={**{t: q.mode for t, q in present.items()}, **r.modes},
+        modes={**{t: q.mode for t, q in present.items()}, **r.modes, **modes},
+        modes_given={**r.modes_given, **modes},
         written=written,
         foreign=tuple(sorted({*r.foreign, *changed} & {*present})) if r.values_stand else (),
         order=order,
@@ -291,9 +293,9 @@ def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False) -> Ro
         taken = taken.but(replan="others changed the cluster")
     return taken.noting(
         AuditKind.PLAN,
-        f"taken as given: {', '.join(sorted(changed)) or 'a change that moved no quota'}",
+        f"taken as given: {', '.join(sorted({*changed, *modes})) or 'a change that moved no quota'}",
         now,
-        teams=sorted(changed),
+        teams=sorted({*changed, *modes}),
         generation=reading.generation,
     )
 

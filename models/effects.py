@@ -82,6 +82,15 @@ class Present(Model):
         )
 
 
+class ForeignChange(Model):
+    """Who last changed one quota past Backstop, where the quota system knows. `generation`: the cluster's after it."""
+
+    team: Name
+    by: str
+    at: Time
+    generation: Count
+
+
 class QuotaReading(Model):
     """One cluster's quotas, read at once, with the generation they were read under."""
 
@@ -95,6 +104,8 @@ class QuotaReading(Model):
     """The surplus that a scheduler may give to flex jobs, as last published; None: nobody has said."""
     flex_band_gpus: GpuCount = 0
     """Only a surplus above `flex_gpus` by more than this is news."""
+    counts_modes: bool = False
+    """A foreign change of a mode moves the generation, like one of a value."""
 
     @property
     def values(self) -> dict[str, int]:
@@ -255,6 +266,8 @@ class Observation(Model):
     assigned_gpus: GpuCount = 0
     backed_gpus: GpuCount = 0
     flex_gpus: GpuCount = 0
+    changes: tuple[ForeignChange, ...] = ()
+    """Who changed what since the generation that the rollout knows."""
     flex: FlexSight | None = None
     """The surplus beside what the quota system holds; None where nobody asked or nothing is known."""
     present: Standing | None = None

@@ -24,7 +24,7 @@ from models.effects import (
     ValueWrite,
 )
 from models.flex import following
-from models.gates import conditions, health_fresh, holds_now, is_open
+from models.gates import conditions, health_fresh, holds_now, is_open, mode_drift
 from models.messages import ObserveRequest
 from models.policy import OnBreach
 from models.quota import QuotaTree
@@ -146,7 +146,10 @@ def flex_due(r: Rollout) -> datetime | None:
         return None
     if r.flex_failed_at is not None:
         return r.flex_failed_at + RECHECK
-    return None if r.flex_since is None else r.flex_since + r.policy.clear_after
+    if r.flex_since is None or r.looked_at is None:
+        return None
+    # It takes a new look, and while the last one counts as fresh none is made.
+    return max(r.flex_since + r.policy.clear_after, r.looked_at + FRESH + timedelta(milliseconds=1))
 
 
 def _realignment(r: Rollout, now: datetime) -> Action | None:
@@ -170,6 +173,7 @@ def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
         values=look.values,
         gpus_per_node=r.baseline.gpus_per_node,
         scheduled={leaf: tree.by_team[leaf].scheduled for leaf in tree.leaves},
+        generation=r.generation,
         flex_after=r.policy.clear_after if r.stage.promises else None,
         shadow=r.shadow,
         at=now,
@@ -405,11 +409,11 @@ def _writes(r: Rollout, values: Mapping[str, int], modes: Mapping[str, Mode]) ->
 
 def _writing_again(r: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, ...]:
     """Our values over those of others, which are named as expected: nobody's change goes unseen."""
-    tree = r.baseline.tree
+    tree, modes = r.baseline.tree, mode_drift(r)
     return tuple(
         ValueWrite(team=team, expected_gpus=present[team], gpus=gpus, mode=_mode(r), leaf=team not in tree.children)
         for team, gpus in sorted(r.written.items())
-        if team in present and present[team] != gpus
+        if team in present and (present[team] != gpus or team in modes)
     )
 
 

@@ -293,6 +293,8 @@ class ObserveRequest(Model):
     values: dict[str, int] | None = None
     gpus_per_node: PositiveCount = 8
     scheduled: dict[str, int] = Field(default_factory=dict)
+    generation: Count | None = None
+    """The one that the rollout knows: who changed the quotas since is wanted too."""
     flex_after: timedelta | None = None
     """Say what surplus there is, and what of it has stood for so long; None: flex does not matter yet."""
     shadow: bool = False

@@ -289,7 +289,9 @@ def _drifted(r: Rollout, now: datetime) -> Rollout:
             if held is not None and held.reason == what:
                 return r
             hold = Hold(id="drift", kind=HoldKind.DRIFT, actor="guard", at=now, reason=what)
-            return holding(r, hold, now)
+            r = holding(r, hold, now)
+            # A quota system that does not say who, as all did once, leaves nobody to be asked.
+            return r.telling(NoticeKind.HELD, [], detail=what) if r.seen is not None and r.seen.changes else r
 
 
 def _held_otherwise(r: Rollout, now: datetime) -> bool:

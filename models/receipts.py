@@ -11,7 +11,7 @@ from typing import Any
 
 from models.audit import AuditKind
 from models.commands import holding, lifting, undoing
-from models.effects import INVERSE, Change, EffectKind, Receipt, ValueConflict
+from models.effects import INVERSE, Change, EffectKind, Mode, Receipt, ValueConflict
 from models.guard import Clocks
 from models.interpreter import change_for
 from models.notices import NoticeKind
@@ -38,12 +38,16 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
     kind = change.kind
     flex_before, followed = r.flex_gpus, kind is EffectKind.FOLLOW
     r = r.but(written={**r.written, **receipt.after})
+    if change.mode is not None or change.writes:
+        r = r.but(modes_given={} if change.mode is not None else _still_given(r, change))
     if followed or kind in (EffectKind.UNFOLLOW, EffectKind.CLOSE):
         r = r.but(flex_gpus=change.flex_gpus, flex_since=None, flex_failed_at=None)
     moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
     changes = ", ".join(f"{t} {old} -> {new}" for t, (old, new) in sorted(moved.items()))
     if followed and change.flex_gpus is not None:
-        changes = f"flex pool {change.flex_gpus}" if flex_before is None else f"flex {flex_before} -> {change.flex_gpus}"
+        changes = (
+            f"flex pool {change.flex_gpus}" if flex_before is None else f"flex {flex_before} -> {change.flex_gpus}"
+        )
     r = r.noting(
         AuditKind.EFFECT,
         f"{kind}{': ' + changes if changes else ''}" + (" (shadow)" if r.shadow else ""),
@@ -73,6 +77,11 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
         return r.but(restoring=False, exempt=False, look_asked=True)
     r = r.but(done=(*r.done, kind))
     return _realigned(r, now) if r.realigning else _stepped(r, now)
+
+
+def _still_given(r: Rollout, change: Change) -> dict[str, Mode]:
+    ours = {w.team for w in change.writes if w.mode is not None}
+    return {team: mode for team, mode in r.modes_given.items() if team not in ours}
 
 
 def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], now: datetime) -> Rollout:

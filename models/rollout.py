@@ -137,6 +137,8 @@ class Rollout(Model):
     """What we believe the quota system holds: baseline, then what we wrote."""
     foreign: tuple[str, ...] = ()
     """Teams whose value others changed after ours was written, and that we have not written since."""
+    modes_given: dict[str, Mode] = Field(default_factory=dict)
+    """Modes by team that others set after ours, taken as given; ours again once we write them."""
     attempted: dict[str, int] = Field(default_factory=dict)
     """Values of a write that was never answered: where they are found, they are ours."""
     receipts: tuple[Receipt, ...] = ()

@@ -136,6 +136,23 @@ class QuotaRow(SQLModel, table=True):
     written_by: str | None = Field(default=None, sa_type=NameText)
 
 
+class QuotaChangeRow(SQLModel, table=True):
+    """Who last changed a quota past Backstop while a rollout was open there; the quota itself may be gone.
+
+    Written by triggers. `generation`: the cluster's after it. `changed_by`: the database's user, and the application
+    where it says its name; whoever imported a file; SQLite knows no users, and the column says so.
+    """
+
+    __tablename__ = "quota_changes"
+    __table_args__ = (ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),)
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    team: str = Field(primary_key=True, sa_type=NameText)
+    generation: int = Field(sa_type=BigInteger)
+    at: datetime = Field(sa_type=UtcTime)
+    changed_by: str = Field(sa_type=Text)
+
+
 class ReserveLimitRow(SQLModel, table=True):
     """A reservation's limit for the leaves that are limited to exactly these islands."""
 

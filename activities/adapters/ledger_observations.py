@@ -40,7 +40,7 @@ class LedgerHealth:
     def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
         with self._database.reading() as session:
             given = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
-            return {island: healthy for island, healthy in session.connection().execute(_least(), given)}
+            return {row.name: row.healthy for row in session.connection().execute(_least(), given)}
 
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
         """The samples are stored, marked with their source; answers how many rows.
@@ -134,8 +134,9 @@ def _least() -> sa.Select[Any]:
         .scalar_subquery()
     )
     at = col(HealthRow.at)
+    columns: list[Any] = [col(IslandRow.name), sa.func.min(HealthRow.healthy_gpus).label("healthy")]
     return (
-        sa.select(col(IslandRow.name), sa.func.min(HealthRow.healthy_gpus))
+        sa.select(*columns)
         .select_from(IslandRow)
         .join(
             HealthRow,

@@ -361,6 +361,7 @@ def _rollout(world: Node) -> dict[str, Any]:
         "done": r.done,
         "written": _items(r.written),
         "foreign": r.foreign,
+        "modes_given": _items(r.modes_given),
         "attempted": _items(r.attempted),
         "holds": tuple(
             (h.id, h.kind, h.after_enforced, h.reason if h.id in ("drift", "replan") else "") for h in r.holds

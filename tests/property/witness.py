@@ -118,7 +118,7 @@ class Observed(World):
             self.agreed, self.permit = kept
             raise
 
-    def foreign(self, team: str, gpus: int | None, **more: Any) -> None:
+    def foreign(self, team: str, gpus: int | None, by: str = "", **more: Any) -> None:
         was = self.quotas.get(team)
         ours = was is not None and was.gpus == self.r.written.get(team)
         # The account first: the rollout answers within the call.
@@ -139,7 +139,7 @@ class Observed(World):
             self.expected = expected
             self.touched.add(team)
         try:
-            super().foreign(team, gpus, **more)
+            super().foreign(team, gpus, by, **more)
         except Refused:
             self.expected, self.before_change, self.touched, self.unseen = kept
             raise
@@ -334,11 +334,17 @@ class Observed(World):
         if self.r.stage.guarded and not self.shadow and not self.superseded:
             assert self.limit is not None
 
-
     def flex_promises_no_gpu_that_is_not_there(self) -> None:
         """Where the rollout can know: the published surplus is healthy, and no quota stands on it."""
         r = self.r
-        if r.stage is not Stage.MONITORED or self.shadow or self.superseded or self.blind or r.flex_failed_at or r.look_failed:
+        if (
+            r.stage is not Stage.MONITORED
+            or self.shadow
+            or self.superseded
+            or self.blind
+            or r.flex_failed_at
+            or r.look_failed
+        ):
             return
         assert self.follows
         assert self.flex is not None

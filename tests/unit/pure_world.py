@@ -25,6 +25,7 @@ from models.effects import (
     INVERSE,
     Change,
     EffectKind,
+    ForeignChange,
     HealthSample,
     Mode,
     Observation,
@@ -113,6 +114,9 @@ class World:
         self.usage = {q.team: (q.scheduled_gpus, q.idle_gpus) for q in quotas}
         self.generation = 7
         self.limit: int | None = None
+        self.counts_modes = True
+        self.changes: dict[str, ForeignChange] = {}
+        """Who last changed a quota, where they gave their name."""
         self.follows = False
         self.flex: int | None = None
         """What a scheduler reads of the flex pool: the surplus."""
@@ -212,7 +216,7 @@ class World:
         self.sampled_at = None
         self.noticed()
 
-    def foreign(self, team: str, gpus: int | None, **more: Any) -> None:
+    def foreign(self, team: str, gpus: int | None, by: str = "", **more: Any) -> None:
         """Somebody else sets, adds or (None) deletes a quota, if the reservation allows it."""
         quotas = dict(self.quotas)
         if gpus is None:
@@ -229,6 +233,9 @@ class World:
         if quotas != self.quotas:
             self.quotas = quotas
             self.generation += 1
+            self.changes.pop(team, None)
+            if by:
+                self.changes[team] = ForeignChange(team=team, by=by, at=self.now, generation=self.generation)
             self.noticed()
 
     def window(self, kind: WindowKind, length: str, gpus: int | None = None, **more: Any) -> None:
@@ -377,7 +384,9 @@ class World:
     def observe(self, look: Look) -> Observation:
         request = look_at(self.r, look, self.now)
         since = self.now - (request.flex_after or timedelta(0))
-        return observed(self.reading(), self.sample(), self.windows, request, self.least(since))
+        seen = observed(self.reading(), self.sample(), self.windows, request, self.least(since))
+        changes = (c for c in self.changes.values() if c.generation > self.r.generation)
+        return seen.model_copy(update={"changes": tuple(changes)})
 
     def least(self, since: datetime) -> dict[str, int]:
         """As HealthPort.least."""
@@ -495,6 +504,7 @@ class World:
             follows_health=self.follows,
             flex_gpus=self.flex,
             flex_band_gpus=self.band,
+            counts_modes=self.counts_modes,
         )
 
     def sample(self) -> HealthSample | None:

@@ -1,4 +1,4 @@
-"""Monitored for good, in a world without Temporal: flex follows health."""
+"""Monitored for good, in a world without Temporal: flex follows health, and drift of every kind is found."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.effects import EffectKind
-from models.flex import FlexSight, following
+from models.effects import EffectKind, Mode
 from models.fleet import WindowKind
+from models.flex import FlexSight, following
 from models.interpreter import Perform
+from models.notices import NoticeKind
 from models.rollout import Rollout
 from models.stages import Command, Stage
 from tests.unit.pure_world import World
@@ -105,6 +106,18 @@ def test_growth_is_published_to_what_has_stood_and_no_further() -> None:
     assert world.flex == 55
 
 
+def test_a_look_just_before_the_growth_has_stood_delays_it_by_no_more_than_seconds() -> None:
+    world = monitored()
+    world.healthy(340)
+    world.healthy(361)
+    world.wait("1798s")
+    world.healthy(360)
+    world.look_wanted = True
+    world.run()
+    world.wait("8s")
+    assert world.flex == 54
+
+
 def test_a_dip_that_nobody_was_told_of_begins_the_wait_anew() -> None:
     """From 34 the dip to 35 is no edge for the watch: the samples tell of it."""
     world = monitored()
@@ -153,9 +166,9 @@ def test_a_shortage_leaves_no_flex_and_does_not_wait_for_the_breach() -> None:
     world = monitored()
     world.healthy(300)
     assert flex(world) == (0, [0])
-    assert world.stage is Stage.MONITORED
+    assert world.is_in(Stage.MONITORED)
     world.wait("11m")
-    assert world.stage is Stage.ROLLED_BACK
+    assert world.is_in(Stage.ROLLED_BACK)
     assert world.flex is None
 
 
@@ -200,11 +213,11 @@ def test_flex_that_cannot_be_published_is_tried_again_and_undoes_nothing() -> No
     for _ in range(3):
         world.fail(EffectKind.FOLLOW)
     world.healthy(350)
-    assert (world.stage, world.flex) == (Stage.MONITORED, 55)
+    assert (world.is_in(Stage.MONITORED), world.flex) == (True, 55)
     tries = [a for a in world.actions if a == Perform(EffectKind.FOLLOW)]
     world.wait("10m")
-    assert (world.stage, flex(world)) == (Stage.MONITORED, (44, [44]))
-    assert len([a for a in world.actions if a == Perform(EffectKind.FOLLOW)]) == len(tries) + 3
+    assert (world.is_in(Stage.MONITORED), flex(world)) == (True, (44, [44]))
+    assert world.actions.count(Perform(EffectKind.FOLLOW)) == len(tries) + 3
     assert any("follow failed" in entry for entry in world.story)
 
 
@@ -221,7 +234,7 @@ def test_a_rollback_ordered_while_flex_moves_undoes_it_too() -> None:
     world = monitored()
     world.meanwhile("follow", lambda: world.say(Command.ROLLBACK, run=False))
     world.healthy(350)
-    assert (world.stage, world.flex, world.follows) == (Stage.ROLLED_BACK, None, False)
+    assert (world.is_in(Stage.ROLLED_BACK), world.flex, world.follows) == (True, None, False)
 
 
 def test_a_shadow_rollout_says_what_flex_would_be_and_writes_none() -> None:
@@ -238,8 +251,7 @@ def test_a_rollout_that_was_monitored_before_flex_was_published_begins_with_its_
     world.flex, world.flexes = None, []
     world.r = Rollout.model_validate(world.r.model_dump(exclude={"flex_gpus", "flex_since", "flex_failed_at"}))
     world.wait("2h")
-    assert world.flex == 55
-    assert world.values == CUT
+    assert (flex(world), world.values) == ((55, [55]), CUT)
 
 
 @pytest.mark.parametrize("lost", [1, 9, 54])
@@ -251,3 +263,98 @@ def test_health_that_falls_while_flex_grows_is_followed(lost: int) -> None:
     world.wait("31m")
     world.noticed()
     assert world.flex == 55 - lost
+
+
+# --- drift ---------------------------------------------------------------------------------------
+
+
+def test_a_drift_says_who_changed_what_and_when() -> None:
+    world = monitored()
+    world.foreign("a", 180, by="user slurmctl (psql)")
+    (hold,) = world.status.holds
+    assert hold.reason == "changed by others: a 200 -> 180, by user slurmctl (psql) at 2026-01-05 10:00:00Z"
+    assert f"drift: {hold.reason.removeprefix('changed by others: ')}" in world.story
+    (notice,) = [n for n in world.sent if n.kind is NoticeKind.HELD]
+    assert (notice.audience, notice.detail) == ("tpm", hold.reason)
+
+
+@pytest.mark.parametrize("policy", ["restore", "accept"])
+def test_the_audit_names_them_where_policy_answers_too(policy: str) -> None:
+    world = monitored(on_drift=policy)
+    world.foreign("a", 180, by="user slurmctl")
+    assert world.values["a"] == (200 if policy == "restore" else 180)
+    assert "drift: a 200 -> 180, by user slurmctl at 2026-01-05 10:00:00Z" in world.story
+    assert world.holds == set()
+
+
+def test_whoever_changes_it_next_is_named() -> None:
+    world = monitored()
+    world.foreign("a", 180, by="ann")
+    world.foreign("a", 190, by="bob")
+    (hold,) = world.status.holds
+    assert "ann" not in hold.reason
+    assert hold.reason.startswith("changed by others: a 200 -> 190, by bob")
+
+
+def test_a_mode_that_others_set_is_a_drift_and_holds() -> None:
+    world = monitored()
+    world.foreign("a", 200, mode=Mode.SOFT, by="ann")
+    (hold,) = world.status.holds
+    assert hold.reason.startswith("changed by others: a hard -> soft, by ann")
+    world.foreign("a", 200, mode=Mode.HARD)
+    assert world.holds == set()
+
+
+def test_a_mode_is_restored_and_no_value_is_moved_for_it() -> None:
+    world = monitored(on_drift="restore")
+    world.foreign("b", 106, mode=Mode.SOFT)
+    assert (world.values, world.modes, world.holds) == (CUT, {Mode.HARD}, set())
+    assert world.effects.count(EffectKind.SET_SOFT) == 2
+
+
+def test_a_value_and_its_mode_are_one_drift() -> None:
+    world = monitored()
+    world.foreign("a", 180, mode=Mode.SOFT)
+    (hold,) = world.status.holds
+    assert hold.reason == "changed by others: a 200 -> 180, hard -> soft"
+    world.say(Command.RESOLVE, hold="drift", how="restore")
+    assert (world.values, world.modes, world.holds) == (CUT, {Mode.HARD}, set())
+
+
+@pytest.mark.parametrize("policy", ["accept", "hold"])
+def test_an_accepted_mode_stays_and_an_undo_leaves_it(policy: str) -> None:
+    world = monitored(on_drift=policy)
+    world.foreign("a", 200, mode=Mode.SOFT)
+    if policy == "hold":
+        world.say(Command.RESOLVE, hold="drift", how="accept")
+    assert world.holds == set()
+    world.wait("3h")
+    assert world.quotas["a"].mode is Mode.SOFT
+    assert world.holds == set()
+    world.foreign("b", 106, mode=Mode.SOFT)
+    if policy == "hold":
+        assert world.holds == {"drift"}
+        world.say(Command.RESOLVE, hold="drift", how="restore")
+        assert (world.quotas["a"].mode, world.quotas["b"].mode) == (Mode.SOFT, Mode.HARD)
+    world.say(Command.ROLLBACK)
+    assert world.quotas["a"].mode is Mode.SOFT
+    assert world.values == {"a": 200, "b": 161}
+
+
+def test_our_own_modes_are_no_drift_at_any_stage() -> None:
+    world = World(**QUICK)
+    world.start()
+    for stage in (Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED):
+        world.until(stage)
+        assert world.holds == set()
+    world.healthy(300)
+    world.wait("11m")
+    assert world.is_in(Stage.ROLLED_BACK)
+    assert world.holds == set()
+
+
+def test_a_quota_system_that_does_not_count_modes_is_not_asked_for_them() -> None:
+    world = monitored()
+    world.counts_modes = False
+    world.foreign("a", 200, mode=Mode.SOFT)
+    assert world.holds == set()
