@@ -108,7 +108,10 @@ class ClusterActivities:
             least = {}
             if request.flex_after is not None:
                 least = self._health.least(request.cluster, request.at - request.flex_after, request.at)
-            seen = observed(reading, sample, windows, request, least)
+            usual = {}
+            if request.long_run is not None:
+                usual = self._health.usual(request.cluster, request.long_run, request.at)
+            seen = observed(reading, sample, windows, request, least, usual)
             if request.generation is not None and request.generation != reading.generation:
                 changes = self._quotas.changes(request.cluster, request.generation)
                 seen = seen.model_copy(update={"changes": changes})
@@ -201,8 +204,9 @@ def observed(
     windows: tuple[Window, ...],
     request: ObserveRequest,
     least: Mapping[str, int] | None = None,
+    usual: Mapping[str, int] | None = None,
 ) -> Observation:
-    """The observation that these readings make. `least`: healthy GPUs by island, the fewest of late.
+    """The observation that these readings make. Healthy GPUs by island: `least` of late, `usual` in the long run.
 
     Windows that are over are left out: a calendar forgets nothing, and a rollout carries what it last saw.
     """
@@ -250,6 +254,7 @@ def observed(
         backed_gpus=tested.backed_gpus,
         flex_gpus=tested.flex_gpus,
         flex=None if request.flex_after is None else _flex(snapshot if request.shadow else there, least or {}),
+        long_run=_long_run(snapshot.islands, usual or {}),
         present=None if as_tested else _standing(there, back(there), request),
     )
 
@@ -260,6 +265,18 @@ def _flex(snapshot: Snapshot, least: Mapping[str, int]) -> FlexSight:
     if of_late == snapshot.islands:
         return FlexSight(surplus_gpus=surplus, standing_gpus=surplus)
     return FlexSight(surplus_gpus=surplus, standing_gpus=min(surplus, _surplus(snapshot.with_islands(of_late))))
+
+
+def _long_run(islands: tuple[Island, ...], usual: Mapping[str, int]) -> tuple[Island, ...]:
+    """The islands at their usual health; none where one of those that have GPUs has no history."""
+    if not usual or any(i.total_gpus and i.name not in usual for i in islands):
+        return ()
+    found = []
+    for island in islands:
+        healthy = min(usual.get(island.name, 0), island.total_gpus)
+        block = None if island.block_gpus is None else min(island.block_gpus, healthy)
+        found.append(island.model_copy(update={"healthy_gpus": healthy, "block_gpus": block}))
+    return tuple(found)
 
 
 def _surplus(snapshot: Snapshot) -> int:

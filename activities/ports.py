@@ -55,6 +55,10 @@ class HealthPort(Protocol):
         """The fewest healthy GPUs of each island from `since` up to now, what stood at `since` included."""
         ...
 
+    def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
+        """The median of healthy GPUs by island, rounded down; an island whose history is shorter is left out."""
+        ...
+
 
 class UsagePort(Protocol):
     def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:

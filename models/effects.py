@@ -270,6 +270,8 @@ class Observation(Model):
     """Who changed what since the generation that the rollout knows."""
     flex: FlexSight | None = None
     """The surplus beside what the quota system holds; None where nobody asked or nothing is known."""
+    long_run: tuple[Island, ...] = ()
+    """Today's islands at their usual health; empty where nobody asked, or there is too little history."""
     present: Standing | None = None
     """The same of what the quota system holds, where other values were tested; None: these are those."""
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from models.capacity import Island
 from models.effects import (
     INVERSE,
     Change,
@@ -24,9 +25,9 @@ from models.effects import (
     ValueWrite,
 )
 from models.flex import following
-from models.gates import conditions, health_fresh, holds_now, is_open, mode_drift
+from models.gates import conditions, drift_of, health_fresh, holds_now, is_open, mode_drift
 from models.messages import ObserveRequest
-from models.policy import OnBreach
+from models.policy import OnBreach, OnLongRun
 from models.quota import QuotaTree
 from models.rollout import RADIUS, REALIGN, ROLLBACK, Rollout, Why
 from models.stages import STEP_FROM, Stage
@@ -55,9 +56,10 @@ class Look:
 
 @dataclass(frozen=True)
 class Draft:
-    """Make a plan from the baseline and today's health."""
+    """Make a plan from the baseline and today's health; `islands`: a proposal, on these."""
 
     why: str
+    islands: tuple[Island, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,10 @@ def decide(r: Rollout, now: datetime) -> Action:
         return Perform(EffectKind.SET_SOFT)
     if _wants_look(r, now):
         return Look(_why_look(r, now), _tested(r))
-    return _flex(r, now) or _realignment(r, now) or _step(r, now) or Wait(_wake(r, now))
+    flexed = _flex(r, now)
+    if flexed is None and r.reconsider:
+        return Draft("long-run health has changed", r.reconsider)
+    return flexed or _realignment(r, now) or _step(r, now) or Wait(_wake(r, now))
 
 
 def urgent(r: Rollout, action: Action) -> bool:
@@ -175,9 +180,35 @@ def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
         scheduled={leaf: tree.by_team[leaf].scheduled for leaf in tree.leaves},
         generation=r.generation,
         flex_after=r.policy.clear_after if r.stage.promises else None,
+        long_run=r.policy.replan_window if may_propose(r, now) else None,
         shadow=r.shadow,
         at=now,
     )
+
+
+def may_propose(r: Rollout, now: datetime) -> bool:
+    """A plan on the long-run health may be proposed, as far as time and what is under way go."""
+    if r.stage is not Stage.MONITORED or r.policy.on_long_run is OnLongRun.IGNORE or r.realigning or r.replan:
+        return False
+    return r.proposed_at is None or now - r.proposed_at >= r.policy.replan_window
+
+
+def may_apply(r: Rollout, now: datetime) -> bool:
+    """The proposal may be written: approved itself, or inside what was and the policy lets it; and nothing holds."""
+    if r.proposal is None or r.envelope is None or r.realigning or not at_rest(r, now):
+        return False
+    plan = r.proposal.plan
+    if plan.hash == r.envelope.plan_hash:
+        return True
+    return r.policy.on_long_run is OnLongRun.APPLY and r.envelope.holds(plan)
+
+
+def at_rest(r: Rollout, now: datetime) -> bool:
+    """Monitored, backed, no drift, no hold, and nothing else wanted."""
+    busy = r.restoring or r.replan or r.aiming or r.breach_of or r.look_failed
+    if r.stage is not Stage.MONITORED or busy or r.seen is None or not r.seen.backed or not health_fresh(r):
+        return False
+    return r.seen.reading.generation == r.generation and not drift_of(r) and not holds_now(r, now)
 
 
 def looked_recently(r: Rollout, now: datetime) -> bool:
@@ -275,7 +306,7 @@ def answered(r: Rollout) -> bool:
         case OnBreach.ROLLBACK:
             return bool(r.aiming) or any(h.id == ROLLBACK for h in r.holds)
         case OnBreach.REALIGN:
-            return r.realigning or any(h.id in (REALIGN, RADIUS) for h in r.holds)
+            return (r.realigning and not r.proposing) or any(h.id in (REALIGN, RADIUS) for h in r.holds)
 
 
 def clear_due(r: Rollout) -> datetime | None:

@@ -192,6 +192,27 @@ class TeamStatus(Model):
     acknowledged: bool = False
 
 
+class ProposedValue(Model):
+    team: Name
+    quota_gpus: GpuCount
+    proposed_gpus: GpuCount
+
+
+class ProposalStatus(Model):
+    """A plan on the long-run health of a monitored cluster, which is not written yet."""
+
+    plan_hash: str
+    at: Time
+    healthy_gpus: GpuCount
+    """The health it was made on."""
+    planned_gpus: GpuCount
+    """The health that the standing plan was made on."""
+    inside: bool
+    """No cut is deeper than what was approved."""
+    values: tuple[ProposedValue, ...]
+    """Leaf quotas that it changes."""
+
+
 class RolloutStatus(Model):
     """Everything a person may want to know about one rollout, as of `at`."""
 
@@ -222,6 +243,7 @@ class RolloutStatus(Model):
     """The surplus that a scheduler reads; None: it is not told one."""
     flex_grows_at: Time | None = None
     """When more of it will be published, if what is healthy now stays so."""
+    proposal: ProposalStatus | None = None
     cut_gpus: GpuCount
     gate: str | None
     waiting_for: tuple[Condition, ...]
@@ -297,6 +319,8 @@ class ObserveRequest(Model):
     """The one that the rollout knows: who changed the quotas since is wanted too."""
     flex_after: timedelta | None = None
     """Say what surplus there is, and what of it has stood for so long; None: flex does not matter yet."""
+    long_run: timedelta | None = None
+    """Say what health has usually been for so long."""
     shadow: bool = False
     """The surplus is that beside the tested values: the quota system does not hold them."""
     baseline: Snapshot | None = None

@@ -15,7 +15,7 @@ from models.effects import INVERSE, Change, EffectKind, Mode, Receipt, ValueConf
 from models.guard import Clocks
 from models.interpreter import change_for
 from models.notices import NoticeKind
-from models.rollout import BACKSTOP, RADIUS, REALIGN, Hold, HoldKind, Rollout, Undone, Why
+from models.rollout import BACKSTOP, RADIUS, REALIGN, Hold, HoldKind, Proposal, Rollout, Undone, Why
 from models.stages import STEP_FROM, Stage
 from models.stuck import calling
 
@@ -138,8 +138,15 @@ def _realigned(r: Rollout, now: datetime) -> Rollout:
     if EffectKind.SET_SOFT not in r.done:
         return r
     r = lifting(r, REALIGN, now, BACKSTOP, "written")
+    told, detail = r.affected, "the quotas were realigned in place"
+    if r.proposing and r.plan is not None and r.plan_before is not None:
+        was = r.plan_before.values
+        told = tuple(q.team for q in r.plan.quotas if q.leaf and was.get(q.team) != q.after_gpus)
+        detail = "the quotas follow the long-run health of the hardware"
     r = r.but(
         realigning=False,
+        proposing=False,
+        considered_gpus=None,
         plan_before=None,
         done=(),
         exempt=False,
@@ -148,7 +155,7 @@ def _realigned(r: Rollout, now: datetime) -> Rollout:
         soak_since=now,
         look_asked=True,
     )
-    return r.telling(NoticeKind.CHANGED, r.affected, detail="the quotas were realigned in place")
+    return r.telling(NoticeKind.CHANGED, told, detail=detail)
 
 
 _NOTICE_AT = {
@@ -210,4 +217,7 @@ def failed(r: Rollout, change: Change, error: str, reason: str, now: datetime) -
 
 def _not_in_place(r: Rollout) -> dict[str, Any]:
     """What changes when a write in place came to nothing: the guard and the drift check begin anew."""
-    return {"realigning": False, "restoring": False, "plan": r.plan_before or r.plan, "plan_before": None}
+    began: dict[str, Any] = {"realigning": False, "proposing": False, "restoring": False}
+    if r.proposing and r.plan is not None:  # it is still proposed, and written once it can be
+        began["proposal"] = Proposal(plan=r.plan, at=r.proposed_at or r.entered_at)
+    return {**began, "plan": r.plan_before or r.plan, "plan_before": None}

@@ -42,6 +42,11 @@ class LedgerHealth:
             given = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
             return {row.name: row.healthy for row in session.connection().execute(_least(), given)}
 
+    def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
+        with self._database.reading() as session:
+            given = {"cluster": cluster, "since": now - window, "latest": now + CLOCK_SKEW, "enough": ENOUGH_SAMPLES}
+            return {row.island: row.healthy for row in session.connection().execute(_medians(), given)}
+
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
         """The samples are stored, marked with their source; answers how many rows.
 
@@ -149,6 +154,36 @@ def _least() -> sa.Select[Any]:
         )
         .group_by(col(IslandRow.name))
         .order_by(col(IslandRow.name))
+    )
+
+
+@cache
+def _medians() -> sa.Select[Any]:
+    """Nearest-rank, and of two middle samples the smaller: a promise is never rounded up."""
+    island, at, healthy = col(HealthRow.island), col(HealthRow.at), col(HealthRow.healthy_gpus)
+    of_cluster = col(HealthRow.cluster) == sa.bindparam("cluster")
+    ranked = (
+        sa.select(
+            island.label("island"),
+            healthy.label("healthy"),
+            sa.func.row_number().over(partition_by=island, order_by=healthy).label("place"),
+            sa.func.count().over(partition_by=island).label("samples"),
+        )
+        .where(of_cluster, at >= sa.bindparam("since"), at <= sa.bindparam("latest"))
+        .subquery()
+    )
+    first = aliased(HealthRow)
+    begins = sa.select(sa.literal(1)).where(
+        col(first.cluster) == sa.bindparam("cluster"),
+        col(first.island) == ranked.c.island,
+        col(first.at) <= sa.bindparam("since"),
+    )
+    columns: list[Any] = [ranked.c.island, ranked.c.healthy]
+    return (
+        sa.select(*columns)
+        .where(ranked.c.place == (ranked.c.samples + 1) // 2, ranked.c.samples >= sa.bindparam("enough"))
+        .where(begins.exists())
+        .order_by(ranked.c.island)
     )
 
 

@@ -355,6 +355,11 @@ def _rollout(world: Node) -> dict[str, Any]:
         "plan_before": None
         if r.plan_before is None
         else (_plan(r.plan_before), rank[r.plan_before.generation], r.but(plan=r.plan_before).approved),
+        "reconsider": r.reconsider,
+        "proposal": None if r.proposal is None else (_plan(r.proposal.plan), rank[r.proposal.plan.generation]),
+        "proposing": r.proposing,
+        "considered_gpus": r.considered_gpus,
+        "proposed_at": clock.age(r.proposed_at, policy.replan_window),
         "restoring": r.restoring,
         "standing": r.standing,
         "stood": r.stood if world.flight is not None else (),
@@ -444,7 +449,8 @@ def _ranks(world: Node) -> dict[int, int]:
     """Generations by age: only which is the newer one counts."""
     r, flight = world.r, world.flight
     found = {world.generation, r.generation}
-    found |= {p.generation for p in (r.plan, r.plan_before, world.made) if p is not None}
+    proposed = None if r.proposal is None else r.proposal.plan
+    found |= {p.generation for p in (r.plan, r.plan_before, proposed, world.made) if p is not None}
     found |= {s.reading.generation for s in (r.seen, None if flight is None else flight.seen) if s is not None}
     if flight is not None and flight.draft is not None:
         found |= {flight.draft[1].generation, flight.draft[2].generation}

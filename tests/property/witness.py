@@ -107,7 +107,9 @@ class Observed(World):
     # --- what people and others do ------------------------------------------------------------------
 
     def say(self, command: Command, actor: str = "tpm", run: bool = True, **fields: str) -> str:
-        plan, radius = self.r.plan, {h.id for h in self.r.holds if h.kind is HoldKind.BLAST_RADIUS}
+        proposal = self.r.proposal
+        plan = self.r.plan if proposal is None else proposal.plan
+        radius = {h.id for h in self.r.holds if h.kind is HoldKind.BLAST_RADIUS}
         kept = self.agreed, self.permit
         if command is Command.APPROVE:
             self.agreed = plan
@@ -172,8 +174,8 @@ class Observed(World):
     def _has_read(self, reading: QuotaReading) -> None:
         self.unseen = {t for t in self.unseen if reading.values.get(t) != self.values.get(t)}
 
-    def draft(self) -> tuple[Snapshot, QuotaReading, Plan] | None:
-        drafted = super().draft()
+    def draft(self, islands: tuple[Island, ...] = ()) -> tuple[Snapshot, QuotaReading, Plan] | None:
+        drafted = super().draft(islands)
         if drafted is not None:
             self.made = drafted[2]
             _conserves(*drafted[::2])
@@ -193,7 +195,8 @@ class Observed(World):
             self._may_go_on(change)
         if change.kind is EffectKind.SET_SOFT and not self.rewriting:
             self._was_agreed(change)
-        if moved and (self.r.realigning or (change.kind not in INVERSE and self._order_is(Why.BREACH))):
+        in_place = self.r.realigning and not self.r.proposing
+        if moved and (in_place or (change.kind not in INVERSE and self._order_is(Why.BREACH))):
             assert self.ever_blind or self.longest_short >= self.policy.breach_after, "a write on a blip"
         self._stays_in_the_radius(change, before, limit)
         if change.kind is EffectKind.SET_SOFT and self.expected is None:

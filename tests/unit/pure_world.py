@@ -81,6 +81,8 @@ class Flight:
     """The rollout's counter when it began."""
     seen: Observation | None = None
     draft: tuple[Snapshot, QuotaReading, Plan] | None = None
+    proposed: bool = False
+    """The draft is a proposal."""
     target: BreachTarget | None = None
     change: Change | None = None
     limit_gpus: int | None = None
@@ -180,8 +182,9 @@ class World:
         return self
 
     def approve(self) -> None:
-        assert self.r.plan is not None
-        self.say(Command.APPROVE, plan_hash=self.r.plan.hash)
+        plan = self.r.plan if self.r.proposal is None else self.r.proposal.plan
+        assert plan is not None
+        self.say(Command.APPROVE, plan_hash=plan.hash)
 
     def say(self, command: Command, actor: str = "tpm", run: bool = True, **fields: str) -> str:
         """A person commands; the rollout has done what follows at once."""
@@ -351,7 +354,7 @@ class World:
             case Look():
                 return Flight("look", r.fence, seen=None if self.looks_fail else self.observe(action))
             case Draft():
-                return Flight("draft", r.fence, draft=self.draft())
+                return Flight("draft", r.fence, draft=self.draft(action.islands), proposed=bool(action.islands))
             case Aim():
                 return Flight("aim", r.fence, target=self.target())
             case Perform():
@@ -370,7 +373,10 @@ class World:
         elif flight.name == "look" and flight.seen is not None:
             self.r = outcomes.looked(self.r, flight.seen, self.now, flight.fence)
         elif flight.name == "draft" and (error or flight.draft is None):
-            self.r = outcomes.draft_failed(self.r, "no health sample", self.now)
+            failed = outcomes.not_reconsidered if flight.proposed else outcomes.draft_failed
+            self.r = failed(self.r, "no health sample", self.now)
+        elif flight.proposed and flight.draft is not None:
+            self.r = outcomes.reconsidered(self.r, flight.draft[2], self.now)
         elif flight.name == "draft" and flight.draft is not None:
             self.r = outcomes.drafted(self.r, *flight.draft, self.now)
         elif flight.target is not None:
@@ -384,9 +390,21 @@ class World:
     def observe(self, look: Look) -> Observation:
         request = look_at(self.r, look, self.now)
         since = self.now - (request.flex_after or timedelta(0))
-        seen = observed(self.reading(), self.sample(), self.windows, request, self.least(since))
+        usual = {} if request.long_run is None else self.usual(request.long_run)
+        seen = observed(self.reading(), self.sample(), self.windows, request, self.least(since), usual)
         changes = (c for c in self.changes.values() if c.generation > self.r.generation)
         return seen.model_copy(update={"changes": tuple(changes)})
+
+    def usual(self, window: timedelta) -> dict[str, int]:
+        """As HealthPort.usual, of a source that reports 28 times in a window."""
+        times = [self.now - window + n * window / 28 for n in range(29)]
+        if self.history[0][0] > times[0]:
+            return {}
+        found: dict[str, list[int]] = {}
+        for time in times:
+            for name, healthy in {name: healthy for at, name, healthy in self.history if at <= time}.items():
+                found.setdefault(name, []).append(healthy)
+        return {name: sorted(samples)[(len(samples) - 1) // 2] for name, samples in found.items()}
 
     def least(self, since: datetime) -> dict[str, int]:
         """As HealthPort.least."""
@@ -396,10 +414,11 @@ class World:
                 stood[name] = min(healthy, stood.get(name, healthy))
         return stood
 
-    def draft(self) -> tuple[Snapshot, QuotaReading, Plan] | None:
+    def draft(self, islands: tuple[Island, ...] = ()) -> tuple[Snapshot, QuotaReading, Plan] | None:
         """As ClusterActivities.draft_plan; None where no plan can be made."""
         r, reading, sample = self.r, self.reading(), self.sample()
         believed = r.sight.known.islands if r.sight.unknown and r.sight.known is not None else None
+        believed = islands or believed
         if r.values_stand:
             present = r.baseline.islands if sample is None else islands_for(r.baseline.quotas, sample)
             moved = {"generation": reading.generation, "health_at": None if sample is None else sample.at}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from models.interpreter import Perform
 from models.notices import NoticeKind
 from models.rollout import Rollout
 from models.stages import Command, Stage
-from tests.unit.pure_world import World
+from tests.unit.pure_world import T0, Refused, World
 
 QUICK: dict[str, Any] = {"notice": "0s", "soak_buffered": "1h", "soak_enforced": "1h"}
 CUT = {"a": 200, "b": 106}
@@ -358,3 +359,187 @@ def test_a_quota_system_that_does_not_count_modes_is_not_asked_for_them() -> Non
     world.counts_modes = False
     world.foreign("a", 200, mode=Mode.SOFT)
     assert world.holds == set()
+
+
+# --- long-run health -----------------------------------------------------------------------------
+
+
+NO_BUFFER: dict[str, Any] = {**QUICK, "buffer": 0}
+"""The ceiling follows health, one node below it: 353 of 361."""
+
+
+def lived(world: World, healthy: int, length: str = "5d") -> World:
+    """This many GPUs have been healthy for so long."""
+    world.healthy(healthy)
+    world.wait(length)
+    return world
+
+
+def worse(**policy: Any) -> World:
+    """Made on 361, promising 353, of which 353 stay healthy: backed, and no node to spare for most of a week."""
+    world = monitored(**{**NO_BUFFER, **policy})
+    world.wait("8d")
+    return lived(world, 353)
+
+
+def better(**policy: Any) -> World:
+    """Made on 330, promising 322 where 361 were promised; for most of a week there have been 361."""
+    world = World(islands={"main": (361, 330)}, **{**NO_BUFFER, **policy})
+    world.start().until(Stage.MONITORED)
+    world.wait("8d")
+    return lived(world, 361)
+
+
+def test_worse_health_in_the_long_run_is_proposed_and_waits_for_approval() -> None:
+    world = worse(replan_gpus=7)
+    before = dict(world.values)
+    proposal = world.status.proposal
+    assert proposal is not None
+    assert (proposal.healthy_gpus, proposal.planned_gpus, proposal.inside) == (353, 361, False)
+    assert [(v.team, v.quota_gpus - v.proposed_gpus) for v in proposal.values] == [("b", 8)]
+    assert sum(before.values()) == 353
+    assert proposal.plan_hash in world.needs
+    (notice,) = [n for n in world.sent if n.kind is NoticeKind.HELD]
+    assert (notice.audience, proposal.plan_hash in notice.detail) == ("tpm", True)
+    world.wait("3d")
+    assert world.values == before, "nothing outside what was approved is written by itself"
+    world.approve()
+    assert (world.is_in(Stage.MONITORED), sum(world.values.values())) == (True, 345)
+    assert (world.status.proposal, world.r.realigning, world.modes, world.limit) == (None, False, {Mode.HARD}, 345)
+    assert world.r.plan is not None
+    assert (world.r.plan.hash, world.r.approved) == (proposal.plan_hash, True)
+    assert world.told_of(NoticeKind.CHANGED) == ["b"]
+    assert world.backing().surplus_gpus == 8
+    assert world.flex == 0, "and no flex: a node is inside the band"
+
+
+def test_better_health_in_the_long_run_gives_back_what_was_cut_by_itself() -> None:
+    world = better()
+    assert sum(world.values.values()) == 353
+    assert world.status.proposal is None
+    assert world.told_of(NoticeKind.CHANGED) == ["b"], "who gets something back is told, though still cut"
+    assert any("inside what was approved" in text for text in world.story)
+    world.say(Command.ROLLBACK)
+    assert world.values == {"a": 200, "b": 161}
+
+
+def test_a_policy_may_ask_for_a_person_even_inside_what_was_approved() -> None:
+    world = better(on_long_run="propose")
+    proposal = world.status.proposal
+    assert proposal is not None
+    assert proposal.inside
+    assert sum(world.values.values()) == 322
+    world.approve()
+    assert sum(world.values.values()) == 353
+
+
+def test_a_policy_may_ask_for_no_proposals() -> None:
+    world = better(on_long_run="ignore")
+    assert (world.status.proposal, sum(world.values.values()), len(world.plans)) == (None, 322, 1)
+
+
+def test_health_that_is_not_the_usual_one_proposes_nothing() -> None:
+    world = monitored(**NO_BUFFER, replan_gpus=7)
+    world.wait("8d")
+    lived(world, 353, "3d")
+    assert (world.status.proposal, len(world.plans)) == (None, 1)
+
+
+def test_too_short_a_history_proposes_nothing() -> None:
+    world = monitored(**NO_BUFFER, replan_gpus=7)
+    lived(world, 353, "6d")
+    assert (world.status.proposal, len(world.plans)) == (None, 1)
+
+
+def test_health_within_the_threshold_proposes_nothing() -> None:
+    world = worse()  # one node by default, and it takes more than that
+    assert (world.status.proposal, len(world.plans)) == (None, 1)
+
+
+def test_a_plan_that_would_change_nothing_is_not_proposed_and_not_made_again_and_again() -> None:
+    world = monitored(replan_gpus=7)
+    world.wait("8d")
+    lived(world, 340, "8d")  # the buffer's ceiling of 306 stays what it is
+    assert (world.status.proposal, len(world.plans)) == (None, 2)
+    assert not any("proposed" in text for text in world.story)
+
+
+def test_at_most_one_plan_is_proposed_in_a_window() -> None:
+    world = worse(replan_gpus=7)
+    first = world.status.proposal
+    assert first is not None
+    for _ in range(40):
+        world.wait("2h")
+        world.healthy(354 if world.now.hour % 4 else 360)
+    made = [text for text in world.story if text.startswith("proposed plan")]
+    assert len(made) == 1
+    assert world.told_of(NoticeKind.HELD) == ["tpm"]
+
+
+def test_a_declined_proposal_does_not_come_back_on_the_same_health() -> None:
+    world = worse(replan_gpus=7)
+    said = world.say(Command.RESOLVE, hold="proposal")
+    assert "declined" in said
+    world.wait("30d")
+    assert (world.status.proposal, sum(world.values.values()), world.needs) == (None, 353, "")
+
+
+def test_only_the_proposed_plan_can_be_approved_and_only_once() -> None:
+    world = worse(replan_gpus=7)
+    assert world.r.plan is not None
+    with pytest.raises(Refused, match="the proposed plan is"):
+        world.say(Command.APPROVE, plan_hash=world.r.plan.hash)
+    world.say(Command.PAUSE)
+    world.approve()
+    with pytest.raises(Refused, match="approved already, by tpm"):
+        world.approve()
+    world.wait("2h")
+    assert sum(world.values.values()) == 353, "a hold waits"
+    world.say(Command.RESUME)
+    assert sum(world.values.values()) == 345
+
+
+def test_a_change_by_others_makes_a_proposal_stale() -> None:
+    world = worse(replan_gpus=7, on_drift="accept")
+    assert world.status.proposal is not None
+    world.foreign("a", 190)
+    assert any("is given up: others changed the cluster" in text for text in world.story)
+    assert world.values["a"] == 190
+
+
+def test_a_proposal_that_today_does_not_back_is_given_up_and_nothing_is_written() -> None:
+    world = better(on_long_run="propose")
+    world.meanwhile("look", lambda: world.healthy_unnoticed(340))
+    world.meanwhile("reserve", lambda: world.healthy_unnoticed(340))
+    world.healthy_unnoticed(361)
+    before = dict(world.values)
+    world.say(Command.APPROVE, plan_hash=world.r.proposal.plan.hash if world.r.proposal else "", run=False)
+    world.hooks.clear()
+    world.islands["main"] = world.islands["main"].model_copy(update={"healthy_gpus": 340})
+    world.run()
+    assert world.values == before
+    assert world.is_in(Stage.MONITORED)
+    assert not world.r.realigning
+
+
+def test_a_breach_comes_before_a_proposal() -> None:
+    world = worse(replan_gpus=7, on_breach="rollback")
+    assert world.status.proposal is not None
+    world.healthy(330)
+    world.wait("11m")
+    assert world.is_in(Stage.ROLLED_BACK)
+    assert world.status.proposal is None
+
+
+def test_a_proposal_past_the_blast_radius_waits_for_a_person() -> None:
+    world = World(islands={"main": (361, 330)}, **{**NO_BUFFER, "max_moved_gpus": 40})
+    world.start().until(Stage.MONITORED)
+    world.wait("8d")
+    world.healthy(361)
+    while not world.holds and world.now < T0 + timedelta(days=20):
+        world.moves = [(world.now, 30)]  # other rollouts
+        world.wait("50m")
+    assert world.holds == {"blast_radius"}
+    assert sum(world.values.values()) == 322
+    world.say(Command.RESOLVE, hold="blast_radius")
+    assert sum(world.values.values()) == 353

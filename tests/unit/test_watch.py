@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -63,6 +63,9 @@ class Quotas(SlowLedger):
 
 class Health(SlowLedger):
     def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
+        raise AssertionError("the watch does not ask for history")
+
+    def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
         raise AssertionError("the watch does not ask for history")
 
     def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
