@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -154,3 +155,100 @@ async def test_a_mode_that_others_set_is_drift_too(world_on_each: World, policy:
 
 def _values(status: RolloutStatus) -> dict[str, int]:
     return {t.team: t.quota_gpus for t in status.teams}
+
+
+# --- long-run health ---------------------------------------------------------------------------------
+
+
+async def reports(world: World, name: str, total: int, healthy: int, until: asyncio.Event) -> None:
+    """A source that writes the same thing again and again, by plain SQL."""
+    while not until.is_set():
+        at = datetime.now(UTC)
+        world.sql.run(
+            "INSERT INTO health_samples (cluster, island, at, total_gpus, healthy_gpus, source)"
+            " VALUES (?, 'main', ?, ?, ?, 'exporter')",
+            name,
+            at if world.sql.postgresql else f"{at:%Y-%m-%dT%H:%M:%S.%f}Z",
+            total,
+            healthy,
+        )
+        await asyncio.sleep(0.05)
+
+
+def proposals(world: World, name: str) -> list[str]:
+    return [e["text"] for e in world.sql.archive(name) if e["text"].startswith("proposed plan ")]
+
+
+async def test_better_health_in_the_long_run_gives_back_what_was_cut(world_on_each: World) -> None:
+    """No buffer: the ceiling is a node below healthy. The long run is two seconds, and looks come by the second."""
+    world, name = world_on_each, fresh("long-run")
+    quotas = [team("a", 60, busy=50), team("b", 40, busy=10)]
+    spec = cluster(name, {ISLAND: (100, 90)}, quotas, buffer=0, safety_poll="0.7s", replan_window="2s", replan_gpus=3)
+    await monitored(world, name, spec)
+    sum_of = world.sql.gpus
+    assert sum(sum_of(name).values()) == 82
+    approved = (await world.status(name)).plan_hash
+
+    # Better: what was cut comes back by itself, to a node below 100.
+    done = asyncio.Event()
+    source = asyncio.create_task(reports(world, name, 100, 100, done))
+    await eventually(lambda: sum(sum_of(name).values()) == 92, "92 GPUs promised")
+    done.set()
+    await source
+    (better,) = proposals(world, name)
+    assert better.endswith("; inside what was approved")
+    assert world.sql.mode(name) == "hard"
+    status = await world.until(name, lambda s: s.plan_hash != approved and s.plan_hash is not None)
+    assert (status.stage, status.envelope_holds) == (Stage.MONITORED, True)
+    assert world.sql.row("clusters", name=name)["reserve_limit"] == 92
+
+
+async def test_a_proposal_outside_what_was_approved_waits_for_a_person(world: World) -> None:
+    name = fresh("worse")
+    quotas = [team("a", 60, busy=50), team("b", 40, busy=10)]
+    spec = cluster(name, {ISLAND: (100, 100)}, quotas, buffer=0, safety_poll="0.7s", replan_window="2s", replan_gpus=3)
+    await monitored(world, name, spec)
+    before = world.sql.dump(name)
+    assert sum(world.sql.gpus(name).values()) == 92
+
+    done = asyncio.Event()
+    source = asyncio.create_task(reports(world, name, 100, 93, done))
+    status = await world.until(name, lambda s: s.proposal is not None)
+    proposal = status.proposal
+    assert proposal is not None
+    assert (proposal.healthy_gpus, proposal.planned_gpus, proposal.inside) == (93, 100, False)
+    assert proposal.plan_hash in status.needs
+    await eventually(lambda: ("held", "tpm") in world.notices(name), "a notice to the owner")
+    await asyncio.sleep(2)
+    assert world.sql.dump(name) == before
+
+    await world.say(name, Command.APPROVE, plan_hash=proposal.plan_hash)
+    await eventually(lambda: sum(world.sql.gpus(name).values()) == 85, "85 GPUs promised")
+    done.set()
+    await source
+    assert world.notices(name).count(("held", "tpm")) == 1
+    status = await world.until(name, lambda s: s.plan_hash == proposal.plan_hash)
+    assert status.stage is Stage.MONITORED
+    receipts = world.sql.effects(f"{name}/1")
+    assert [kind for kind in receipts if kind != "follow"][-2:] == ["reserve", "set_soft"]
+    await world.say(name, Command.ROLLBACK)
+    await world.until(name, Stage.ROLLED_BACK)
+    assert world.sql.gpus(name) == {"a": 60, "b": 40}
+
+
+async def test_a_declined_proposal_is_gone_and_nothing_was_written(world: World) -> None:
+    name = fresh("declined")
+    quotas = [team("a", 60, busy=50), team("b", 40, busy=10)]
+    spec = cluster(name, {ISLAND: (100, 100)}, quotas, buffer=0, safety_poll="0.7s", replan_window="2s", replan_gpus=3)
+    await monitored(world, name, spec)
+    before = world.sql.dump(name)
+    done = asyncio.Event()
+    source = asyncio.create_task(reports(world, name, 100, 93, done))
+    await world.until(name, lambda s: s.proposal is not None)
+    await world.say(name, Command.RESOLVE, hold="proposal", reason="the racks are being repaired")
+    await asyncio.sleep(4)
+    done.set()
+    await source
+    assert (await world.status(name)).proposal is None
+    assert len(proposals(world, name)) == 1
+    assert world.sql.dump(name) == before
