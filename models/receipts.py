@@ -28,6 +28,9 @@ def began(r: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
     """The call to make, and the state that owes its inverse from before the call on."""
     change = change_for(r, kind)
     begun = r.but(fence=r.fence + 1, stood=r.standing)
+    if kind is EffectKind.FOLLOW and kind in r.standing and r.looked_after == r.fence:
+        # It writes no quota: what was seen of them is not overtaken, and a drift can be answered meanwhile.
+        begun = begun.but(looked_after=begun.fence)
     if kind in INVERSE and kind not in begun.standing:
         begun = begun.but(standing=(*begun.standing, kind))
     return begun, change
@@ -72,11 +75,21 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
     if r.stage is Stage.ROLLING_BACK or r.stage.ended:
         return r  # an undo was ordered while this was under way; it is owed already
     if followed and r.stage is Stage.MONITORED:
-        return r.but(look_asked=True)
+        return _flex_moved(r, change, now)
     if r.restoring:
         return r.but(restoring=False, exempt=False, look_asked=True)
     r = r.but(done=(*r.done, kind))
     return _realigned(r, now) if r.realigning else _stepped(r, now)
+
+
+def _flex_moved(r: Rollout, change: Change, now: datetime) -> Rollout:
+    """What is seen is as another look would find it: that would cost more than the write."""
+    if r.seen is None or r.seen.flex is None or change.flex_gpus is None:
+        return r.but(look_asked=True)
+    news = {"flex_gpus": change.flex_gpus, "flex_band_gpus": change.flex_band_gpus}
+    seen = r.seen.model_copy(update={"reading": r.seen.reading.model_copy(update=news)})
+    more = r.seen.flex.surplus_gpus - change.flex_gpus > change.flex_band_gpus
+    return r.but(seen=seen, flex_since=now if more else None)
 
 
 def _still_given(r: Rollout, change: Change) -> dict[str, Mode]:
