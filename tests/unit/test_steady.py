@@ -115,7 +115,11 @@ def test_a_look_just_before_the_growth_has_stood_delays_it_by_no_more_than_secon
     world.healthy(360)
     world.look_wanted = True
     world.run()
-    world.wait("8s")
+    world.wait("3s")
+    until = world.run()
+    assert until is not None
+    assert until - world.now < timedelta(seconds=3), "it wakes for it"
+    world.wait("3s")
     assert world.flex == 54
 
 
@@ -474,6 +478,16 @@ def test_at_most_one_plan_is_proposed_in_a_window() -> None:
     made = [text for text in world.story if text.startswith("proposed plan")]
     assert len(made) == 1
     assert world.told_of(NoticeKind.HELD) == ["tpm"]
+
+
+def test_health_that_moves_on_within_the_window_brings_no_second_proposal() -> None:
+    world = better(on_long_run="propose")
+    world.say(Command.RESOLVE, hold="proposal")
+    lived(world, 345, "4d")
+    assert world.usual(timedelta(days=7)) == {"main": 345}
+    assert world.status.proposal is None
+    world.wait("2d")
+    assert world.status.proposal is not None
 
 
 def test_a_declined_proposal_does_not_come_back_on_the_same_health() -> None:
