@@ -156,7 +156,13 @@ async def told_by_history(world: World, name: str) -> None:
     ]
     effects = [r for r in records if r.kind == "effect"]
     assert [r.data["fence"] for r in effects] == [1, 2, 3, 4, 5]
-    assert [r.text for r in effects] == ["reserve", "set_soft: research 345 -> 306", "harden", "follow", "close"]
+    assert [r.text for r in effects] == [
+        "reserve",
+        "set_soft: research 345 -> 306",
+        "harden",
+        "follow: flex pool 13",
+        "close",
+    ]
     for record in effects:
         assert record.data["receipt"] == world.sql.receipt(f"{name}/1", record.data["fence"])
     assert [r.data["after"] for r in records if r.kind == "transition"] == world.sql.transitions(name)

@@ -21,7 +21,7 @@ from models.effects import EffectKind
 from models.stages import Command, Stage
 from tests.e2e.faults import Fault, FaultyQuotas, Way, refused
 from tests.e2e.test_cli_offline import BACKSTOP, environment
-from tests.e2e.world import World, cluster, eventually, fresh, team, world_of
+from tests.e2e.world import World, cluster, eventually, fresh, team, without_flex_moves, world_of
 from workers.embedded import NAMESPACE
 
 K = EffectKind
@@ -105,7 +105,7 @@ class Night:
 
     def effects(self) -> list[str]:
         rows = self.sql.rows("SELECT kind FROM receipts WHERE cluster = ? ORDER BY rollout, counter", self.name)
-        return [kind for (kind,) in rows]
+        return without_flex_moves(kind for (kind,) in rows)
 
 
 @pytest.fixture

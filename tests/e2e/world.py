@@ -124,12 +124,7 @@ class Sql(ForeignTool):
         assert [counter for counter, _ in rows] == list(range(1, len(rows) + 1))
         times = [at for (at,) in self.rows("SELECT at FROM receipts WHERE rollout = ? ORDER BY counter", rollout)]
         assert times == sorted(times), "a later fence landed earlier"
-        kinds, follows = [], False
-        for _, kind in rows:
-            if not (follows and kind == "follow"):
-                kinds.append(kind)
-            follows = kind == "follow" or (follows and kind not in ("unfollow", "close"))
-        return kinds
+        return without_flex_moves(kind for _, kind in rows)
 
     def receipt(self, rollout: str, counter: int) -> dict[str, Any]:
         text = self.one("SELECT receipt FROM receipts WHERE rollout = ? AND counter = ?", rollout, counter)
@@ -157,6 +152,16 @@ class Sql(ForeignTool):
         assert chain, "nothing is archived"
         head = self.row("audit_heads", cluster=cluster)
         return broken_links(chain, ChainHead(cluster=cluster, length=head["length"], hash=head["hash"]))
+
+
+def without_flex_moves(kinds: Iterable[str]) -> list[str]:
+    """Effects but for each follow while flex follows already: it comes and goes with health."""
+    left, follows = [], False
+    for kind in kinds:
+        if not (follows and kind == "follow"):
+            left.append(kind)
+        follows = kind == "follow" or (follows and kind not in ("unfollow", "close"))
+    return left
 
 
 async def eventually(true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
