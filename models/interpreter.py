@@ -136,6 +136,11 @@ def flex_wanted(r: Rollout) -> int | None:
     return None if wanted == flex_published(r) else wanted
 
 
+def flex_moves(r: Rollout, kind: EffectKind) -> bool:
+    """The call moves a flex pool that follows already; of an adopted rollout one may follow before its step."""
+    return kind is EffectKind.FOLLOW and r.stage is Stage.MONITORED
+
+
 def flex_published(r: Rollout) -> int | None:
     """What a scheduler reads, as last seen: others may have written there. In shadow: what it would read."""
     return r.flex_gpus if r.shadow or r.seen is None else r.seen.reading.flex_gpus
@@ -386,7 +391,7 @@ def change_for(r: Rollout, kind: EffectKind) -> Change:
         case EffectKind.SOFTEN:
             return Change(cluster=r.cluster, kind=kind, fence=fence, mode=Mode.SOFT)
         case EffectKind.FOLLOW:
-            again = kind in r.standing
+            again = flex_moves(r, kind)
             return Change(
                 cluster=r.cluster,
                 kind=kind,

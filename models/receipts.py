@@ -13,7 +13,7 @@ from models.audit import AuditKind
 from models.commands import holding, lifting, undoing
 from models.effects import INVERSE, Change, EffectKind, Mode, Receipt, ValueConflict
 from models.guard import Clocks
-from models.interpreter import change_for
+from models.interpreter import change_for, flex_moves
 from models.notices import NoticeKind
 from models.rollout import BACKSTOP, RADIUS, REALIGN, Hold, HoldKind, Proposal, Rollout, Undone, Why
 from models.stages import STEP_FROM, Stage
@@ -28,7 +28,7 @@ def began(r: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
     """The call to make, and the state that owes its inverse from before the call on."""
     change = change_for(r, kind)
     begun = r.but(fence=r.fence + 1, stood=r.standing)
-    if kind is EffectKind.FOLLOW and kind in r.standing and r.looked_after == r.fence:
+    if flex_moves(r, kind) and r.looked_after == r.fence:
         # It writes no quota: what was seen of them is not overtaken, and a drift can be answered meanwhile.
         begun = begun.but(looked_after=begun.fence)
     if kind in INVERSE and kind not in begun.standing:
@@ -74,7 +74,7 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
         return _closed(r)
     if r.stage is Stage.ROLLING_BACK or r.stage.ended:
         return r  # an undo was ordered while this was under way; it is owed already
-    if followed and r.stage is Stage.MONITORED:
+    if flex_moves(r, kind):
         return _flex_moved(r, change, now)
     if r.restoring:
         return r.but(restoring=False, exempt=False, look_asked=True)
@@ -207,7 +207,7 @@ def failed(r: Rollout, change: Change, error: str, reason: str, now: datetime) -
             owed=tuple(k for k in r.owed if k is not forward),
             stuck_on=(*r.stuck_on, Undone(kind=forward, reason=reason)),
         )
-    if kind is EffectKind.FOLLOW and kind in r.stood and r.stage is Stage.MONITORED:
+    if flex_moves(r, kind):
         return r.but(flex_failed_at=now, look_asked=True)  # the pool is as it was, or as it should be
     unwritten = error in ("Drift", "BlastRadius")  # both say that nothing was written
     if unwritten and kind not in r.stood:

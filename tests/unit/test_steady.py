@@ -259,6 +259,15 @@ def test_a_rollout_that_was_monitored_before_flex_was_published_begins_with_its_
     assert (flex(world), world.values) == ((55, [55]), CUT)
 
 
+def test_an_adopted_rollout_publishes_its_own_surplus_where_another_one_s_is_still_followed() -> None:
+    world = World(**QUICK)
+    world.start().until(Stage.ENFORCED)
+    world.follows, world.flex = True, 99
+    world.r = world.r.but(standing=(*world.r.standing, EffectKind.FOLLOW))
+    world.until(Stage.MONITORED)
+    assert (world.flex, world.r.flex_gpus) == (55, 55)
+
+
 @pytest.mark.parametrize("lost", [1, 9, 54])
 def test_health_that_falls_while_flex_grows_is_followed(lost: int) -> None:
     world = monitored()
