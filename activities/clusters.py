@@ -15,7 +15,7 @@ from models.capacity import Island
 from models.effects import HealthSample, Observation, QuotaReading, Standing, truthful
 from models.errors import BlastRadius, Refusal
 from models.fleet import Window, merged_policy
-from models.flex import flex_pool, in_quota_use
+from models.flex import FlexSight, flex_pool, in_quota_use
 from models.guard import explained
 from models.messages import AimRequest, Drafted, DraftRequest, LaunchRequest, ObserveRequest, Opening, OpenRequest
 from models.plans import BreachTarget, Envelope, breach_target, make_plan
@@ -107,7 +107,16 @@ class ClusterActivities:
             reading = self._quotas.read(request.cluster)
             sample = self._health.read([request.cluster]).get(request.cluster)
             windows = self._calendar.windows([request.cluster]).get(request.cluster, ())
-            seen = observed(reading, sample, windows, request)
+            least = {}
+            if request.flex_after is not None:
+                least = self._health.least(request.cluster, request.at - request.flex_after, request.at)
+            usual = {}
+            if request.long_run is not None:
+                usual = self._health.usual(request.cluster, request.long_run, request.at)
+            seen = observed(reading, sample, windows, request, least, usual)
+            if request.generation is not None and request.generation != reading.generation:
+                changes = self._quotas.changes(request.cluster, request.generation)
+                seen = seen.model_copy(update={"changes": changes})
             meters.cluster_gauges(seen)
             return seen
 
@@ -197,9 +206,14 @@ def _with_usage_of(baseline: Snapshot, frozen: Snapshot) -> Snapshot:
 
 
 def observed(
-    reading: QuotaReading, sample: HealthSample | None, windows: tuple[Window, ...], request: ObserveRequest
+    reading: QuotaReading,
+    sample: HealthSample | None,
+    windows: tuple[Window, ...],
+    request: ObserveRequest,
+    least: Mapping[str, int] | None = None,
+    usual: Mapping[str, int] | None = None,
 ) -> Observation:
-    """The observation that these readings make.
+    """The observation that these readings make. Healthy GPUs by island: `least` of late, `usual` in the long run.
 
     Windows that are over are left out: a calendar forgets nothing, and a rollout carries what it last saw.
     """
@@ -231,6 +245,7 @@ def observed(
     counted = now if without_declared == snapshot.islands else back(snapshot.with_islands(without_declared))
     tested = _standing(snapshot, now, request)
     there = snapshot.with_values({p.team: p.as_quota().gpus for p in reading.quotas})
+    as_tested = there.quotas == snapshot.quotas
     return Observation(
         cluster=request.cluster,
         at=request.at,
@@ -245,8 +260,42 @@ def observed(
         assigned_gpus=tested.assigned_gpus,
         backed_gpus=tested.backed_gpus,
         flex_gpus=tested.flex_gpus,
-        present=None if there.quotas == snapshot.quotas else _standing(there, back(there), request),
+        flex=None if request.flex_after is None else _flex(snapshot if request.shadow else there, least or {}),
+        long_run=_long_run(snapshot.islands, usual or {}),
+        present=None if as_tested else _standing(there, back(there), request),
     )
+
+
+def _flex(snapshot: Snapshot, least: Mapping[str, int]) -> FlexSight:
+    surplus = _surplus(snapshot)
+    of_late = tuple(_with_at_most(i, least.get(i.name, i.healthy_gpus)) for i in snapshot.islands)
+    if of_late == snapshot.islands:
+        return FlexSight(surplus_gpus=surplus, standing_gpus=surplus)
+    return FlexSight(surplus_gpus=surplus, standing_gpus=min(surplus, _surplus(snapshot.with_islands(of_late))))
+
+
+def _long_run(islands: tuple[Island, ...], usual: Mapping[str, int]) -> tuple[Island, ...]:
+    """The islands at their usual health; none where one of those that have GPUs has no history."""
+    if not usual or any(i.total_gpus and i.name not in usual for i in islands):
+        return ()
+    found = []
+    for island in islands:
+        healthy = min(usual.get(island.name, 0), island.total_gpus)
+        block = None if island.block_gpus is None else min(island.block_gpus, healthy)
+        found.append(island.model_copy(update={"healthy_gpus": healthy, "block_gpus": block}))
+    return tuple(found)
+
+
+def _surplus(snapshot: Snapshot) -> int:
+    backing = back(snapshot)
+    return backing.healthy_gpus - backing.backed_gpus
+
+
+def _with_at_most(island: Island, healthy: int) -> Island:
+    if healthy >= island.healthy_gpus:
+        return island
+    block = None if island.block_gpus is None else min(island.block_gpus, healthy)
+    return island.model_copy(update={"healthy_gpus": healthy, "block_gpus": block})
 
 
 def _standing(snapshot: Snapshot, backing: Backing, request: ObserveRequest) -> Standing:

@@ -15,7 +15,17 @@ from pydantic import Field
 from models.audit import AuditEntry, ChainedEntry, ChainHead
 from models.base import Model, Name, Time
 from models.calendar import Declaration, Declared, Entry
-from models.effects import Change, Fence, HealthSample, Mode, QuotaReading, Receipt, TeamUsage, UsageReading
+from models.effects import (
+    Change,
+    Fence,
+    ForeignChange,
+    HealthSample,
+    Mode,
+    QuotaReading,
+    Receipt,
+    TeamUsage,
+    UsageReading,
+)
 from models.fleet import ClusterSpec, Team, Window
 from models.fleet_messages import Noted
 from models.milestones import Milestone, Milestones, Note
@@ -38,6 +48,10 @@ class QuotaPort(Protocol):
         """A text for each known cluster, in one call: while it stays the same, so does what `read` answers."""
         ...
 
+    def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
+        """By team: who changed quotas past Backstop since this generation, as far as the system knows."""
+        ...
+
     def apply(self, change: Change) -> Receipt:
         """The effect has landed, once, however often this is called with its fence.
 
@@ -50,6 +64,14 @@ class QuotaPort(Protocol):
 class HealthPort(Protocol):
     def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
         """The latest sample of each cluster, in one call; a cluster without any is left out."""
+        ...
+
+    def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
+        """The fewest healthy GPUs of each island from `since` up to now, what stood at `since` included."""
+        ...
+
+    def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
+        """The median of healthy GPUs by island, rounded down; an island whose history is shorter is left out."""
         ...
 
 

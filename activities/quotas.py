@@ -54,5 +54,6 @@ class QuotaActivities:
             before={w.team: w.expected_gpus for w in change.writes},
             after={w.team: w.gpus for w in change.writes},
             reserved_gpus=reserved if change.kind is EffectKind.RESERVE else 0,
+            flex_gpus=change.flex_gpus,
             shadow=True,
         )

@@ -23,7 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.clusters import islands_for
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from activities.tallies import Tallier
-from models.backing import back
+from models.backing import Backing, back
 from models.calendar import span_text
 from models.capacity import Island
 from models.effects import HealthSample, QuotaReading, truthful
@@ -131,7 +131,8 @@ class WatchActivities:
             if known is not None and known[0] == facts:
                 marks[cluster] = known
             else:
-                marks[cluster] = facts, fingerprint(self._quotas.read(cluster), facts)
+                before = "" if known is None else known[1]
+                marks[cluster] = facts, fingerprint(self._quotas.read(cluster), facts, before)
             if time.monotonic() - beat >= _BEAT_SECONDS:
                 alive()
                 beat = time.monotonic()
@@ -193,8 +194,11 @@ def facts_of(
     )
 
 
-def fingerprint(reading: QuotaReading, facts: Facts) -> str:
-    """Equal as long as a rollout has nothing new to know."""
+_MORE, _LESS = "flex may grow", "flex of "
+
+
+def fingerprint(reading: QuotaReading, facts: Facts, before: str = "") -> str:
+    """Equal as long as a rollout has nothing new to know. `before`: the last one."""
     sample = facts.sample
     if sample is None:
         return "no health"
@@ -203,15 +207,36 @@ def fingerprint(reading: QuotaReading, facts: Facts) -> str:
     parts += [f"{w.kind} {w.reason}" for w in facts.windows]
     parts += [f"to come {span_text(w)}" for w in facts.to_come]
     if facts.guarded:
-        parts.append(_shortage(reading, sample))
+        found = _backing(reading, sample)
+        parts.append(_shortage(found))
+        parts += _flex(reading, found.healthy_gpus - found.backed_gpus, before.rpartition("; ")[2])
     else:
         parts += [f"{i.name} {i.healthy_gpus}/{i.total_gpus}" for i in sample.islands]
     return "; ".join(parts)
 
 
-def _shortage(reading: QuotaReading, sample: HealthSample) -> str:
+def _flex(reading: QuotaReading, surplus: int, last: str) -> list[str]:
+    """That the published pool is too large, or may grow; within the band, nothing. `last`: what was said before.
+
+    What may grow may still grow while any of it is left: else each step across the band would be told. And that
+    a shrink has been published is no news for who published it.
+    """
+    if not reading.follows_health or reading.flex_gpus is None:
+        return []
+    if surplus < reading.flex_gpus:
+        return [f"{_LESS}{reading.flex_gpus} above {surplus}"]
+    beyond = reading.flex_gpus + (0 if last == _MORE else reading.flex_band_gpus)
+    if surplus > beyond:
+        return [_MORE]
+    return [last] if last.startswith(_LESS) else []
+
+
+def _backing(reading: QuotaReading, sample: HealthSample) -> Backing:
     quotas = tuple(p.as_quota() for p in reading.quotas)
-    found = back(Snapshot(cluster=reading.cluster, islands=islands_for(quotas, sample), quotas=quotas))
+    return back(Snapshot(cluster=reading.cluster, islands=islands_for(quotas, sample), quotas=quotas))
+
+
+def _shortage(found: Backing) -> str:
     if found.is_backed:
         return "backed"
     return "short " + ", ".join(f"{team} {gpus}" for team, gpus in found.shortage.items())

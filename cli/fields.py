@@ -120,6 +120,12 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
         "max_moved_gpus": Note(_GPUS, "The most that is moved by itself, per fleet and hour; past it Backstop holds."),
         "max_moved_gpus_day": Note(_GPUS, "The same within a day.", "no limit but the hour's"),
         "max_breaching_clusters": Note(_COUNT, "Breach rollbacks at once that are exempt from it."),
+        "flex_band_gpus": Note(
+            _GPUS, "The published flex pool grows only by more than this; it shrinks at once.", "one node"
+        ),
+        "on_long_run": Note("word", "Long-run health has left the plan behind: apply (inside), propose, ignore."),
+        "replan_window": Note(_DURATION, "Long-run health is the median of so long; at most one proposal in it."),
+        "replan_gpus": Note(_GPUS, "More than this must lie between it and the plan's health.", "one node"),
         "safety_poll": Note(_DURATION, "How often a rollout looks at its cluster unasked."),
         "authorities": Note(
             "list of names", "Who may resolve another's objection, beside the owner.", "the owner alone"

@@ -81,11 +81,28 @@ def _standing(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
                 f"; flex pool {s.flex_gpus}",
             ),
         )
+    if s.flex_published_gpus is not None and not s.stage.ended:
+        grows = "" if s.flex_grows_at is None else f"; more if it stands until {moment(s.flex_grows_at)}"
+        yield "flex", line(f"{s.flex_published_gpus} that no quota stands on are published{grows}")
     for risk in s.at_risk:
         due = f"; a breach at {moment(risk.breach_at)}" if risk.breach_at and risk.team not in s.breach_of else ""
         yield _trouble(s, risk.team), line((_both(risk), "red"), due)
     for told in s.foretold:
         yield "foretold", foretold_line(told, datetime.now(UTC))
+
+
+def _proposed(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
+    """What a plan on the long-run health would change, by team."""
+    p = s.proposal
+    if p is None:
+        return
+    inside = "inside" if p.inside else "outside"
+    made = f"{p.plan_hash}, on the usual health of {gpus(p.healthy_gpus)} ({p.planned_gpus} when planned)"
+    yield "proposed", line((made, "yellow"), f"; {inside} what was approved")
+    for value in p.values[:_ROWS]:
+        yield "", line(f"{value.team} {value.quota_gpus} -> {value.proposed_gpus}")
+    if len(p.values) > _ROWS:
+        yield "", line(f"and {len(p.values) - _ROWS} quotas more: {_in_full(s)}")
 
 
 def foretold_line(told: Foretold, now: datetime) -> Text:
@@ -120,6 +137,7 @@ def _ahead(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
             yield "still", line((value_text(value), "red"))
         if len(s.undoing.values) > _ROWS:
             yield "", line(f"and {len(s.undoing.values) - _ROWS} quotas more: {_in_full(s)}")
+    yield from _proposed(s)
     for condition in s.waiting_for:
         if condition.name != "holds":  # they have their own lines
             until = f", until {moment(condition.until)}" if condition.until else ""

@@ -133,6 +133,8 @@ class _Reader:
             receipt = await self._one(done.result, Receipt)
             moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
             values = ", ".join(f"{t} {old} -> {new}" for t, (old, new) in sorted(moved.items()))
+            if receipt.flex_gpus is not None:
+                values = f"flex pool {receipt.flex_gpus}"
             left = ", ".join(f"{c.team} holds {c.found_gpus}, left alone" for c in receipt.conflicts)
             text = (
                 request.change.kind.value + (f": {values}" if values else "") + (f"; conflict: {left}" if left else "")

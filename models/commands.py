@@ -10,11 +10,11 @@ from models.audit import AuditKind
 from models.base import Model, Text, Words
 from models.capacity import Island
 from models.effects import INVERSE, EffectKind, Present
-from models.gates import believed, changed_by_others
+from models.gates import believed, changed_by_others, mode_drift
 from models.notices import NoticeKind
 from models.plans import envelope_of
 from models.quota import Quota
-from models.rollout import BREACH, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind, Order, Rollout, Why
+from models.rollout import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind, Order, Rollout, Why
 from models.snapshot import Snapshot
 from models.stages import Command, Refused, Stage, answer
 
@@ -73,6 +73,8 @@ def refusal(r: Rollout, command: Command, request: CommandRequest) -> str | None
 
 
 def _refuse_approve(r: Rollout, request: CommandRequest) -> str | None:
+    if r.proposal is not None:
+        return _refuse_proposal(r, r.proposal.plan.hash, request)
     if r.plan is None or r.replan:
         return "no plan awaits approval: a new one is being made"
     if request.plan_hash != r.plan.hash:
@@ -84,9 +86,20 @@ def _refuse_approve(r: Rollout, request: CommandRequest) -> str | None:
     return None
 
 
+def _refuse_proposal(r: Rollout, proposed: str, request: CommandRequest) -> str | None:
+    if request.plan_hash != proposed:
+        meant = request.plan_hash or "(none given)"
+        return f"the proposed plan is {proposed}, not {meant}: look at it and approve that"
+    if r.envelope is not None and r.envelope.plan_hash == proposed:
+        return f"plan {proposed} is approved already, by {r.approved_by}"
+    return None
+
+
 def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
     hold = next((h for h in r.holds if h.id == request.hold), None)
     if hold is None:
+        if request.hold == PROPOSAL and r.proposal is not None:
+            return None
         if request.hold == "unknown_health" and r.sight.suspect is not None:
             return None
         if request.hold == "unknown_health":
@@ -158,6 +171,10 @@ def _closed(r: Rollout) -> str:
 
 
 def _approve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    if r.proposal is not None:
+        plan = r.proposal.plan
+        agreed = r.but(envelope=envelope_of(plan), approved_by=request.actor, look_asked=True)
+        return agreed, f"plan {plan.hash} is approved, and written if today's health backs it"
     assert r.plan is not None
     approved = r.but(envelope=envelope_of(r.plan), approved_by=request.actor)
     return lifting(approved, REALIGN, now, request.actor, "approved"), f"plan {r.plan.hash} is approved"
@@ -226,6 +243,9 @@ def _resume(r: Rollout, now: datetime) -> Rollout:
 
 def _resolve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     hold = next((h for h in r.holds if h.id == request.hold), None)
+    if hold is None and request.hold == PROPOSAL and r.proposal is not None:
+        declined = r.proposal.plan.hash
+        return r.but(proposal=None), f"plan {declined} is declined; the quotas stay, and so does the plan they are from"
     if hold is None:  # unknown health: a person confirms what was seen
         return r.but(sight=r.sight.confirmed(), look_asked=True), "the sample is confirmed and counts from now on"
     freed = lifting(r, hold.id, now, request.actor, request.reason).but(look_asked=True)
@@ -262,6 +282,7 @@ def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False) -> Ro
     reading = r.seen.reading
     present, ours = {q.team: q for q in reading.quotas}, believed(r)
     changed = {t for t in {*present, *ours} if (present[t].gpus if t in present else None) != ours.get(t)}
+    modes = {} if but_values else {team: mode for team, (_, mode) in mode_drift(r).items()}
     if but_values:
         changed -= {*present} & {*ours}
     given = changed | {*r.foreign}
@@ -282,7 +303,8 @@ def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False) -> Ro
     taken = r.but(
         baseline=on_islands(baseline, r.baseline.islands),
         generation=reading.generation,
-        modes={**{t: q.mode for t, q in present.items()}, **r.modes},
+        modes={**{t: q.mode for t, q in present.items()}, **r.modes, **modes},
+        modes_given={**r.modes_given, **modes},
         written=written,
         foreign=tuple(sorted({*r.foreign, *changed} & {*present})) if r.values_stand else (),
         order=order,
@@ -291,9 +313,9 @@ def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False) -> Ro
         taken = taken.but(replan="others changed the cluster")
     return taken.noting(
         AuditKind.PLAN,
-        f"taken as given: {', '.join(sorted(changed)) or 'a change that moved no quota'}",
+        f"taken as given: {', '.join(sorted({*changed, *modes})) or 'a change that moved no quota'}",
         now,
-        teams=sorted(changed),
+        teams=sorted({*changed, *modes}),
         generation=reading.generation,
     )
 

@@ -14,6 +14,7 @@ from pydantic import Field
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
 from models.capacity import Island
 from models.fleet import Window
+from models.flex import FlexSight
 from models.quota import Quota
 
 
@@ -84,6 +85,15 @@ class Present(Model):
         )
 
 
+class ForeignChange(Model):
+    """Who last changed one quota past Backstop, where the quota system knows. `generation`: the cluster's after it."""
+
+    team: Name
+    by: str
+    at: Time
+    generation: Count
+
+
 class QuotaReading(Model):
     """One cluster's quotas, read at once, with the generation they were read under."""
 
@@ -93,6 +103,12 @@ class QuotaReading(Model):
     reserved_gpus: GpuCount = 0
     follows_health: bool = False
     """True while the flex pool grows and shrinks with healthy GPUs."""
+    flex_gpus: GpuCount | None = None
+    """The surplus that a scheduler may give to flex jobs, as last published; None: nobody has said."""
+    flex_band_gpus: GpuCount = 0
+    """Only a surplus above `flex_gpus` by more than this is news."""
+    counts_modes: bool = False
+    """A foreign change of a mode moves the generation, like one of a value."""
 
     @property
     def values(self) -> dict[str, int]:
@@ -144,6 +160,9 @@ class Change(Model):
     """HARDEN and SOFTEN: the mode all quotas of the cluster get."""
     reserve: Reserve | None = None
     """RESERVE and RELEASE: what stays reserved afterwards; None: nothing."""
+    flex_gpus: GpuCount | None = None
+    """FOLLOW: the surplus to publish. Made again with another, it moves the flex pool and no quota."""
+    flex_band_gpus: GpuCount = 0
 
     @property
     def moved_gpus(self) -> int:
@@ -173,6 +192,8 @@ class Receipt(Model):
     after: dict[str, int]
     conflicts: tuple[ValueConflict, ...] = ()
     reserved_gpus: GpuCount = 0
+    flex_gpus: GpuCount | None = None
+    """FOLLOW: the surplus that is published now."""
     shadow: bool = False
 
 
@@ -252,6 +273,12 @@ class Observation(Model):
     assigned_gpus: GpuCount = 0
     backed_gpus: GpuCount = 0
     flex_gpus: GpuCount = 0
+    changes: tuple[ForeignChange, ...] = ()
+    """Who changed what since the generation that the rollout knows."""
+    flex: FlexSight | None = None
+    """The surplus beside what the quota system holds; None where nobody asked or nothing is known."""
+    long_run: tuple[Island, ...] = ()
+    """Today's islands at their usual health; empty where nobody asked, or there is too little history."""
     present: Standing | None = None
     """The same of what the quota system holds, where other values were tested; None: these are those."""
 

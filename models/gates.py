@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from models.base import Model, Time, duration_text
+from models.effects import EffectKind, Mode
 from models.fleet import WindowKind
 from models.guard import active
 from models.policy import Acks
@@ -162,15 +163,40 @@ def _no_drift(r: Rollout) -> Condition:
 
 
 def drift_of(r: Rollout) -> tuple[str, ...]:
-    """Teams whose present value is not the one we believe in, one text each."""
+    """Teams whose present value or mode is not the one we believe in, one text each; by whom, where that is known."""
     if r.seen is None or r.looked_after != r.fence:
         return ()
-    present, expected = r.seen.reading.values, believed(r)
+    present, expected, modes = r.seen.reading.values, believed(r), mode_drift(r)
+    changes = {c.team: c for c in r.seen.changes}
+
+    def text(team: str) -> str:
+        moved = [f"{expected.get(team, 'absent')} -> {present.get(team, 'absent')}"]
+        if present.get(team) == expected.get(team):
+            moved = []
+        if team in modes:
+            moved.append(" -> ".join(modes[team]))
+        change = changes.get(team)
+        return f"{team} {', '.join(moved)}" + ("" if change is None else f", by {change.by} at {_at(change.at)}")
+
     return tuple(
-        f"{team} {expected.get(team, 'absent')} -> {present.get(team, 'absent')}"
-        for team in sorted({*present, *expected})
-        if present.get(team) != expected.get(team)
+        text(team) for team in sorted({*present, *expected}) if present.get(team) != expected.get(team) or team in modes
     )
+
+
+def mode_drift(r: Rollout) -> dict[str, tuple[Mode, Mode]]:
+    """Our mode and the present one, by team, of quotas that we wrote and whose mode others have set since."""
+    if r.seen is None or r.looked_after != r.fence or not r.seen.reading.counts_modes:
+        return {}
+    if r.shadow or not (r.stage.guarded and r.values_stand):
+        return {}
+    ours = Mode.HARD if EffectKind.HARDEN in r.standing else Mode.SOFT
+    return {
+        q.team: (expected, q.mode)
+        for q in r.seen.reading.quotas
+        if q.team in r.written
+        and q.team not in r.foreign
+        and (expected := r.modes_given.get(q.team, ours)) is not q.mode
+    }
 
 
 def changed_by_others(r: Rollout) -> dict[str, int]:

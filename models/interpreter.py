@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from models.capacity import Island
 from models.effects import (
     INVERSE,
     Change,
@@ -23,9 +24,10 @@ from models.effects import (
     Reserve,
     ValueWrite,
 )
-from models.gates import conditions, health_fresh, holds_now, is_open
+from models.flex import following
+from models.gates import conditions, drift_of, health_fresh, holds_now, is_open, mode_drift
 from models.messages import ObserveRequest
-from models.policy import OnBreach
+from models.policy import OnBreach, OnLongRun
 from models.quota import QuotaTree
 from models.rollout import RADIUS, REALIGN, ROLLBACK, Rollout, Why
 from models.stages import STEP_FROM, Stage
@@ -54,9 +56,10 @@ class Look:
 
 @dataclass(frozen=True)
 class Draft:
-    """Make a plan from the baseline and today's health."""
+    """Make a plan from the baseline and today's health; `islands`: a proposal, on these."""
 
     why: str
+    islands: tuple[Island, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,10 @@ def decide(r: Rollout, now: datetime) -> Action:
         return Perform(EffectKind.SET_SOFT)
     if _wants_look(r, now):
         return Look(_why_look(r, now), _tested(r))
-    return _realignment(r, now) or _step(r, now) or Wait(_wake(r, now))
+    flexed = _flex(r, now)
+    if flexed is None and r.reconsider:
+        return Draft("long-run health has changed", r.reconsider)
+    return flexed or _realignment(r, now) or _step(r, now) or Wait(_wake(r, now))
 
 
 def urgent(r: Rollout, action: Action) -> bool:
@@ -109,6 +115,51 @@ def _step(r: Rollout, now: datetime) -> Action | None:
     if not is_open(r, now) or r.look_failed:
         return None
     return Perform(_next_effect(r)) if looked_recently(r, now) else Look("before the step", _tested(r))
+
+
+def _flex(r: Rollout, now: datetime) -> Action | None:
+    """The flex pool as it should be. No hold stops it: it moves no quota, and says what hardware there is."""
+    if flex_wanted(r) is None or (r.flex_failed_at is not None and now < r.flex_failed_at + RECHECK):
+        return None
+    return Perform(EffectKind.FOLLOW) if looked_recently(r, now) else Look("before flex moves", _tested(r))
+
+
+def flex_wanted(r: Rollout) -> int | None:
+    """The surplus to publish in place of the published one; None while that stands, or nothing believable says more."""
+    if r.stage is not Stage.MONITORED or EffectKind.FOLLOW not in r.standing or r.look_failed:
+        return None
+    if r.seen is None or r.seen.flex is None or r.looked_after != r.fence:
+        return None
+    if r.seen.health is None or r.seen.health != r.sight.known:
+        return None
+    wanted = following(flex_published(r), r.seen.flex, flex_band(r))
+    return None if wanted == flex_published(r) else wanted
+
+
+def flex_moves(r: Rollout, kind: EffectKind) -> bool:
+    """The call moves a flex pool that follows already; of an adopted rollout one may follow before its step."""
+    return kind is EffectKind.FOLLOW and r.stage is Stage.MONITORED
+
+
+def flex_published(r: Rollout) -> int | None:
+    """What a scheduler reads, as last seen: others may have written there. In shadow: what it would read."""
+    return r.flex_gpus if r.shadow or r.seen is None else r.seen.reading.flex_gpus
+
+
+def flex_band(r: Rollout) -> int:
+    return r.baseline.gpus_per_node if r.policy.flex_band_gpus is None else r.policy.flex_band_gpus
+
+
+def flex_due(r: Rollout) -> datetime | None:
+    """When a larger surplus will have stood for long enough, or another try to publish one is due."""
+    if r.stage is not Stage.MONITORED:
+        return None
+    if r.flex_failed_at is not None:
+        return r.flex_failed_at + RECHECK
+    if r.flex_since is None or r.looked_at is None:
+        return None
+    # It takes a new look, and while the last one counts as fresh none is made.
+    return max(r.flex_since + r.policy.clear_after, r.looked_at + FRESH + timedelta(milliseconds=1))
 
 
 def _realignment(r: Rollout, now: datetime) -> Action | None:
@@ -132,8 +183,37 @@ def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
         values=look.values,
         gpus_per_node=r.baseline.gpus_per_node,
         scheduled={leaf: tree.by_team[leaf].scheduled for leaf in tree.leaves},
+        generation=r.generation,
+        flex_after=r.policy.clear_after if r.stage.promises else None,
+        long_run=r.policy.replan_window if may_propose(r, now) else None,
+        shadow=r.shadow,
         at=now,
     )
+
+
+def may_propose(r: Rollout, now: datetime) -> bool:
+    """A plan on the long-run health may be proposed, as far as time and what is under way go."""
+    if r.stage is not Stage.MONITORED or r.policy.on_long_run is OnLongRun.IGNORE or r.realigning or r.replan:
+        return False
+    return r.proposed_at is None or now - r.proposed_at >= r.policy.replan_window
+
+
+def may_apply(r: Rollout, now: datetime) -> bool:
+    """The proposal may be written: approved itself, or inside what was and the policy lets it; and nothing holds."""
+    if r.proposal is None or r.envelope is None or r.realigning or not at_rest(r, now):
+        return False
+    plan = r.proposal.plan
+    if plan.hash == r.envelope.plan_hash:
+        return True
+    return r.policy.on_long_run is OnLongRun.APPLY and r.envelope.holds(plan)
+
+
+def at_rest(r: Rollout, now: datetime) -> bool:
+    """Monitored, backed, no drift, no hold, and nothing else wanted."""
+    busy = r.restoring or r.replan or r.aiming or r.breach_of or r.look_failed
+    if r.stage is not Stage.MONITORED or busy or r.seen is None or not r.seen.backed or not health_fresh(r):
+        return False
+    return r.seen.reading.generation == r.generation and not drift_of(r) and not holds_now(r, now)
 
 
 def looked_recently(r: Rollout, now: datetime) -> bool:
@@ -209,7 +289,7 @@ def _times(r: Rollout, now: datetime) -> Iterator[datetime]:
 
 def _guard_times(r: Rollout, now: datetime) -> Iterator[datetime]:
     """When time alone brings something about, if a look confirms it."""
-    for due in (breach_due(r), clear_due(r), retry_due(r, now)):
+    for due in (breach_due(r), clear_due(r), retry_due(r, now), flex_due(r)):
         if due is not None:
             yield due
 
@@ -231,7 +311,7 @@ def answered(r: Rollout) -> bool:
         case OnBreach.ROLLBACK:
             return bool(r.aiming) or any(h.id == ROLLBACK for h in r.holds)
         case OnBreach.REALIGN:
-            return r.realigning or any(h.id in (REALIGN, RADIUS) for h in r.holds)
+            return (r.realigning and not r.proposing) or any(h.id in (REALIGN, RADIUS) for h in r.holds)
 
 
 def clear_due(r: Rollout) -> datetime | None:
@@ -311,9 +391,22 @@ def change_for(r: Rollout, kind: EffectKind) -> Change:
         case EffectKind.SOFTEN:
             return Change(cluster=r.cluster, kind=kind, fence=fence, mode=Mode.SOFT)
         case EffectKind.FOLLOW:
-            return Change(cluster=r.cluster, kind=kind, fence=fence, expected_generation=r.generation)
+            again = flex_moves(r, kind)
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                # Flex is what the present quotas leave over, whoever wrote them: a shrink waits for nobody.
+                expected_generation=None if again else r.generation,
+                flex_gpus=flex_wanted(r) if again else _surplus(r),
+                flex_band_gpus=flex_band(r),
+            )
         case EffectKind.UNFOLLOW | EffectKind.CLOSE:
             return Change(cluster=r.cluster, kind=kind, fence=fence)
+
+
+def _surplus(r: Rollout) -> int | None:
+    return None if r.seen is None or r.seen.flex is None else r.seen.flex.surplus_gpus
 
 
 def _mode(r: Rollout) -> Mode:
@@ -352,11 +445,11 @@ def _writes(r: Rollout, values: Mapping[str, int], modes: Mapping[str, Mode]) ->
 
 def _writing_again(r: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, ...]:
     """Our values over those of others, which are named as expected: nobody's change goes unseen."""
-    tree = r.baseline.tree
+    tree, modes = r.baseline.tree, mode_drift(r)
     return tuple(
         ValueWrite(team=team, expected_gpus=present[team], gpus=gpus, mode=_mode(r), leaf=team not in tree.children)
         for team, gpus in sorted(r.written.items())
-        if team in present and present[team] != gpus
+        if team in present and (present[team] != gpus or team in modes)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -189,6 +190,27 @@ class TeamStatus(Model):
     acknowledged: bool = False
 
 
+class ProposedValue(Model):
+    team: Name
+    quota_gpus: GpuCount
+    proposed_gpus: GpuCount
+
+
+class ProposalStatus(Model):
+    """A plan on the long-run health of a monitored cluster, which is not written yet."""
+
+    plan_hash: str
+    at: Time
+    healthy_gpus: GpuCount
+    """The health it was made on."""
+    planned_gpus: GpuCount
+    """The health that the standing plan was made on."""
+    inside: bool
+    """No cut is deeper than what was approved."""
+    values: tuple[ProposedValue, ...]
+    """Leaf quotas that it changes."""
+
+
 class RolloutStatus(Model):
     """Everything a person may want to know about one rollout, as of `at`."""
 
@@ -215,6 +237,11 @@ class RolloutStatus(Model):
     backed_gpus: GpuCount
     phantom_gpus: GpuCount
     flex_gpus: GpuCount
+    flex_published_gpus: GpuCount | None = None
+    """The surplus that a scheduler reads; None: it is not told one."""
+    flex_grows_at: Time | None = None
+    """When more of it will be published, if what is healthy now stays so."""
+    proposal: ProposalStatus | None = None
     cut_gpus: GpuCount
     gate: str | None
     waiting_for: tuple[Condition, ...]
@@ -288,8 +315,16 @@ class ObserveRequest(Model):
     values: dict[str, int] | None = None
     gpus_per_node: PositiveCount = 8
     scheduled: dict[str, int] = Field(default_factory=dict)
+    generation: Count | None = None
+    """The one that the rollout knows: who changed the quotas since is wanted too."""
+    flex_after: timedelta | None = None
+    """Say what surplus there is, and what of it has stood for so long; None: flex does not matter yet."""
+    long_run: timedelta | None = None
+    """Say what health has usually been for so long."""
+    shadow: bool = False
+    """The surplus is that beside the tested values: the quota system does not hold them."""
     baseline: Snapshot | None = None
-    """Sent by earlier versions, which knew neither field above."""
+    """Sent by earlier versions, which knew neither `gpus_per_node` nor `scheduled`."""
     at: Time
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit import AuditKind
+from models.base import duration_text
 from models.commands import (
     holding,
     lifting,
@@ -22,9 +23,14 @@ from models.gates import changed_by_others, drift_of, health_fresh, holds_now
 from models.guard import Clocks, Sight
 from models.interpreter import (
     answered,
+    at_rest,
     breach_due,
     clear_due,
+    flex_band,
+    flex_published,
     looked_recently,
+    may_apply,
+    may_propose,
     planned_on,
     retries_by_itself,
     retry_due,
@@ -45,8 +51,10 @@ from models.rollout import (
     Hold,
     HoldKind,
     Order,
+    Proposal,
     Rollout,
     Why,
+    proposed_changes,
 )
 from models.snapshot import Snapshot
 from models.stages import Stage
@@ -72,6 +80,7 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
         entered_at=now,
         soak_since=now,
         written=opening.reading.values,
+        flex_gpus=opening.reading.flex_gpus if adopted else None,
         replan="the first plan",
         standing=(*KEPT_IN_A_BREACH, *follows) if adopted else (),
         sight=Sight(known=opening.health),
@@ -210,8 +219,89 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
             at_risk=risk,
             healthy_gpus=None if seen.health is None else seen.health.healthy_gpus,
         )
-    r = _drifted(r, now)
-    return _overtaken(r, now) if told else r
+    r = _flexed(_drifted(r, now), now) if told else _drifted(r, now)
+    return _long_run(_overtaken(r, now), now) if told else r
+
+
+def _long_run(r: Rollout, now: datetime) -> Rollout:
+    """A proposal that has become stale goes, one that may be written is, and another is made where health moved."""
+    seen = r.seen
+    assert seen is not None
+    if r.proposal is not None and r.proposal.plan.generation != seen.reading.generation:
+        r = r.but(proposal=None, proposed_at=None, considered_gpus=None).noting(
+            AuditKind.PLAN, f"the proposed plan {r.proposal.plan.hash} is given up: others changed the cluster", now
+        )
+    if may_apply(r, now):
+        return _begun(r, now)
+    usual = sum(i.healthy_gpus for i in seen.long_run)
+    if not seen.long_run or r.plan is None or not may_propose(r, now) or not at_rest(r, now):
+        return r
+    known = r.plan.healthy_gpus if r.considered_gpus is None else r.considered_gpus
+    least = r.baseline.gpus_per_node if r.policy.replan_gpus is None else r.policy.replan_gpus
+    return r.but(reconsider=seen.long_run) if abs(usual - known) > least else r
+
+
+def _begun(r: Rollout, now: datetime) -> Rollout:
+    assert r.proposal is not None
+    plan = r.proposal.plan
+    begun = r.but(realigning=True, proposing=True, done=(), plan_before=r.plan, plan=plan, proposal=None)
+    why = "approved" if r.envelope is not None and r.envelope.plan_hash == plan.hash else "inside what was approved"
+    return begun.noting(AuditKind.PLAN, f"the proposed plan {plan.hash} is written: {why}", now, plan=plan.hash)
+
+
+def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
+    """After a plan on the long-run health: a proposal, if it would change anything and nothing came first."""
+    if not r.reconsider or not at_rest(r, now) or r.realigning or plan.generation != r.generation or r.plan is None:
+        return r.but(reconsider=())
+    before, known = r.plan.healthy_gpus, r.considered_gpus
+    r = r.but(reconsider=(), considered_gpus=plan.healthy_gpus)
+    moved = proposed_changes(r, plan)
+    if not moved:
+        return r
+    r = r.but(proposed_at=now, proposal=Proposal(plan=plan, at=now) if plan.backed else None)
+    inside = r.envelope is not None and r.envelope.holds(plan)
+    window = duration_text(r.policy.replan_window)
+    text = f"on the usual health of {window} ({plan.healthy_gpus} healthy GPUs, {before} when planned): "
+    text += ", ".join(f"{t} {old} -> {new}" for t, (old, new) in moved.items())
+    text += f"; {'inside' if inside else 'outside'} what was approved"
+    text += "" if plan.backed else f"; not backed within max_tier {plan.max_tier}, so it cannot be approved"
+    r = r.noting(
+        AuditKind.PLAN,
+        f"proposed plan {plan.hash} {text}",
+        now,
+        plan=plan.hash,
+        changes={team: list(values) for team, values in moved.items()},
+        healthy_gpus=plan.healthy_gpus,
+        considered_gpus=known,
+        inside=inside,
+    )
+    if plan.backed and may_apply(r, now):
+        return _begun(r, now)
+    return r.telling(NoticeKind.HELD, [], detail=f"plan {plan.hash} is proposed {text}")
+
+
+def not_reconsidered(r: Rollout, reason: str, now: datetime) -> Rollout:
+    """No proposal could be made; the next one is tried when another would be due."""
+    return r.but(reconsider=(), proposed_at=now).noting(AuditKind.PLAN, f"no plan is proposed: {reason}", now)
+
+
+def _given_up(r: Rollout, why: str, now: datetime) -> Rollout:
+    """The proposal under way comes to nothing; the plan that stood stands."""
+    assert r.plan is not None
+    back = r.but(realigning=False, proposing=False, plan=r.plan_before or r.plan, plan_before=None, done=())
+    return back.but(look_asked=True).noting(AuditKind.PLAN, f"the proposed plan {r.plan.hash} is given up: {why}", now)
+
+
+def _flexed(r: Rollout, now: datetime) -> Rollout:
+    """More surplus than the band lets pass starts a clock; the samples since then say whether it has stood."""
+    assert r.seen is not None
+    published = flex_published(r)
+    if r.stage is not Stage.MONITORED or r.seen.flex is None or published is None:
+        return r if r.flex_since is None else r.but(flex_since=None)
+    if r.seen.flex.surplus_gpus - published <= flex_band(r):
+        return r.but(flex_since=None)
+    begun = r.flex_since is not None and now - r.flex_since < r.policy.clear_after
+    return r if begun else r.but(flex_since=now)
 
 
 def _tested_what_counts(r: Rollout) -> bool:
@@ -238,6 +328,9 @@ def _overtaken(r: Rollout, now: datetime) -> Rollout:
         better = r.envelope is not None and not r.approved and r.sight.known.healthy_gpus > r.plan.healthy_gpus
         if better or not r.plan.backed:
             return r.but(replan="health has changed since the plan was made")
+    if r.proposing:
+        short = tests(r.seen, r.plan.values) and not r.seen.backed
+        return _given_up(r, "today's health does not back it", now) if short else r
     held = any(h.id == REALIGN for h in r.holds)
     if r.stage.guarded and r.realigning and not held and tests(r.seen, r.plan.values) and not r.seen.backed:
         if moved:
@@ -277,7 +370,9 @@ def _drifted(r: Rollout, now: datetime) -> Rollout:
             if held is not None and held.reason == what:
                 return r
             hold = Hold(id="drift", kind=HoldKind.DRIFT, actor="guard", at=now, reason=what)
-            return holding(r, hold, now)
+            r = holding(r, hold, now)
+            # A quota system that does not say who, as all did once, leaves nobody to be asked.
+            return r.telling(NoticeKind.HELD, [], detail=what) if r.seen is not None and r.seen.changes else r
 
 
 def _held_otherwise(r: Rollout, now: datetime) -> bool:
@@ -333,6 +428,9 @@ def _breached(r: Rollout, now: datetime) -> Rollout:
     news = tuple(t for t in teams if t not in r.breach_of)
     lacking = {t: r.clocks.at_risk.get(t, 0) for t in teams}
     text = ", ".join(f"{t} lacks {gpus} GPUs" for t, gpus in lacking.items())
+    if r.proposing:
+        r = _given_up(r, "a quota is in breach", now)
+    r = r.but(proposal=None, reconsider=())
     waits = answered(r)
     if news:
         r = r.but(breach_of=tuple(sorted({*r.breach_of, *news})))

@@ -67,6 +67,15 @@ class OnDrift(StrEnum):
     ACCEPT = "accept"
 
 
+class OnLongRun(StrEnum):
+    """Long-run health no longer is what a monitored plan was made on."""
+
+    APPLY = "apply"
+    """Propose a new plan; one inside the envelope is written by itself."""
+    PROPOSE = "propose"
+    IGNORE = "ignore"
+
+
 class Ramp(Model):
     """Growing buffers: each completed rollout of the cluster moves one step on, retries do not."""
 
@@ -127,6 +136,13 @@ class Policy(Model):
     max_moved_gpus_day: GpuCount | None = None
     """The same over a day; None: no limit but the hour's."""
     max_breaching_clusters: PositiveCount = 3
+    flex_band_gpus: GpuCount | None = None
+    """The published flex pool grows only by more than this. None: one node, the cluster's gpus_per_node."""
+    on_long_run: OnLongRun = OnLongRun.APPLY
+    replan_window: Duration = timedelta(days=7)
+    """Long-run health is the median of so long; at most one plan is proposed in it."""
+    replan_gpus: GpuCount | None = None
+    """More than this must lie between it and the health of the plan. None: one node."""
     safety_poll: Duration = timedelta(hours=1)
     """How often a rollout looks at its cluster unasked: it catches a lost signal or a dead watch."""
     authorities: tuple[Name, ...] = ()
@@ -134,7 +150,7 @@ class Policy(Model):
 
     @model_validator(mode="after")
     def _positive_waits(self) -> Self:
-        for field in ("safety_poll", "stale_after"):
+        for field in ("safety_poll", "stale_after", "replan_window"):
             if getattr(self, field) <= timedelta(0):
                 raise ValueError(f"{field} must be longer than zero")
         return self

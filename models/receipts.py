@@ -11,11 +11,11 @@ from typing import Any
 
 from models.audit import AuditKind
 from models.commands import holding, lifting, undoing
-from models.effects import INVERSE, Change, EffectKind, Receipt, ValueConflict
+from models.effects import INVERSE, Change, EffectKind, Mode, Receipt, ValueConflict
 from models.guard import Clocks
-from models.interpreter import change_for
+from models.interpreter import change_for, flex_moves
 from models.notices import NoticeKind
-from models.rollout import BACKSTOP, RADIUS, REALIGN, Hold, HoldKind, Rollout, Undone, Why
+from models.rollout import BACKSTOP, RADIUS, REALIGN, Hold, HoldKind, Proposal, Rollout, Undone, Why
 from models.stages import STEP_FROM, Stage
 from models.stuck import calling
 
@@ -28,6 +28,9 @@ def began(r: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
     """The call to make, and the state that owes its inverse from before the call on."""
     change = change_for(r, kind)
     begun = r.but(fence=r.fence + 1, stood=r.standing)
+    if flex_moves(r, kind) and r.looked_after == r.fence:
+        # It writes no quota: what was seen of them is not overtaken, and a drift can be answered meanwhile.
+        begun = begun.but(looked_after=begun.fence)
     if kind in INVERSE and kind not in begun.standing:
         begun = begun.but(standing=(*begun.standing, kind))
     return begun, change
@@ -36,9 +39,18 @@ def began(r: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
 def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollout:
     """After an effect's receipt: values, conflicts, and the next stage where the step is done."""
     kind = change.kind
+    flex_before, followed = r.flex_gpus, kind is EffectKind.FOLLOW
     r = r.but(written={**r.written, **receipt.after})
+    if change.mode is not None or change.writes:
+        r = r.but(modes_given={} if change.mode is not None else _still_given(r, change))
+    if followed or kind in (EffectKind.UNFOLLOW, EffectKind.CLOSE):
+        r = r.but(flex_gpus=change.flex_gpus, flex_since=None, flex_failed_at=None)
     moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
     changes = ", ".join(f"{t} {old} -> {new}" for t, (old, new) in sorted(moved.items()))
+    if followed and change.flex_gpus is not None:
+        changes = (
+            f"flex pool {change.flex_gpus}" if flex_before is None else f"flex {flex_before} -> {change.flex_gpus}"
+        )
     r = r.noting(
         AuditKind.EFFECT,
         f"{kind}{': ' + changes if changes else ''}" + (" (shadow)" if r.shadow else ""),
@@ -62,10 +74,27 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
         return _closed(r)
     if r.stage is Stage.ROLLING_BACK or r.stage.ended:
         return r  # an undo was ordered while this was under way; it is owed already
+    if flex_moves(r, kind):
+        return _flex_moved(r, change, now)
     if r.restoring:
         return r.but(restoring=False, exempt=False, look_asked=True)
     r = r.but(done=(*r.done, kind))
     return _realigned(r, now) if r.realigning else _stepped(r, now)
+
+
+def _flex_moved(r: Rollout, change: Change, now: datetime) -> Rollout:
+    """What is seen is as another look would find it: that would cost more than the write."""
+    if r.seen is None or r.seen.flex is None or change.flex_gpus is None:
+        return r.but(look_asked=True)
+    news = {"flex_gpus": change.flex_gpus, "flex_band_gpus": change.flex_band_gpus}
+    seen = r.seen.model_copy(update={"reading": r.seen.reading.model_copy(update=news)})
+    more = r.seen.flex.surplus_gpus - change.flex_gpus > change.flex_band_gpus
+    return r.but(seen=seen, flex_since=now if more else None)
+
+
+def _still_given(r: Rollout, change: Change) -> dict[str, Mode]:
+    ours = {w.team for w in change.writes if w.mode is not None}
+    return {team: mode for team, mode in r.modes_given.items() if team not in ours}
 
 
 def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], now: datetime) -> Rollout:
@@ -122,8 +151,15 @@ def _realigned(r: Rollout, now: datetime) -> Rollout:
     if EffectKind.SET_SOFT not in r.done:
         return r
     r = lifting(r, REALIGN, now, BACKSTOP, "written")
+    told, detail = r.affected, "the quotas were realigned in place"
+    if r.proposing and r.plan is not None and r.plan_before is not None:
+        was = r.plan_before.values
+        told = tuple(q.team for q in r.plan.quotas if q.leaf and was.get(q.team) != q.after_gpus)
+        detail = "the quotas follow the long-run health of the hardware"
     r = r.but(
         realigning=False,
+        proposing=False,
+        considered_gpus=None,
         plan_before=None,
         done=(),
         exempt=False,
@@ -132,7 +168,7 @@ def _realigned(r: Rollout, now: datetime) -> Rollout:
         soak_since=now,
         look_asked=True,
     )
-    return r.telling(NoticeKind.CHANGED, r.affected, detail="the quotas were realigned in place")
+    return r.telling(NoticeKind.CHANGED, told, detail=detail)
 
 
 _NOTICE_AT = {
@@ -178,6 +214,8 @@ def failed(
             owed=tuple(k for k in r.owed if k is not forward),
             stuck_on=(*r.stuck_on, Undone(kind=forward, reason=reason)),
         )
+    if flex_moves(r, kind):
+        return r.but(flex_failed_at=now, look_asked=True)  # the pool is as it was, or as it should be
     unwritten = error in ("Drift", "BlastRadius")  # both say that nothing was written
     if unwritten and kind not in r.stood:
         r = _undone(r, kind)
@@ -207,4 +245,7 @@ def failed(
 
 def _not_in_place(r: Rollout) -> dict[str, Any]:
     """What changes when a write in place came to nothing: the guard and the drift check begin anew."""
-    return {"realigning": False, "restoring": False, "plan": r.plan_before or r.plan, "plan_before": None}
+    began: dict[str, Any] = {"realigning": False, "proposing": False, "restoring": False}
+    if r.proposing and r.plan is not None:  # it is still proposed, and written once it can be
+        began["proposal"] = Proposal(plan=r.plan, at=r.proposed_at or r.entered_at)
+    return {**began, "plan": r.plan_before or r.plan, "plan_before": None}

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from models.audit import AuditEntry, AuditKind
 from models.base import Count, Model, Name, Time
+from models.capacity import Island
 from models.effects import EffectKind, Mode, Observation, Receipt
 from models.guard import Clocks, Sight
 from models.notices import Notice, NoticeKind
@@ -30,6 +31,8 @@ BACKSTOP = "backstop"
 BREACH, REALIGN, ROLLBACK, RADIUS, REPLAN = "breach", "realign", "rollback", "blast_radius", "replan"
 """Ids of the holds that a rollout sets on itself: on_breach hold; a realignment, a breach rollback or
 another write that needs a person; a plan that could not be made."""
+PROPOSAL = "proposal"
+"""What `resolve` names to decline a proposal, which holds nothing."""
 
 
 class HoldKind(StrEnum):
@@ -86,6 +89,13 @@ class Order(Model):
     """Of an undo: GPUs of the target that today's hardware cannot back."""
 
 
+class Proposal(Model):
+    """A plan on the long-run health, beside the one that stands."""
+
+    plan: Plan
+    at: Time
+
+
 class Undone(Model):
     """A forward effect whose inverse could not finish, and why."""
 
@@ -129,6 +139,14 @@ class Rollout(Model):
     """A new plan is to be written in place (on_breach: realign), without leaving the stage."""
     plan_before: Plan | None = None
     """While realigning: the plan that stands, to which the rollout returns when nothing comes of it."""
+    reconsider: tuple[Island, ...] = ()
+    """Long-run health to make a proposal on; empty: none is wanted."""
+    proposal: Proposal | None = None
+    proposing: bool = False
+    """The realignment under way is a proposal's: no breach waits for it, and it is given up rather than made anew."""
+    considered_gpus: Count | None = None
+    """The long-run healthy GPUs that were last planned on; None: those of the plan."""
+    proposed_at: Time | None = None
     restoring: bool = False
     """Our values are to be written again over what others changed (drift), knowingly."""
 
@@ -143,6 +161,8 @@ class Rollout(Model):
     """What we believe the quota system holds: baseline, then what we wrote."""
     foreign: tuple[str, ...] = ()
     """Teams whose value others changed after ours was written, and that we have not written since."""
+    modes_given: dict[str, Mode] = Field(default_factory=dict)
+    """Modes by team that others set after ours, taken as given; ours again once we write them."""
     attempted: dict[str, int] = Field(default_factory=dict)
     """Values of a write that was never answered: where they are found, they are ours."""
     receipts: tuple[Receipt, ...] = ()
@@ -158,6 +178,13 @@ class Rollout(Model):
     soak_since: Time
     waived: bool = False
     """`promote`: what is left of notice, soak and acknowledgements of this gate does not count."""
+
+    flex_gpus: Count | None = None
+    """The surplus that we last published."""
+    flex_since: Time | None = None
+    """Since when looks have found more surplus than the band lets pass."""
+    flex_failed_at: Time | None = None
+    """When it last could not be published: the next try waits a little, and nothing is undone for it."""
 
     seen: Observation | None = None
     looked_at: Time | None = None
@@ -276,6 +303,10 @@ class Rollout(Model):
             aiming=(),
             restoring=False,
             realigning=False,
+            reconsider=(),
+            proposal=None,
+            proposing=False,
+            considered_gpus=None,
             plan=self.plan if self.plan_before is None else self.plan_before,
             plan_before=None,
         )
@@ -321,3 +352,9 @@ class Rollout(Model):
                 )
             )
         return self.but(serial=self.serial + len(notices), mail=(*self.mail, *notices))
+
+
+def proposed_changes(r: Rollout, plan: Plan) -> dict[str, tuple[int, int]]:
+    """Present and planned value of each leaf quota that the plan would change, by team."""
+    values = {q.team: q.after_gpus for q in plan.quotas if q.leaf}
+    return {t: (r.written[t], gpus) for t, gpus in values.items() if r.written.get(t, gpus) != gpus}

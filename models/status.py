@@ -8,9 +8,9 @@ from models.base import duration_text
 from models.calendar import Foretold, foretold
 from models.effects import Standing
 from models.gates import conditions, gate_of, health_fresh, holds_now
-from models.interpreter import Wait, decide, recovery_pause, retries_by_itself
-from models.messages import Risk, RolloutStatus, TeamStatus
-from models.rollout import HoldKind, Rollout, Why
+from models.interpreter import Wait, decide, flex_due, flex_published, may_apply, recovery_pause, retries_by_itself
+from models.messages import ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus
+from models.rollout import PROPOSAL, HoldKind, Rollout, Why, proposed_changes
 from models.stages import Stage
 from models.stuck import LAUNCH, choices, undoing_of
 
@@ -44,6 +44,9 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         backed_gpus=stands.backed_gpus,
         phantom_gpus=max(0, stands.assigned_gpus - stands.backed_gpus),
         flex_gpus=stands.flex_gpus,
+        proposal=_proposal(r),
+        flex_published_gpus=flex_published(r) if r.stage is Stage.MONITORED else None,
+        flex_grows_at=None if r.flex_since is None else flex_due(r),
         cut_gpus=0 if plan is None else plan.cut_gpus,
         gate=gate_of(r.stage),
         waiting_for=tuple(c for c in conditions(r, now) if not c.met),
@@ -60,6 +63,23 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         fence=r.fence,
         history_events=history_events,
         runs=runs,
+    )
+
+
+def _proposal(r: Rollout) -> ProposalStatus | None:
+    if r.proposal is None or r.plan is None:
+        return None
+    plan = r.proposal.plan
+    return ProposalStatus(
+        plan_hash=plan.hash,
+        at=r.proposal.at,
+        healthy_gpus=plan.healthy_gpus,
+        planned_gpus=r.plan.healthy_gpus,
+        inside=r.envelope is not None and r.envelope.holds(plan),
+        values=tuple(
+            ProposedValue(team=team, quota_gpus=old, proposed_gpus=new)
+            for team, (old, new) in proposed_changes(r, plan).items()
+        ),
     )
 
 
@@ -141,6 +161,11 @@ def needs_of(r: Rollout, now: datetime) -> str:
             return f"{hold.reason}: mend the health source"
         if hold.until is None:
             return f"a hold stands ({hold.reason}): backstop resolve {r.cluster} --hold {hold.id} --reason ..."
+    if r.proposal is not None and not may_apply(r, now):
+        return (
+            f"a new plan is proposed: backstop approve {r.cluster} --plan {r.proposal.plan.hash}, or decline it: "
+            f"backstop resolve {r.cluster} --hold {PROPOSAL} --reason ..."
+        )
     if r.undelivered and not r.waived and r.stage is Stage.PLANNED:
         return (
             f"a notice could not be delivered ({'; '.join(r.undelivered)}): tell the team, then "

@@ -69,7 +69,8 @@ class ClusterRow(SQLModel, table=True):
     """A cluster, and what Backstop has under way there.
 
     `generation` is counted by triggers alone. `last_counter` belongs to `open_rollout`. A reservation
-    stands where `reserve_limit` is set; `reserved_by` made it.
+    stands where `reserve_limit` is set; `reserved_by` made it. `flex_gpus` is for schedulers: the healthy GPUs
+    that no quota stands on, NULL where Backstop does not say; the pool is this and what quotas leave unused.
     """
 
     __tablename__ = "clusters"
@@ -86,6 +87,8 @@ class ClusterRow(SQLModel, table=True):
     reserve_limit: int | None = None
     reserved_by: str | None = Field(default=None, sa_type=NameText)
     follows_health: bool = False
+    flex_gpus: int | None = None
+    flex_band_gpus: int = 0
 
 
 class IslandRow(SQLModel, table=True):
@@ -131,6 +134,23 @@ class QuotaRow(SQLModel, table=True):
     minimum: int = 0
     parent: str | None = Field(default=None, sa_type=NameText)
     written_by: str | None = Field(default=None, sa_type=NameText)
+
+
+class QuotaChangeRow(SQLModel, table=True):
+    """Who last changed a quota past Backstop while a rollout was open there; the quota itself may be gone.
+
+    Written by triggers. `generation`: the cluster's after it. `changed_by`: the database's user, and the application
+    where it says its name; whoever imported a file; SQLite knows no users, and the column says so.
+    """
+
+    __tablename__ = "quota_changes"
+    __table_args__ = (ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),)
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    team: str = Field(primary_key=True, sa_type=NameText)
+    generation: int = Field(sa_type=BigInteger)
+    at: datetime = Field(sa_type=UtcTime)
+    changed_by: str = Field(sa_type=Text)
 
 
 class ReserveLimitRow(SQLModel, table=True):

@@ -302,6 +302,7 @@ class ClusterRollout:
     async def _draft(self, action: Draft) -> None:
         r = self._state
         believed = r.sight.known if r.sight.unknown and r.sight.known is not None else None
+        islands = action.islands or (None if believed is None else believed.islands)
         try:
             draft = await workflow.execute_activity_method(
                 ClusterActivities.draft_plan,
@@ -312,7 +313,7 @@ class ClusterRollout:
                     baseline=r.baseline if r.values_stand else None,
                     frozen=r.baseline,
                     keep_usage=r.envelope is not None,
-                    islands=None if believed is None else believed.islands,
+                    islands=islands,
                     at=workflow.now(),
                 ),
                 start_to_close_timeout=timedelta(minutes=5),
@@ -321,9 +322,14 @@ class ClusterRollout:
                 summary=f"plan: {action.why}",
             )
         except ActivityError as error:
+            if action.islands:
+                self._set(outcomes.not_reconsidered(self._state, reason_of(error)[1], workflow.now()))
+                return
             self._set(outcomes.draft_failed(self._state, reason_of(error)[1], workflow.now()))
             return
-        if self._state.replan:  # else a person's undo came first
+        if action.islands:
+            self._set(outcomes.reconsidered(self._state, draft.plan, workflow.now()))
+        elif self._state.replan:  # else a person's undo came first
             self._set(outcomes.drafted(self._state, draft.baseline, draft.reading, draft.plan, workflow.now()))
 
     async def _aim(self) -> None:

@@ -17,6 +17,7 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger_bulk import Row, add, delete, keep, store, update
 from activities.adapters.ledger_calendar import comma_joined, file_windows, window_row
 from activities.adapters.ledger_observations import health_row
+from activities.adapters.ledger_quotas import signed
 from models.base import canonical_json
 from models.calendar import FILE
 from models.fleet import ClusterSpec, Fleet, Team
@@ -62,7 +63,8 @@ def write_fleet(session: Session, fleet: Fleet, actor: str, now: datetime) -> di
     counts = {"clusters": 0, "quotas": 0, "changed": 0, "removed": 0}
     # By name: two imports that meet take the clusters' rows in the same order.
     for clusters in _portions(sorted(fleet.clusters, key=lambda c: c.name)):
-        quotas = _write_clusters(session, clusters)
+        with signed(session, [c.name for c in clusters], actor):
+            quotas = _write_clusters(session, clusters)
         counts["clusters"] += len(clusters)
         counts["quotas"] += sum(len(c.quotas) for c in clusters)
         counts["changed"] += len(quotas.new) + len(quotas.changed)

@@ -37,6 +37,16 @@ class LedgerHealth:
         with self._database.reading() as session:
             return latest_health(session, clusters, self._database.now())
 
+    def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
+        with self._database.reading() as session:
+            given = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
+            return {row.name: row.healthy for row in session.connection().execute(_least(), given)}
+
+    def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
+        with self._database.reading() as session:
+            given = {"cluster": cluster, "since": now - window, "latest": now + CLOCK_SKEW, "enough": ENOUGH_SAMPLES}
+            return {row.island: row.healthy for row in session.connection().execute(_medians(), given)}
+
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
         """The samples are stored, marked with their source; answers how many rows.
 
@@ -120,6 +130,69 @@ def _latest_samples() -> sa.Select[Any]:
         .where(col(IslandRow.cluster).in_(sa.bindparam("clusters", expanding=True)))
         # By the islands' own columns: it keeps SQLite from walking through all samples first.
         .order_by(col(IslandRow.cluster), col(IslandRow.name))
+    )
+
+
+@cache
+def _least() -> sa.Select[Any]:
+    """A sample says what is so until the next one, so the last one before `since` counts too."""
+    earlier = aliased(HealthRow)
+    stood = (
+        sa.select(sa.func.max(earlier.at))
+        .where(
+            col(earlier.cluster) == IslandRow.cluster,
+            col(earlier.island) == IslandRow.name,
+            col(earlier.at) <= sa.bindparam("since"),
+        )
+        .correlate(IslandRow)
+        .scalar_subquery()
+    )
+    at = col(HealthRow.at)
+    columns: list[Any] = [col(IslandRow.name), sa.func.min(HealthRow.healthy_gpus).label("healthy")]
+    return (
+        sa.select(*columns)
+        .select_from(IslandRow)
+        .join(
+            HealthRow,
+            sa.and_(col(HealthRow.cluster) == col(IslandRow.cluster), col(HealthRow.island) == col(IslandRow.name)),
+        )
+        .where(
+            col(IslandRow.cluster) == sa.bindparam("cluster"),
+            at >= sa.func.coalesce(stood, sa.bindparam("since")),
+            at <= sa.bindparam("latest"),
+        )
+        .group_by(col(IslandRow.name))
+        .order_by(col(IslandRow.name))
+    )
+
+
+@cache
+def _medians() -> sa.Select[Any]:
+    """Nearest-rank, and of two middle samples the smaller: a promise is never rounded up."""
+    island, at, healthy = col(HealthRow.island), col(HealthRow.at), col(HealthRow.healthy_gpus)
+    of_cluster = col(HealthRow.cluster) == sa.bindparam("cluster")
+    ranked = (
+        sa.select(
+            island.label("island"),
+            healthy.label("healthy"),
+            sa.func.row_number().over(partition_by=island, order_by=healthy).label("place"),
+            sa.func.count().over(partition_by=island).label("samples"),
+        )
+        .where(of_cluster, at >= sa.bindparam("since"), at <= sa.bindparam("latest"))
+        .subquery()
+    )
+    first = aliased(HealthRow)
+    begins = sa.select(sa.literal(1)).where(
+        col(first.cluster) == sa.bindparam("cluster"),
+        col(first.island) == ranked.c.island,
+        col(first.at) <= sa.bindparam("since"),
+    )
+    columns: list[Any] = [ranked.c.island, ranked.c.healthy]
+    return (
+        sa.select(*columns)
+        .where(ranked.c.place == (ranked.c.samples + 1) // 2, ranked.c.samples >= sa.bindparam("enough"))
+        .where(begins.exists())
+        .order_by(ranked.c.island)
     )
 
 

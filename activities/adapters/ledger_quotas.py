@@ -7,7 +7,8 @@ its trigger take them; the other way round the two would wait for each other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from models.effects import (
     Change,
     EffectKind,
     Fence,
+    ForeignChange,
     Mode,
     Present,
     QuotaReading,
@@ -29,12 +31,12 @@ from models.effects import (
     ValueWrite,
 )
 from models.errors import Conflict, Drift, Refusal
-from models.tables import ClusterRow, QuotaRow, ReceiptRow, ReserveLimitRow, RolloutRow
+from models.tables import ClusterRow, QuotaChangeRow, QuotaRow, ReceiptRow, ReserveLimitRow, RolloutRow
 
 log = logging.getLogger(__name__)
 
 Standing = sa.Row[Any]
-"""Of a cluster: generation, open_rollout, last_counter, reserved_gpus, follows_health."""
+"""Of a cluster: generation, open_rollout, last_counter, reserved_gpus, follows_health, flex_gpus, flex_band_gpus."""
 
 FORWARD = frozenset({EffectKind.SET_SOFT, EffectKind.RESERVE, EffectKind.HARDEN, EffectKind.FOLLOW})
 MODES: Mapping[EffectKind, Mode] = {EffectKind.HARDEN: Mode.HARD, EffectKind.SOFTEN: Mode.SOFT}
@@ -65,6 +67,9 @@ class LedgerQuotas:
                 quotas=tuple(present_of(quota) for quota in quotas),
                 reserved_gpus=row.reserved_gpus,
                 follows_health=row.follows_health,
+                flex_gpus=row.flex_gpus,
+                flex_band_gpus=row.flex_band_gpus,
+                counts_modes=True,
             )
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
@@ -73,6 +78,15 @@ class LedgerQuotas:
         with self._database.reading() as session:
             rows = session.execute(sa.select(*map(col, columns)).where(col(ClusterRow.name).in_(clusters)))
             return {name: f"{generation} {rollout}#{counter}" for name, generation, rollout, counter in rows}
+
+    def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
+        with self._database.reading() as session:
+            rows = session.exec(
+                select(QuotaChangeRow)
+                .where(col(QuotaChangeRow.cluster) == cluster, col(QuotaChangeRow.generation) > after)
+                .order_by(col(QuotaChangeRow.team))
+            ).all()
+        return tuple(ForeignChange(team=r.team, by=r.changed_by, at=r.at, generation=r.generation) for r in rows)
 
     def apply(self, change: Change) -> Receipt:
         with self._database.writing() as session:
@@ -93,7 +107,7 @@ class LedgerQuotas:
         Errors: Refusal for an unknown quota, and with the ledger's reason where the value would take
         capacity that an open rollout freed.
         """
-        with self._database.writing() as session:
+        with self._database.writing() as session, signed(session, [cluster], actor):
             written = session.connection().execute(
                 sa.update(QuotaRow)
                 .where(col(QuotaRow.cluster) == cluster, col(QuotaRow.team) == team)
@@ -119,6 +133,7 @@ class LedgerQuotas:
             news |= _set_reservation(session, change.cluster, reserve, change.fence)
         if change.kind in FOLLOWS:
             news["follows_health"] = FOLLOWS[change.kind]
+            news |= {"flex_gpus": change.flex_gpus, "flex_band_gpus": change.flex_band_gpus}
         update(session, ClusterRow, [news])
         return Receipt(
             cluster=change.cluster,
@@ -130,6 +145,22 @@ class LedgerQuotas:
             after={team: quotas[team]["gpus"] for team in named},
             conflicts=conflicts,
             reserved_gpus=news.get("reserved_gpus", cluster.reserved_gpus),
+            flex_gpus=change.flex_gpus,
+        )
+
+
+@contextmanager
+def signed(session: Session, clusters: Sequence[str], actor: str) -> Iterator[None]:
+    """Foreign changes that are made inside are this person's, and not just those of the user we connect as."""
+    with_rollout = col(ClusterRow.name).in_(clusters), col(ClusterRow.open_rollout).is_not(None)
+    of_clusters = sa.select(col(ClusterRow.name), col(ClusterRow.generation)).where(*with_rollout)
+    before = session.connection().execute(of_clusters).all()
+    yield
+    for cluster, generation in before:
+        session.connection().execute(
+            sa.update(QuotaChangeRow)
+            .where(col(QuotaChangeRow.cluster) == cluster, col(QuotaChangeRow.generation) > generation)
+            .values(changed_by=actor)
         )
 
 
@@ -161,7 +192,15 @@ def mark(fence: Fence) -> str:
 
 @cache
 def _standing() -> sa.Select[Any]:
-    columns = ("generation", "open_rollout", "last_counter", "reserved_gpus", "follows_health")
+    columns = (
+        "generation",
+        "open_rollout",
+        "last_counter",
+        "reserved_gpus",
+        "follows_health",
+        "flex_gpus",
+        "flex_band_gpus",
+    )
     of_cluster = col(ClusterRow.name) == sa.bindparam("cluster")
     return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(of_cluster)
 

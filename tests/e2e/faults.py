@@ -17,7 +17,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.ports import QuotaPort
-from models.effects import Change, EffectKind, QuotaReading, Receipt
+from models.effects import Change, EffectKind, ForeignChange, QuotaReading, Receipt
 from models.errors import BackstopError, Refusal, Unavailable
 
 Outcome = Receipt | BackstopError
@@ -153,6 +153,9 @@ class FaultyQuotas:
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         return self.real.versions(clusters)
+
+    def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
+        return self.real.changes(cluster, after)
 
     def apply(self, change: Change) -> Receipt:
         fault = self._faults.get((change.cluster, change.kind))

@@ -109,6 +109,8 @@ ISLANDS = {"X": (120, 116), "Y": (120, 116)}
 FAILED = {"X": (120, 100), "Y": (120, 90)}
 BEFORE = {"a": 100, "b": 80, "org": 60, "org-1": 30, "org-2": 30}
 CUT = {"a": 82, "b": 80, "org": 42, "org-1": 12, "org-2": 30}
+SURPLUS = 28
+"""Healthy GPUs beside the cut quotas."""
 BACKED = {"a": 74, "b": 79, "org": 37, "org-1": 9, "org-2": 28}
 SOFT_BEFORE = {"a", "org-2"}
 
@@ -262,6 +264,8 @@ class Story:
             "reserve_limit": limit,
             "reserved_by": self.rollout if reserved else None,
             "follows_health": follows,
+            "flex_gpus": SURPLUS if follows else None,
+            "flex_band_gpus": 8 if follows else 0,
             "completed_rollouts": int(Stage.MONITORED in self.path) if completed is None else completed,
         }
         limits = self.sql.rows("SELECT islands, limit_gpus FROM reserve_limits WHERE cluster = ?", self.name)
@@ -360,6 +364,7 @@ class Story:
     async def is_rolled_back(self, case: Case) -> None:
         if case.breach:
             await self.world.healthy(self.name, **FAILED)
+            self.called(K.FOLLOW)  # the flex pool is empty at once, before it is a breach
         else:
             await self.world.say(self.name, Command.ROLLBACK)
         if case.mode.for_good:

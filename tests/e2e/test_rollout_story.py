@@ -87,6 +87,8 @@ async def test_the_worked_case_goes_from_planned_to_closed(world_on_each: World)
         "last_counter": 4,
         "completed_rollouts": 1,
         "follows_health": monitored["follows_health"],
+        "flex_gpus": 13,  # 319 healthy, and 306 of them promised
+        "flex_band_gpus": 8,
     }
     assert monitored["follows_health"]
     assert sql.effects(rollout) == ["reserve", "set_soft", "harden", "follow"]
@@ -154,7 +156,13 @@ async def told_by_history(world: World, name: str) -> None:
     ]
     effects = [r for r in records if r.kind == "effect"]
     assert [r.data["fence"] for r in effects] == [1, 2, 3, 4, 5]
-    assert [r.text for r in effects] == ["reserve", "set_soft: research 345 -> 306", "harden", "follow", "close"]
+    assert [r.text for r in effects] == [
+        "reserve",
+        "set_soft: research 345 -> 306",
+        "harden",
+        "follow: flex pool 13",
+        "close",
+    ]
     for record in effects:
         assert record.data["receipt"] == world.sql.receipt(f"{name}/1", record.data["fence"])
     assert [r.data["after"] for r in records if r.kind == "transition"] == world.sql.transitions(name)
@@ -471,7 +479,9 @@ async def test_freed_gpus_cannot_be_taken_and_other_writes_show_as_drift(world_o
     # What takes nothing that was freed goes through, and holds the rollout until a person says what it means.
     sql.set("b", 20, name)
     status = await world.until(name, lambda s: bool(s.holds))
-    assert [(h.id, h.reason) for h in status.holds] == [("drift", "changed by others: b 25 -> 20")]
+    (hold,) = status.holds
+    assert hold.id == "drift"
+    assert hold.reason.startswith("changed by others: b 25 -> 20, by ")
     await world.say(name, Command.PROMOTE)
     await stays(world, name, Stage.BUFFERED, 0.5)
     await world.say(name, Command.RESOLVE, hold="drift", how="restore")
@@ -687,7 +697,9 @@ async def test_shadow_goes_all_the_way_and_writes_no_quota(world: World) -> None
     assert sql.effects(f"{name}/1") == []
     assert sql.rows("SELECT * FROM moves WHERE cluster = ?", name) == []
     shadows = [r for r in await world.tpm.audit(name) if r.kind == "effect"]
-    assert len(shadows) == 16
+    pools = [r.text for r in shadows if r.text.startswith("follow")]
+    assert pools == [f"follow: flex pool {gpus} (shadow)" for gpus in (13, 0, 13)]
+    assert len(shadows) == 17
     assert all(r.data["receipt"]["shadow"] for r in shadows)
 
 

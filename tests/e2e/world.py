@@ -121,12 +121,15 @@ class Sql(ForeignTool):
         return found
 
     def effects(self, rollout: str) -> list[str]:
-        """What landed, in the order of its fences, which are 1, 2, 3 and so on without a gap."""
+        """What landed, in the order of its fences, which are 1, 2, 3 and so on without a gap.
+
+        A follow while flex follows already only moves the pool, as health goes: it is left out.
+        """
         rows = self.rows("SELECT counter, kind FROM receipts WHERE rollout = ? ORDER BY counter", rollout)
         assert [counter for counter, _ in rows] == list(range(1, len(rows) + 1))
         times = [at for (at,) in self.rows("SELECT at FROM receipts WHERE rollout = ? ORDER BY counter", rollout)]
         assert times == sorted(times), "a later fence landed earlier"
-        return [kind for _, kind in rows]
+        return without_flex_moves(kind for _, kind in rows)
 
     def receipt(self, rollout: str, counter: int) -> dict[str, Any]:
         text = self.one("SELECT receipt FROM receipts WHERE rollout = ? AND counter = ?", rollout, counter)
@@ -154,6 +157,16 @@ class Sql(ForeignTool):
         assert chain, "nothing is archived"
         head = self.row("audit_heads", cluster=cluster)
         return broken_links(chain, ChainHead(cluster=cluster, length=head["length"], hash=head["hash"]))
+
+
+def without_flex_moves(kinds: Iterable[str]) -> list[str]:
+    """Effects but for each follow while flex follows already: it comes and goes with health."""
+    left, follows = [], False
+    for kind in kinds:
+        if not (follows and kind == "follow"):
+            left.append(kind)
+        follows = kind == "follow" or (follows and kind not in ("unfollow", "close"))
+    return left
 
 
 async def eventually(true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:

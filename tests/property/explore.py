@@ -35,7 +35,7 @@ from models.base import content_hash
 from models.commands import CommandRequest, refusal
 from models.effects import INVERSE, Change, Observation, QuotaReading
 from models.fleet import Window, WindowKind
-from models.interpreter import FRESH, Finish, Wait, decide, recovery_pause
+from models.interpreter import FRESH, RECHECK, Finish, Wait, decide, recovery_pause
 from models.plans import Plan
 from models.quota import Quota
 from models.rollout import Rollout
@@ -114,6 +114,7 @@ class Node(Observed):
         new.moves = [m for m in self.moves if self.now - m[0] < timedelta(hours=1)]
         new.effects = list(self.effects) if self.shadow else []
         new.actions, new.plans, new.told, new.story = [], [], [], []
+        new.history, new.flexes = list(self.history), list(self.flexes)
         return new
 
     def run(self) -> datetime | None:
@@ -354,12 +355,18 @@ def _rollout(world: Node) -> dict[str, Any]:
         "plan_before": None
         if r.plan_before is None
         else (_plan(r.plan_before), rank[r.plan_before.generation], r.but(plan=r.plan_before).approved),
+        "reconsider": r.reconsider,
+        "proposal": None if r.proposal is None else (_plan(r.proposal.plan), rank[r.proposal.plan.generation]),
+        "proposing": r.proposing,
+        "considered_gpus": r.considered_gpus,
+        "proposed_at": clock.age(r.proposed_at, policy.replan_window),
         "restoring": r.restoring,
         "standing": r.standing,
         "stood": r.stood if world.flight is not None else (),
         "done": r.done,
         "written": _items(r.written),
         "foreign": r.foreign,
+        "modes_given": _items(r.modes_given),
         "attempted": _items(r.attempted),
         "holds": tuple(
             (h.id, h.kind, h.after_enforced, h.reason if h.id in ("drift", "replan") else "") for h in r.holds
@@ -370,6 +377,9 @@ def _rollout(world: Node) -> dict[str, Any]:
         "undelivered": r.undelivered,
         "soak_since": clock.age(r.soak_since, soak),
         "waived": r.waived,
+        "flex_gpus": r.flex_gpus,
+        "flex_since": clock.age(r.flex_since, policy.clear_after),
+        "flex_failed_at": clock.age(r.flex_failed_at, RECHECK),
         "seen": None if r.seen is None else _seen(r.seen, rank, clock, looked),
         "looked_at": clock.age(r.looked_at, policy.safety_poll),
         "looked_after": r.looked_after == r.fence,
@@ -419,6 +429,7 @@ def _seen(seen: Observation, rank: dict[int, int], clock: _Clock, looked: dateti
         _items(seen.shortage),
         _items(seen.counted),
         seen.backed,
+        (seen.reading.flex_gpus, seen.flex),
     )
 
 
@@ -438,7 +449,8 @@ def _ranks(world: Node) -> dict[int, int]:
     """Generations by age: only which is the newer one counts."""
     r, flight = world.r, world.flight
     found = {world.generation, r.generation}
-    found |= {p.generation for p in (r.plan, r.plan_before, world.made) if p is not None}
+    proposed = None if r.proposal is None else r.proposal.plan
+    found |= {p.generation for p in (r.plan, r.plan_before, proposed, world.made) if p is not None}
     found |= {s.reading.generation for s in (r.seen, None if flight is None else flight.seen) if s is not None}
     if flight is not None and flight.draft is not None:
         found |= {flight.draft[1].generation, flight.draft[2].generation}
@@ -469,7 +481,8 @@ def _flight(world: Node) -> tuple[Any, ...] | None:
 
 def _change(change: Change, rank: dict[int, int]) -> tuple[Any, ...]:
     expected = change.expected_generation
-    return change.writes, None if expected is None else rank[expected], change.mode, repr(change.reserve)
+    asked = None if expected is None else rank[expected]
+    return change.writes, asked, change.mode, repr(change.reserve), change.flex_gpus
 
 
 def _world(world: Node) -> tuple[Any, ...]:
@@ -482,6 +495,9 @@ def _world(world: Node) -> tuple[Any, ...]:
         _ranks(world)[world.generation],
         world.limit,
         world.follows,
+        world.flex,
+        world.mark.rpartition("; ")[2],
+        _of_late(world.history, world.now - policy.clear_after),
         tuple(world.islands.values()),
         clock.age(world.sampled_at, stale),
         clock.windows(world.windows, world.now),
@@ -505,6 +521,12 @@ def _world(world: Node) -> tuple[Any, ...]:
         clock.age(world.looked_at, 2 * FRESH),
         world.permit,
     )
+
+
+def _of_late(history: list[tuple[datetime, str, int]], since: datetime) -> tuple[Any, ...]:
+    """The samples that a look can ask for: those since then, and what stood before."""
+    stood = {name: healthy for at, name, healthy in history if at <= since}
+    return _items(stood), tuple((at - since, name, healthy) for at, name, healthy in history if at > since)
 
 
 @contextmanager

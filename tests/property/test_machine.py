@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from models.effects import INVERSE, EffectKind
+from models.effects import INVERSE, EffectKind, Mode
 from models.fleet import WindowKind
 from models.quota import Quota
 from models.rollout import HoldKind
@@ -123,6 +123,12 @@ class Machine(RuleBasedStateMachine):
         if world.r.attempted.get(team) == gpus:
             return  # nobody could tell this value from ours
         self._do(lambda: world.foreign(team, gpus))
+
+    @rule(team=st.sampled_from("abc"), mode=st.sampled_from(Mode))
+    def foreign_mode(self, team: str, mode: Mode) -> None:
+        there = self.world.quotas.get(team)
+        if there is not None:
+            self._do(lambda: self.world.foreign(team, there.gpus, by="ann", mode=mode))
 
     @rule(
         kind=st.sampled_from([*KINDS, EffectKind.CLOSE]),

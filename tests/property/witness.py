@@ -107,7 +107,9 @@ class Observed(World):
     # --- what people and others do ------------------------------------------------------------------
 
     def say(self, command: Command, actor: str = "tpm", run: bool = True, **fields: str) -> str:
-        plan, radius = self.r.plan, {h.id for h in self.r.holds if h.kind is HoldKind.BLAST_RADIUS}
+        proposal = self.r.proposal
+        plan = self.r.plan if proposal is None else proposal.plan
+        radius = {h.id for h in self.r.holds if h.kind is HoldKind.BLAST_RADIUS}
         kept = self.agreed, self.permit
         if command is Command.APPROVE:
             self.agreed = plan
@@ -118,7 +120,7 @@ class Observed(World):
             self.agreed, self.permit = kept
             raise
 
-    def foreign(self, team: str, gpus: int | None, **more: Any) -> None:
+    def foreign(self, team: str, gpus: int | None, by: str = "", **more: Any) -> None:
         was = self.quotas.get(team)
         ours = was is not None and was.gpus == self.r.written.get(team)
         # The account first: the rollout answers within the call.
@@ -139,7 +141,7 @@ class Observed(World):
             self.expected = expected
             self.touched.add(team)
         try:
-            super().foreign(team, gpus, **more)
+            super().foreign(team, gpus, by, **more)
         except Refused:
             self.expected, self.before_change, self.touched, self.unseen = kept
             raise
@@ -172,8 +174,8 @@ class Observed(World):
     def _has_read(self, reading: QuotaReading) -> None:
         self.unseen = {t for t in self.unseen if reading.values.get(t) != self.values.get(t)}
 
-    def draft(self) -> tuple[Snapshot, QuotaReading, Plan] | None:
-        drafted = super().draft()
+    def draft(self, islands: tuple[Island, ...] = ()) -> tuple[Snapshot, QuotaReading, Plan] | None:
+        drafted = super().draft(islands)
         if drafted is not None:
             self.made = drafted[2]
             _conserves(*drafted[::2])
@@ -181,14 +183,20 @@ class Observed(World):
 
     def apply(self, change: Change, limit: int | None) -> Receipt:
         before, theirs = self.values, set(self.unseen)
+        followed, flex = self.follows, self.flex
         receipt = super().apply(change, limit)
         moved = {t for t, gpus in self.values.items() if before.get(t) != gpus}
         assert not moved & theirs, f"{moved & theirs} were overwritten unseen"
-        if change.kind in INVERSE:
+        if change.kind is EffectKind.FOLLOW and followed:
+            assert change.flex_gpus is not None
+            grown = None if flex is None else change.flex_gpus - flex
+            assert grown is None or grown < 0 or grown > self.band, "flex flaps"
+        elif change.kind in INVERSE:
             self._may_go_on(change)
         if change.kind is EffectKind.SET_SOFT and not self.rewriting:
             self._was_agreed(change)
-        if moved and (self.r.realigning or (change.kind not in INVERSE and self._order_is(Why.BREACH))):
+        in_place = self.r.realigning and not self.r.proposing
+        if moved and (in_place or (change.kind not in INVERSE and self._order_is(Why.BREACH))):
             assert self.ever_blind or self.longest_short >= self.policy.breach_after, "a write on a blip"
         self._stays_in_the_radius(change, before, limit)
         if change.kind is EffectKind.SET_SOFT and self.expected is None:
@@ -265,6 +273,7 @@ class Observed(World):
             self.no_blip_rolls_back()
             self.an_undo_restores_the_baseline_but_for_what_others_changed()
             self.what_was_freed_is_kept()
+            self.flex_promises_no_gpu_that_is_not_there()
 
     def people_can_see_it(self) -> None:
         assert self.status.stage is self.stage
@@ -327,6 +336,22 @@ class Observed(World):
         """While a rollout is open: the quota system itself refuses that others take what was freed."""
         if self.r.stage.guarded and not self.shadow and not self.superseded:
             assert self.limit is not None
+
+    def flex_promises_no_gpu_that_is_not_there(self) -> None:
+        """Where the rollout can know: the published surplus is healthy, and no quota stands on it."""
+        r = self.r
+        if (
+            r.stage is not Stage.MONITORED
+            or self.shadow
+            or self.superseded
+            or self.blind
+            or r.flex_failed_at
+            or r.look_failed
+        ):
+            return
+        assert self.follows
+        assert self.flex is not None
+        assert self.flex <= self.backing().surplus_gpus
 
 
 def _conserves(baseline: Snapshot, plan: Plan) -> None:

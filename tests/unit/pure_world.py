@@ -25,6 +25,7 @@ from models.effects import (
     INVERSE,
     Change,
     EffectKind,
+    ForeignChange,
     HealthSample,
     Mode,
     Observation,
@@ -80,6 +81,8 @@ class Flight:
     """The rollout's counter when it began."""
     seen: Observation | None = None
     draft: tuple[Snapshot, QuotaReading, Plan] | None = None
+    proposed: bool = False
+    """The draft is a proposal."""
     target: BreachTarget | None = None
     change: Change | None = None
     limit_gpus: int | None = None
@@ -113,7 +116,15 @@ class World:
         self.usage = {q.team: (q.scheduled_gpus, q.idle_gpus) for q in quotas}
         self.generation = 7
         self.limit: int | None = None
+        self.counts_modes = True
+        self.changes: dict[str, ForeignChange] = {}
+        """Who last changed a quota, where they gave their name."""
         self.follows = False
+        self.flex: int | None = None
+        """What a scheduler reads of the flex pool: the surplus."""
+        self.band = 0
+        self.flexes: list[int] = []
+        """Each surplus that was published after the first, in order; such a call is not among `effects`."""
         self.last_counter = 0
         self.effects: list[EffectKind] = []
         """What landed in the quota system, in order."""
@@ -122,6 +133,8 @@ class World:
         self.breaching_elsewhere = 0
         where = {"main": (361, 361)} if islands is None else islands
         self.islands = {name: Island(name=name, total_gpus=t, healthy_gpus=h) for name, (t, h) in where.items()}
+        self.history: list[tuple[datetime, str, int]] = [(T0, name, h) for name, (_, h) in where.items()]
+        """Healthy GPUs by island from then on, in the order of time."""
         self.sampled_at: datetime | None = None
         """The time of the last sample of a source that has fallen silent; None: it reports all the while."""
         self.ahead_to: datetime | None = None
@@ -169,8 +182,9 @@ class World:
         return self
 
     def approve(self) -> None:
-        assert self.r.plan is not None
-        self.say(Command.APPROVE, plan_hash=self.r.plan.hash)
+        plan = self.r.plan if self.r.proposal is None else self.r.proposal.plan
+        assert plan is not None
+        self.say(Command.APPROVE, plan_hash=plan.hash)
 
     def say(self, command: Command, actor: str = "tpm", run: bool = True, **fields: str) -> str:
         """A person commands; the rollout has done what follows at once."""
@@ -185,11 +199,17 @@ class World:
 
     def healthy(self, main: int | None = None, **islands: int) -> None:
         """The source reports these healthy GPUs by island; the watch sees it at once."""
+        self.healthy_unnoticed(main, **islands)
+        self.noticed()
+
+    def healthy_unnoticed(self, main: int | None = None, **islands: int) -> None:
+        """The same while the rollout is busy."""
         named = islands if main is None else {"main": main, **islands}
         for name, gpus in named.items():
             before = self.islands[name]
             self.islands[name] = before.model_copy(update={"healthy_gpus": gpus})
-        self.noticed()
+            if self.sampled_at is None:
+                self.history.append((self.now, name, gpus))
 
     def silent(self) -> None:
         """The source reports no more."""
@@ -199,7 +219,7 @@ class World:
         self.sampled_at = None
         self.noticed()
 
-    def foreign(self, team: str, gpus: int | None, **more: Any) -> None:
+    def foreign(self, team: str, gpus: int | None, by: str = "", **more: Any) -> None:
         """Somebody else sets, adds or (None) deletes a quota, if the reservation allows it."""
         quotas = dict(self.quotas)
         if gpus is None:
@@ -216,6 +236,9 @@ class World:
         if quotas != self.quotas:
             self.quotas = quotas
             self.generation += 1
+            self.changes.pop(team, None)
+            if by:
+                self.changes[team] = ForeignChange(team=team, by=by, at=self.now, generation=self.generation)
             self.noticed()
 
     def window(self, kind: WindowKind, length: str, gpus: int | None = None, **more: Any) -> None:
@@ -241,7 +264,8 @@ class World:
         if not self.watch_runs or self._state is None:
             return
         guarded = self.r.stage.guarded and not self.shadow
-        mark = fingerprint(self.reading(), facts_of("", guarded, self.sample(), self.windows, self.now))
+        facts = facts_of("", guarded, self.sample(), self.windows, self.now)
+        mark = fingerprint(self.reading(), facts, self.mark)
         if mark != self.mark:
             self.mark = mark
             self.look_wanted = True
@@ -330,7 +354,7 @@ class World:
             case Look():
                 return Flight("look", r.fence, seen=None if self.looks_fail else self.observe(action))
             case Draft():
-                return Flight("draft", r.fence, draft=self.draft())
+                return Flight("draft", r.fence, draft=self.draft(action.islands), proposed=bool(action.islands))
             case Aim():
                 return Flight("aim", r.fence, target=self.target())
             case Perform():
@@ -349,7 +373,10 @@ class World:
         elif flight.name == "look" and flight.seen is not None:
             self.r = outcomes.looked(self.r, flight.seen, self.now, flight.fence)
         elif flight.name == "draft" and (error or flight.draft is None):
-            self.r = outcomes.draft_failed(self.r, "no health sample", self.now)
+            failed = outcomes.not_reconsidered if flight.proposed else outcomes.draft_failed
+            self.r = failed(self.r, "no health sample", self.now)
+        elif flight.proposed and flight.draft is not None:
+            self.r = outcomes.reconsidered(self.r, flight.draft[2], self.now)
         elif flight.name == "draft" and flight.draft is not None:
             self.r = outcomes.drafted(self.r, *flight.draft, self.now)
         elif flight.target is not None:
@@ -362,12 +389,36 @@ class World:
 
     def observe(self, look: Look) -> Observation:
         request = look_at(self.r, look, self.now)
-        return observed(self.reading(), self.sample(), self.windows, request)
+        since = self.now - (request.flex_after or timedelta(0))
+        usual = {} if request.long_run is None else self.usual(request.long_run)
+        seen = observed(self.reading(), self.sample(), self.windows, request, self.least(since), usual)
+        changes = (c for c in self.changes.values() if c.generation > self.r.generation)
+        return seen.model_copy(update={"changes": tuple(changes)})
 
-    def draft(self) -> tuple[Snapshot, QuotaReading, Plan] | None:
+    def usual(self, window: timedelta) -> dict[str, int]:
+        """As HealthPort.usual, of a source that reports 28 times in a window."""
+        times = [self.now - window + n * window / 28 for n in range(29)]
+        if self.history[0][0] > times[0]:
+            return {}
+        found: dict[str, list[int]] = {}
+        for time in times:
+            for name, healthy in {name: healthy for at, name, healthy in self.history if at <= time}.items():
+                found.setdefault(name, []).append(healthy)
+        return {name: sorted(samples)[(len(samples) - 1) // 2] for name, samples in found.items()}
+
+    def least(self, since: datetime) -> dict[str, int]:
+        """As HealthPort.least."""
+        stood = {name: healthy for at, name, healthy in self.history if at <= since}
+        for at, name, healthy in self.history:
+            if at > since:
+                stood[name] = min(healthy, stood.get(name, healthy))
+        return stood
+
+    def draft(self, islands: tuple[Island, ...] = ()) -> tuple[Snapshot, QuotaReading, Plan] | None:
         """As ClusterActivities.draft_plan; None where no plan can be made."""
         r, reading, sample = self.r, self.reading(), self.sample()
         believed = r.sight.known.islands if r.sight.unknown and r.sight.known is not None else None
+        believed = islands or believed
         if r.values_stand:
             present = r.baseline.islands if sample is None else islands_for(r.baseline.quotas, sample)
             moved = {"generation": reading.generation, "health_at": None if sample is None else sample.at}
@@ -421,7 +472,10 @@ class World:
         if limit is not None:
             self.moves.append((self.now, change.moved_gpus))
         self.last_counter = change.fence.counter
-        self.effects.append(change.kind)
+        if change.kind is EffectKind.FOLLOW and self.follows and change.flex_gpus is not None:
+            self.flexes.append(change.flex_gpus)
+        else:
+            self.effects.append(change.kind)
         before = {w.team: self.quotas[w.team].gpus for w in change.writes if w.team in self.quotas}
         conflicts = []
         for write in change.writes:
@@ -439,6 +493,7 @@ class World:
             self.limit = None if change.reserve is None else change.reserve.limit_gpus
         if change.kind in (EffectKind.FOLLOW, EffectKind.UNFOLLOW, EffectKind.CLOSE):
             self.follows = change.kind is EffectKind.FOLLOW
+            self.flex, self.band = change.flex_gpus, change.flex_band_gpus
         return Receipt(
             cluster=CLUSTER,
             kind=change.kind,
@@ -464,7 +519,15 @@ class World:
 
     def reading(self) -> QuotaReading:
         quotas = tuple(self.quotas[team] for team in sorted(self.quotas))
-        return QuotaReading(cluster=CLUSTER, generation=self.generation, quotas=quotas, follows_health=self.follows)
+        return QuotaReading(
+            cluster=CLUSTER,
+            generation=self.generation,
+            quotas=quotas,
+            follows_health=self.follows,
+            flex_gpus=self.flex,
+            flex_band_gpus=self.band,
+            counts_modes=self.counts_modes,
+        )
 
     def sample(self) -> HealthSample | None:
         if not self.has_sample:

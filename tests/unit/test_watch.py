@@ -64,6 +64,12 @@ class Quotas(SlowLedger):
 
 
 class Health(SlowLedger):
+    def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
+        raise AssertionError("the watch does not ask for history")
+
+    def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
+        raise AssertionError("the watch does not ask for history")
+
     def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
         island = Island(name="main", total_gpus=8, healthy_gpus=8)
         return {c: HealthSample(cluster=c, at=datetime.now(UTC), islands=(island,)) for c in clusters}
