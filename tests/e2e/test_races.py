@@ -29,7 +29,7 @@ from models.errors import BackstopError, BadInput, Conflict, Drift, Refusal
 from models.messages import HEALTH_SIGNAL, CommandAnswer, HealthChanged, RolloutStatus
 from models.notices import Notice, NoticeKind
 from models.stages import Command, Stage
-from tests.e2e.world import PATIENCE, World, cluster, connected, eventually, fresh, team, world_of
+from tests.e2e.world import PATIENCE, World, cluster, connected, eventually, fresh, team, without_flex_moves, world_of
 from workers.embedded import EmbeddedTemporal
 
 LONG = "1h"
@@ -169,7 +169,7 @@ async def at(world: World, stage: Stage, what: str, **policy: Any) -> str:
 def receipts(world: World, name: str, rollout: int = 1) -> list[str]:
     """What landed, by fence. A call that wrote nothing leaves a gap in the fences and no row here."""
     found = world.sql.rows("SELECT kind FROM receipts WHERE rollout = ? ORDER BY counter", f"{name}/{rollout}")
-    return [kind for (kind,) in found]
+    return without_flex_moves(kind for (kind,) in found)
 
 
 def texts(world: World, name: str) -> list[str]:

@@ -149,13 +149,15 @@ class Sql(ForeignTool):
 
     def broken_links(self, cluster: str) -> list[str]:
         """Where the cluster's hash chain does not hold; [] when it is whole."""
-        rows = self.rows("SELECT seq, previous_hash, hash, entry FROM audit WHERE cluster = ? ORDER BY seq", cluster)
+        query = "SELECT seq, previous_hash, hash, entry FROM audit WHERE cluster = ? ORDER BY seq"
+        rows, head = self.rows(query, cluster), self.row("audit_heads", cluster=cluster)
+        while (again := self.rows(query, cluster)) != rows:  # something was archived between the two readings
+            rows, head = again, self.row("audit_heads", cluster=cluster)
         chain = [
             ChainedEntry(seq=seq, previous_hash=previous, hash=own, entry=AuditEntry.model_validate_json(entry))
             for seq, previous, own, entry in rows
         ]
         assert chain, "nothing is archived"
-        head = self.row("audit_heads", cluster=cluster)
         return broken_links(chain, ChainHead(cluster=cluster, length=head["length"], hash=head["hash"]))
 
 
