@@ -2,16 +2,20 @@
 
 A rollout is signalled when its shortage appears, changes or ends, when its health becomes stale or
 fresh again, and (while it waits to start) when its healthy GPUs change. Cost grows with events, not with
-clusters times time. The cursor travels in heartbeat details, so a restarted watch does not repeat itself;
-a lost one signals each rollout once, which costs a look and changes nothing.
+clusters times time. The cursor, a short hash of each cluster and what was told of it, travels in heartbeat details
+and from one call to the next, so a restarted watch does not repeat itself; a lost one signals each rollout once,
+which costs a look and changes nothing. Several watches may share the clusters of a source by a hash of their names.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import time
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -27,19 +31,25 @@ from models.backing import Backing, back
 from models.calendar import span_text
 from models.capacity import Island
 from models.effects import HealthSample, QuotaReading, truthful
-from models.errors import BackstopError
+from models.errors import BackstopError, Unavailable
 from models.fleet import Window
 from models.guard import active
-from models.messages import HEALTH_SIGNAL, HealthChanged, WatchInput, rollout_workflow_id
+from models.messages import HEALTH_SIGNAL, SOURCE, HealthChanged, WatchInput, rollout_workflow_id
 from models.snapshot import Snapshot
 from models.stages import Stage
 
 _STALE = timedelta(minutes=30)
-_ROUND = timedelta(minutes=30)
-"""How long one call of the activity watches before its workflow calls it again."""
+_ROUND = timedelta(minutes=90)
+"""How long one call of the activity watches before its workflow calls it again: each leaves the cursor in history."""
 _BEAT_SECONDS = 1.0
 """A round that is long, because much has changed or the ledger is slow, must not count as silence: it would be
 cancelled, begun anew and cancelled again, and nobody would ever be told."""
+_AT_ONCE = 16
+"""Signals under way: when everything changes at once, a server that is slow or refuses sets the pace."""
+_TELLING_SECONDS = 5.0
+"""How long a round signals at least, if there is so much to tell; what is left waits for the next one."""
+_DIGEST_BYTES = 6
+"""Of 10,000 clusters a new mark looks told with odds of 1 to 28,000,000,000; the cursor has 80 kB."""
 
 
 class WatchActivities:
@@ -60,29 +70,35 @@ class WatchActivities:
         self._registry = registry
         self._tallier = tallier
         self._tallying: asyncio.Task[None] | None = None
-        self._marks: dict[str, tuple[Facts, str]] = {}
-        """Of the last look; lost with the process, which costs one reading of every cluster."""
+        self._marks: dict[str, dict[str, tuple[Facts, str]]] = {}
+        """Of the last look, by watch; lost with the process, which costs one reading of every cluster."""
+        self._turns: dict[str, str] = {}
+        """The last cluster that was signalled, by watch: what finds no room in a round comes first in the next."""
 
     @activity.defn(name="watch")
-    async def watch(self, request: WatchInput) -> None:
-        """Watches for a while; every edge has been signalled."""
+    async def watch(self, request: WatchInput) -> str | None:
+        """Watches for a while; answers with the cursor. (Earlier versions answered nothing.)"""
+        if request.source != SOURCE:
+            raise ApplicationError(f"this worker knows no health source {request.source!r}", type=Unavailable.__name__)
         details = activity.info().heartbeat_details
-        cursor: dict[str, str] = dict(details[0]) if details and isinstance(details[0], dict) else {}
+        cursor = told_of(details[0] if details else request.cursor)
         ends = datetime.now(UTC) + _ROUND
         while datetime.now(UTC) < ends:
             try:
-                cursor = await self._round(cursor)
+                cursor = await self._round(request, cursor)
             except BackstopError as error:
                 activity.logger.warning("the watch could not look: %s", error.message)
-            activity.heartbeat(cursor)
+            activity.heartbeat(cursor_of(cursor))
             self._tally(request)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.interval_seconds)
                 raise _handed_over()
+        return cursor_of(cursor)
 
     def _tally(self, request: WatchInput) -> None:
         """A portion of the tallies is begun beside the next look: a ledger that is busy must not hold up an edge."""
-        if self._tallier is None or not (self._tallying is None or self._tallying.done()):
+        busy = self._tallying is not None and not self._tallying.done()
+        if self._tallier is None or request.shard or busy:  # one of the shards tallies for all
             return
         every = timedelta(seconds=request.tally_seconds)
         self._tallying = asyncio.create_task(self._go_on(self._tallier, every))
@@ -97,37 +113,51 @@ class WatchActivities:
         except Exception:
             activity.logger.exception("the watch could not tally")
 
-    async def _round(self, cursor: Mapping[str, str]) -> dict[str, str]:
-        loop, began = asyncio.get_running_loop(), dict(cursor)
-        seen = await asyncio.to_thread(self._fingerprints, lambda: loop.call_soon_threadsafe(activity.heartbeat, began))
-        told, now, beat = {c: mark for c, mark in cursor.items() if c in seen}, datetime.now(UTC), loop.time()
-        for cluster, mark in seen.items():
-            if told.get(cluster) == mark:
-                continue
-            told.pop(cluster, None)
-            if await self._signal(cluster, mark, now):
-                told[cluster] = mark
-            if loop.time() - beat >= _BEAT_SECONDS:
-                activity.heartbeat(dict(told))
-                beat = loop.time()
+    async def _round(self, request: WatchInput, cursor: Set[bytes]) -> Set[bytes]:
+        loop, began = asyncio.get_running_loop(), cursor_of(cursor)
+        seen = await asyncio.to_thread(
+            self._fingerprints, request, lambda: loop.call_soon_threadsafe(activity.heartbeat, began)
+        )
+        marks = {cluster: digest(cluster, mark) for cluster, mark in seen.items()}
+        told = {mark for mark in marks.values() if mark in cursor}
+        last = self._turns.get(request.watch_id, "")
+        edges = sorted((c for c in seen if marks[c] not in told), key=lambda c: (not _short(seen[c]), c <= last, c))
+        beats = asyncio.create_task(_beating(told))
+        try:
+            ends = loop.time() + max(_TELLING_SECONDS, request.interval_seconds)
+            waiting = iter(edges)
+
+            async def tell() -> None:
+                """A refusal ends this one of the senders for the round: the fewer are left, the busier the server."""
+                now = datetime.now(UTC)
+                while loop.time() < ends and (cluster := next(waiting, None)) is not None:
+                    self._turns[request.watch_id] = cluster
+                    if not await self._signal(cluster, seen[cluster], now):
+                        return
+                    told.add(marks[cluster])
+
+            await asyncio.gather(*(tell() for _ in edges[:_AT_ONCE]))
+        finally:
+            beats.cancel()
         return told
 
-    def _fingerprints(self, alive: Callable[[], object]) -> dict[str, str]:
-        """What each open rollout would want to know, as one comparable text.
+    def _fingerprints(self, request: WatchInput, alive: Callable[[], object]) -> dict[str, str]:
+        """What each open rollout of this watch would want to know, as one comparable text.
 
         Four calls for all clusters; one more and the arithmetic for each whose facts have moved.
         """
         rollouts = self._registry.open_clusters()
-        names, now = sorted(rollouts), datetime.now(UTC)
+        names, now = [c for c in sorted(rollouts) if shard_of(c, request.shards) == request.shard], datetime.now(UTC)
         samples, windows = self._health.read(names), self._calendar.windows(names)
         versions = self._quotas.versions(names)
+        known_marks = self._marks.get(request.watch_id, {})
         marks: dict[str, tuple[Facts, str]] = {}
         beat = time.monotonic()
         for cluster in names:
             stage, shadow = rollouts[cluster]
             guarded = Stage(stage).guarded and not shadow
             facts = facts_of(versions.get(cluster, ""), guarded, samples.get(cluster), windows.get(cluster, ()), now)
-            known = self._marks.get(cluster)
+            known = known_marks.get(cluster)
             if known is not None and known[0] == facts:
                 marks[cluster] = known
             else:
@@ -136,7 +166,7 @@ class WatchActivities:
             if time.monotonic() - beat >= _BEAT_SECONDS:
                 alive()
                 beat = time.monotonic()
-        self._marks = marks
+        self._marks[request.watch_id] = marks
         return {cluster: mark for cluster, (_, mark) in marks.items()}
 
     async def _signal(self, cluster: str, mark: str, now: datetime) -> bool:
@@ -148,6 +178,38 @@ class WatchActivities:
                 activity.logger.warning("could not signal %s: %s", cluster, error)
                 return False
         return True
+
+
+async def _beating(told: Set[bytes]) -> None:
+    while True:
+        await asyncio.sleep(_BEAT_SECONDS)
+        activity.heartbeat(cursor_of(told))
+
+
+def shard_of(cluster: str, shards: int) -> int:
+    """The same on every machine, whatever other clusters there are."""
+    return zlib.crc32(cluster.encode()) % shards
+
+
+def digest(cluster: str, mark: str) -> bytes:
+    return hashlib.blake2b(f"{cluster}\0{mark}".encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def cursor_of(told: Iterable[bytes]) -> str:
+    """As it travels: a mark for each cluster would be a megabyte for 10,000 of them, with every heartbeat."""
+    return base64.b64encode(b"".join(told)).decode()
+
+
+def told_of(cursor: object) -> Set[bytes]:
+    """Errors: none; what is no cursor is an empty one. Earlier versions kept the marks themselves by cluster."""
+    if isinstance(cursor, dict):
+        return {digest(cluster, str(mark)) for cluster, mark in cursor.items()}
+    if not isinstance(cursor, str):
+        return set()
+    with contextlib.suppress(ValueError):
+        told = base64.b64decode(cursor, validate=True)
+        return {told[at : at + _DIGEST_BYTES] for at in range(0, len(told), _DIGEST_BYTES)}
+    return set()
 
 
 def _handed_over() -> ApplicationError:
@@ -231,6 +293,14 @@ def _flex(reading: QuotaReading, surplus: int, last: str) -> list[str]:
     return [last] if last.startswith(_LESS) else []
 
 
+_SHORT = "short "
+
+
+def _short(mark: str) -> bool:
+    """What lacks hardware is told first."""
+    return _SHORT in mark
+
+
 def _backing(reading: QuotaReading, sample: HealthSample) -> Backing:
     quotas = tuple(p.as_quota() for p in reading.quotas)
     return back(Snapshot(cluster=reading.cluster, islands=islands_for(quotas, sample), quotas=quotas))
@@ -239,4 +309,4 @@ def _backing(reading: QuotaReading, sample: HealthSample) -> Backing:
 def _shortage(found: Backing) -> str:
     if found.is_backed:
         return "backed"
-    return "short " + ", ".join(f"{team} {gpus}" for team, gpus in found.shortage.items())
+    return _SHORT + ", ".join(f"{team} {gpus}" for team, gpus in found.shortage.items())

@@ -20,7 +20,6 @@ import json
 import os
 import random
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -34,7 +33,7 @@ from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHistor
 from temporalio.common import WorkflowIDConflictPolicy
 
 from benchmarks.bare import QUEUE, Bare, BareInput, Loops, Script
-from benchmarks.sites import Site, postgresql, quantile, site
+from benchmarks.sites import Site, note, postgresql, quantile, site
 from models.capacity import Island
 from models.commands import CommandRequest
 from models.effects import HealthSample
@@ -56,10 +55,6 @@ SAMPLE = 20
 _POLL_SECONDS = 0.02
 _GIVE_UP = 120.0
 """Seconds without news until the rest counts as never restored."""
-
-
-def note(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def fleet_of(names: Iterable[str], brake: int) -> Fleet:

@@ -1,4 +1,4 @@
-"""What benchmarks/rollout.py measures: a fresh Temporal server, ledger and worker process, and their numbers."""
+"""What the benchmarks measure: a fresh Temporal server, ledger and worker processes, and their numbers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import secrets
 import signal
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -61,14 +62,14 @@ def fresh_ledger(server_url: str, home: Path) -> Iterator[str]:
 
 
 class Site:
-    """A server, a ledger, and one worker process at a time."""
+    """A server, a ledger, and worker processes."""
 
     def __init__(self, home: Path, server: EmbeddedTemporal, client: Client, ledger_url: str) -> None:
         self.home = home
         self.server = server
         self.client = client
         self.ledger_url = ledger_url
-        self.worker_pid = 0
+        self.worker_pids: list[int] = []
         self.ends = home / "ends"
         options = {"target_host": server.address, "namespace": NAMESPACE}
         self.tpm = Backstop(client, "tpm", Target(options=options, embedded=True))
@@ -84,17 +85,44 @@ class Site:
         """The bare workflows' ends, by name."""
         return self.ends.read_text().splitlines() if self.ends.exists() else []
 
+    def do(self, *statements: str, **values: Any) -> None:
+        """What an exporter or an administrator does to the ledger, in one transaction."""
+        with self._engine.begin() as connection:
+            for statement in statements:
+                connection.execute(sa.text(statement), values)
+
     def worker_mib(self) -> float:
-        """Resident memory of the worker's own."""
-        return _status(self.worker_pid, "RssAnon") / 1024
+        """Resident memory of the workers' own."""
+        return sum(_status(pid, "RssAnon") for pid in self.worker_pids) / 1024
+
+    def mib(self) -> dict[str, float]:
+        """Resident memory: the workers' own, the server's own, and PostgreSQL's with what its processes share."""
+        found = {"worker": self.worker_mib(), "server": _status(self.server.pid, "RssAnon") / 1024}
+        return found | {"postgresql": sum(map(_proportional, _family(self._postgres()))) / 1024}
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Of the worker, the server and this process, since each began."""
-        return {"worker": _cpu(self.worker_pid), "server": _cpu(self.server.pid), "client": _cpu(os.getpid())}
+        """Of the workers, the server and this process, since each began."""
+        workers = sum(map(_cpu, self.worker_pids))
+        return {"worker": workers, "server": _cpu(self.server.pid), "client": _cpu(os.getpid())}
+
+    def all_cpu_seconds(self) -> dict[str, float]:
+        """With PostgreSQL's, whose ended processes count too."""
+        postmaster, *others = _family(self._postgres()) or [0]
+        ended = 0.0 if not postmaster else _cpu(postmaster, children=True)
+        return self.cpu_seconds() | {"postgresql": ended + sum(map(_cpu, others))}
+
+    def _postgres(self) -> int:
+        """The first process of the ledger's server; 0 where there is none of this user's on this machine."""
+        if self._engine.dialect.name != "postgresql":
+            return 0
+        with contextlib.suppress(OSError, ValueError, sa.exc.DBAPIError):
+            folder = self.rows("SELECT current_setting('data_directory')")[0][0]
+            return int((Path(folder) / "postmaster.pid").read_text().split()[0])
+        return 0
 
     @asynccontextmanager
-    async def worker(self, watch_seconds: float) -> AsyncIterator[None]:
-        """Ours, as deployed."""
+    async def worker(self, watch_seconds: float, count: int = 1) -> AsyncIterator[None]:
+        """Ours, as deployed, in as many processes."""
         environment = {
             **os.environ,
             "BACKSTOP_HOME": str(self.home),
@@ -103,7 +131,9 @@ class Site:
             "TEMPORAL_ADDRESS": self.server.address,
             "TEMPORAL_NAMESPACE": NAMESPACE,
         }
-        async with self._process(["-m", "workers.main"], environment):
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(count):
+                await stack.enter_async_context(self._process(["-m", "workers.main"], environment))
             yield
 
     @asynccontextmanager
@@ -113,8 +143,14 @@ class Site:
             yield
 
     @asynccontextmanager
+    async def polling_worker(self) -> AsyncIterator[None]:
+        words = ["-m", "benchmarks.polling_worker", self.server.address, self.ledger_url]
+        async with self._process(words, dict(os.environ)):
+            yield
+
+    @asynccontextmanager
     async def _process(self, words: Sequence[str], environment: dict[str, str]) -> AsyncIterator[None]:
-        log = self.home / "worker.log"
+        log = self.home / f"worker-{secrets.token_hex(3)}.log"
         with log.open("wb") as out:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -131,9 +167,10 @@ class Site:
                     if process.returncode is not None:
                         raise RuntimeError(f"the worker ended: {log.read_text(errors='replace')[-2000:]}")
                     await asyncio.sleep(0.05)
-            self.worker_pid = process.pid
+            self.worker_pids.append(process.pid)
             yield
         finally:
+            self.worker_pids = [pid for pid in self.worker_pids if pid != process.pid]
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGINT)
             try:
@@ -163,6 +200,10 @@ async def site(ledger_server: str = "") -> AsyncIterator[Site]:
                     found.close()
 
 
+def note(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
 def quantile(values: Iterable[float], share: float) -> float:
     """Nearest rank; NaN of nothing."""
     found = sorted(values)
@@ -171,12 +212,35 @@ def quantile(values: Iterable[float], share: float) -> float:
 
 def _status(pid: int, name: str) -> int:
     """A field of /proc/PID/status, in KiB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+    return _field(Path(f"/proc/{pid}/status"), name)
+
+
+def _proportional(pid: int) -> int:
+    """KiB, each page that several processes share divided among them; 0 of one that has ended."""
+    with contextlib.suppress(OSError):
+        return _field(Path(f"/proc/{pid}/smaps_rollup"), "Pss")
+    return 0
+
+
+def _field(path: Path, name: str) -> int:
+    for line in path.read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1])
     return 0
 
 
-def _cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def _family(pid: int) -> list[int]:
+    """A process and its children; empty of process 0."""
+    found = [pid] if pid else []
+    for task in Path(f"/proc/{pid}/task").glob("*/children") if pid else ():
+        found += [int(child) for child in task.read_text().split()]
+    return found
+
+
+def _cpu(pid: int, *, children: bool = False) -> float:
+    """Seconds; with those of its children that have ended, if asked. 0 of one that has ended itself."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return sum(int(f) for f in fields[11 : 15 if children else 13]) / os.sysconf("SC_CLK_TCK")

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.service import RPCError
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
 
 from client.connection import Target
 from client.versions import builds, by_build, current_of, pollers
 from models.base import Model
-from models.messages import SEARCH_ATTRIBUTES, WATCH_ID
+from models.messages import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 
 _SILENCE = timedelta(seconds=60)
 """Heartbeats come at least this often, and a client's clock may differ from the server's."""
@@ -90,10 +90,43 @@ async def _builds(client: Client) -> Check:
     return Check(name="builds", ok=True, text=f"build {current} serves" if current else "workers are not versioned")
 
 
+async def watches(client: Client) -> set[str]:
+    """Ids of the watches that run: one, or as many as there are shards."""
+    query = f"WorkflowType = '{WATCH_WORKFLOW}' AND ExecutionStatus = 'Running'"
+    found = {run.id async for run in client.list_workflows(query)}
+    if await _running(client, WATCH_ID) is not None:  # a list is a moment late
+        found.add(WATCH_ID)
+    return found
+
+
+async def _running(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:
+    try:
+        described = await client.get_workflow_handle(workflow_id).describe()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return None
+    return described if described.status is WorkflowExecutionStatus.RUNNING else None
+
+
 async def watch_check(client: Client) -> Check:
-    """Whether the shared watch is alive: a worker that has died leaves its last heartbeat behind."""
-    described = await client.get_workflow_handle(WATCH_ID).describe()
-    if described.status is not WorkflowExecutionStatus.RUNNING:
+    """Whether the shared watch is alive, every shard of it; what is wrong with the first one that is not."""
+    found = await watches(client)
+    parts = sorted({part for one in found for part in watch_parts(one)}) or [WATCH_ID]
+    checks = [(part, await _watch_check(client, part)) for part in parts]
+    wrong = [(part, check) for part, check in checks if not check.ok]
+    part, check = (wrong or checks)[0]
+    if len(parts) == 1:
+        return check
+    if not wrong:
+        return check.model_copy(update={"text": f"watching, in {len(parts)} shards"})
+    return check.model_copy(update={"text": f"{len(wrong)} of {len(parts)} shards; {part}: {check.text}"})
+
+
+async def _watch_check(client: Client, workflow_id: str) -> Check:
+    """A worker that has died leaves its last heartbeat behind."""
+    described = await _running(client, workflow_id)
+    if described is None:
         return Check(name="watch", ok=False, text="not running", remedy="backstop worker starts it")
     beats = [
         (a.last_heartbeat_time.ToDatetime(UTC), a.activity_options.heartbeat_timeout.ToTimedelta())

@@ -27,8 +27,8 @@ FROM_OUTSIDE = (RolloutInput, CommandRequest, HealthChanged, DeskRequest, WatchI
 """What people and other programs may send."""
 
 
-_LARGE = (DeskRequest, FleetInput, FleetCommandRequest)
-"""They may name every cluster of a fleet."""
+_LARGE = (DeskRequest, FleetInput, FleetCommandRequest, WatchInput)
+"""They may name every cluster of a fleet, or say something of each."""
 SMALL_BYTES = 65_536
 """Far more than any of these takes, but for what the desk is asked and a state that a run hands to the next.
 

@@ -29,7 +29,10 @@ TASK_QUEUE = "backstop"
 ROLLOUT_WORKFLOW = "ClusterRollout"
 WATCH_WORKFLOW = "HealthWatch"
 DESK_WORKFLOW = "LedgerDesk"
-WATCH_ID = "health-watch/ledger"
+SOURCE = "ledger"
+"""Where health comes from."""
+WATCH_ID = f"health-watch/{SOURCE}"
+"""Of the watch that looks at all clusters of the source."""
 STATUS_QUERY = "status"
 LAUNCHED_UPDATE = "launched"
 HEALTH_SIGNAL = "health_changed"
@@ -437,9 +440,30 @@ class RolloutResult(Model):
 
 
 class WatchInput(Model):
-    """The watch workflow's argument."""
+    """The watch workflow's argument. With several `shards`, each watch looks at its part of the source's clusters."""
 
     interval_seconds: float = Field(default=15.0, ge=0.01, le=3600)
     tally_seconds: float = Field(default=3600.0, ge=0.1, le=86400)
     """How often each cluster is written into the tallies."""
     runs: Count = 1
+    source: Name = SOURCE
+    shard: Count = 0
+    shards: PositiveCount = 1
+    cursor: str = ""
+    """What the call before has told."""
+
+    @property
+    def watch_id(self) -> str:
+        """The workflow's id. It names the number of shards, so that one division is not taken for another."""
+        return watch_id(self.source, self.shard, self.shards)
+
+
+def watch_id(source: str, shard: int, shards: int) -> str:
+    return f"health-watch/{source}" + (f"/{shard}-of-{shards}" if shards > 1 else "")
+
+
+def watch_parts(one: str) -> list[str]:
+    """The ids of all shards of the division that this watch belongs to."""
+    source, _, part = one.removeprefix("health-watch/").partition("/")
+    shards = part.partition("-of-")[2]
+    return [watch_id(source, n, int(shards)) for n in range(int(shards))] if shards.isdecimal() else [one]

@@ -31,9 +31,10 @@ from activities.quotas import QuotaActivities
 from activities.tallies import Tallier
 from activities.watch import WatchActivities
 from client import telemetry
+from client.checks import watches
 from client.connection import connect, find_target
 from models.errors import BackstopError
-from models.messages import DEPLOYMENT, WATCH_ID, WATCH_WORKFLOW, WatchInput
+from models.messages import DEPLOYMENT, WATCH_WORKFLOW, WatchInput
 from workers.heartbeats import Heartbeats
 from workers.memory import tended
 from workers.runner import OnTimeRunner
@@ -123,17 +124,28 @@ def _deployment(build_id: str) -> WorkerDeploymentConfig:
     return WorkerDeploymentConfig(version=version, use_worker_versioning=True)
 
 
-async def ensure_watch(client: Client, task_queue: str, interval_seconds: float, tally_seconds: float = 3600.0) -> None:
-    """The shared watch runs; started once, however many workers ask."""
-    await client.start_workflow(
-        WATCH_WORKFLOW,
-        WatchInput(interval_seconds=interval_seconds, tally_seconds=tally_seconds),
-        id=WATCH_ID,
-        task_queue=task_queue,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-        static_summary="reads all clusters' health in one call, signals rollouts on edges",
-    )
+async def ensure_watch(
+    client: Client, task_queue: str, interval_seconds: float, shards: int = 1, tally_seconds: float = 3600.0
+) -> None:
+    """The shared watch runs, in as many shards; started once, however many workers ask. Other divisions are ended."""
+    wanted = [
+        WatchInput(interval_seconds=interval_seconds, tally_seconds=tally_seconds, shard=n, shards=shards)
+        for n in range(shards)
+    ]
+    part = "" if shards == 1 else f", one of {shards} parts"
+    for watch in wanted:
+        await client.start_workflow(
+            WATCH_WORKFLOW,
+            watch,
+            id=watch.watch_id,
+            task_queue=task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary=f"reads all clusters' health in one call, signals rollouts on edges{part}",
+        )
+    for other in await watches(client) - {watch.watch_id for watch in wanted}:
+        with contextlib.suppress(RPCError):  # it has ended meanwhile
+            await client.get_workflow_handle(other).terminate(f"the clusters are watched in {shards} shards now")
 
 
 @asynccontextmanager
@@ -146,7 +158,7 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
     with Ledger(settings.ledger_url) as ledger, ThreadPoolExecutor(_THREADS) as executor:
         worker = make_worker(client, ledger, notify, executor, settings.task_queue, build_id=settings.build_id)
         async with tended(), worker:
-            await ensure_watch(client, settings.task_queue, settings.watch_interval_seconds)
+            await ensure_watch(client, settings.task_queue, settings.watch_interval_seconds, settings.watch_shards)
             yield client
     flush()
 

@@ -23,6 +23,7 @@ class Settings:
     task_queue: str
     build_id: str
     """Of this worker's code; empty: workers are not versioned."""
+    watch_shards: int = 1
 
 
 def load_settings() -> Settings:
@@ -35,6 +36,9 @@ def load_settings() -> Settings:
         raise BadInput(f"BACKSTOP_WATCH_INTERVAL must be a number of seconds, not {interval!r}") from None
     if not 0.05 <= seconds <= 3600:
         raise BadInput(f"BACKSTOP_WATCH_INTERVAL must be between 0.05 and 3600 seconds, not {interval}")
+    shards = os.environ.get("BACKSTOP_WATCH_SHARDS") or "1"
+    if not (shards.isascii() and shards.isdigit() and 1 <= int(shards) <= 100):
+        raise BadInput(f"BACKSTOP_WATCH_SHARDS must be a whole number from 1 to 100, not {brief(shards)}")
     return Settings(
         ledger_url=os.environ.get("BACKSTOP_LEDGER_URL") or f"sqlite:///{where / 'ledger.db'}",
         home=where,
@@ -42,6 +46,7 @@ def load_settings() -> Settings:
         watch_interval_seconds=seconds,
         task_queue=os.environ.get("BACKSTOP_TASK_QUEUE") or "backstop",
         build_id=_build_id(os.environ.get("BACKSTOP_BUILD_ID", "")),
+        watch_shards=int(shards),
     )
 
 

@@ -21,13 +21,17 @@ class HealthWatch:
         """Calls the watch again each time it returns; a dead worker's watch moves on after its heartbeats stop."""
         start = start or WatchInput()
         beat = max(timedelta(seconds=10), timedelta(seconds=4 * start.interval_seconds))
+        cursor = start.cursor
         for _ in range(_ROUNDS_A_RUN):
-            await workflow.execute_activity_method(
+            told = await workflow.execute_activity_method(
                 WatchActivities.watch,
-                start,
+                start.model_copy(update={"cursor": cursor}),
                 start_to_close_timeout=timedelta(hours=2),
                 heartbeat_timeout=beat,
                 retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10)),
                 summary=f"watch every {start.interval_seconds:g} s",
             )
-        workflow.continue_as_new(start.model_copy(update={"runs": start.runs + 1}))
+            cursor = told or ""
+            if workflow.info().is_continue_as_new_suggested():  # cursors of many clusters
+                break
+        workflow.continue_as_new(start.model_copy(update={"runs": start.runs + 1, "cursor": cursor}))

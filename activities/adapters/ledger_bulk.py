@@ -1,6 +1,7 @@
 """Many rows at once. PostgreSQL gets them as one JSON value: one statement, and one firing of its triggers.
 
-SQLite is fastest row by row in one transaction, and its triggers fire for each row anyhow.
+SQLite is fastest row by row in one transaction, and its triggers fire for each row anyhow. A list to look up is
+one value on both: as a parameter for each, 10,000 names took longer to hand over than to find, and 65,536 fail.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator, TypeEngine
 from sqlmodel import Session, SQLModel
 
 Row = dict[str, Any]
@@ -68,6 +72,42 @@ def delete(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None
         return
     same = [getattr(table, name) == sa.bindparam(f"to_{name}") for name in key]
     session.connection().execute(statement.where(*same), _renamed(rows, key))
+
+
+class _Names(TypeDecorator[Sequence[str]]):
+    """A list of names as one value."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(postgresql.ARRAY(sa.Text()) if dialect.name == "postgresql" else sa.Text())
+
+    def process_bind_param(self, value: Sequence[str] | None, dialect: sa.Dialect) -> Any:
+        names = list(value or ())
+        return names if dialect.name == "postgresql" else json.dumps(names)
+
+
+class _Among(FunctionElement[bool]):
+    inherit_cache = True
+    type = sa.Boolean()
+
+
+def among(column: Any, names: str) -> sa.ColumnElement[bool]:
+    """The column has one of the values that are given as the parameter `names`."""
+    return _Among(column, sa.bindparam(names, type_=_Names()))
+
+
+@compiles(_Among, "postgresql")
+def _any(element: _Among, compiler: Any, **more: Any) -> str:
+    column, names = (compiler.process(part, **more) for part in element.clauses)
+    return f"{column} = ANY({names})"
+
+
+@compiles(_Among, "sqlite")
+def _each(element: _Among, compiler: Any, **more: Any) -> str:
+    column, names = (compiler.process(part, **more) for part in element.clauses)
+    return f"{column} IN (SELECT value FROM json_each({names}))"  # noqa: S608 - parts that were compiled
 
 
 def _insert(session: Session, table: type[SQLModel], statement: Any, rows: Sequence[Row]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger_bulk import Row, add
+from activities.adapters.ledger_bulk import Row, add, among
 from activities.adapters.ledger_db import Database, one_at_a_time
 from models.calendar import FILE, Declaration, Declared, Entry
 from models.errors import BadInput, Refusal
@@ -144,7 +144,7 @@ def comma_joined(names: Iterable[str] | None) -> str | None:
 def _windows() -> sa.Select[*tuple[Any, ...]]:
     return (
         sa.select(*sa.inspect(WindowRow).columns)
-        .where(col(WindowRow.cluster).in_(sa.bindparam("clusters", expanding=True)))
+        .where(among(WindowRow.cluster, "clusters"))
         .order_by(col(WindowRow.cluster), col(WindowRow.starts), col(WindowRow.id))
     )
 

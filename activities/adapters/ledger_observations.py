@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger_bulk import store
+from activities.adapters.ledger_bulk import among, store
 from activities.adapters.ledger_db import Database
 from models.base import duration_text
 from models.capacity import Island
@@ -127,7 +127,7 @@ def _latest_samples() -> sa.Select[Any]:
                 col(HealthRow.at) == latest_at,
             ),
         )
-        .where(col(IslandRow.cluster).in_(sa.bindparam("clusters", expanding=True)))
+        .where(among(IslandRow.cluster, "clusters"))
         # By the islands' own columns: it keeps SQLite from walking through all samples first.
         .order_by(col(IslandRow.cluster), col(IslandRow.name))
     )
@@ -238,7 +238,7 @@ def _latest_usage() -> sa.Select[Any]:
                 col(UsageRow.at) == latest_at,
             ),
         )
-        .where(col(QuotaRow.cluster).in_(sa.bindparam("clusters", expanding=True)), ~has_children)
+        .where(among(QuotaRow.cluster, "clusters"), ~has_children)
         .order_by(col(QuotaRow.cluster), col(QuotaRow.team))
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger_bulk import Row, add, update
+from activities.adapters.ledger_bulk import Row, add, among, update
 from activities.adapters.ledger_db import Database
 from models.effects import (
     Change,
@@ -74,9 +74,8 @@ class LedgerQuotas:
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         """Others move the generation, by triggers; Backstop's own effects move the counter."""
-        columns = (ClusterRow.name, ClusterRow.generation, ClusterRow.open_rollout, ClusterRow.last_counter)
         with self._database.reading() as session:
-            rows = session.execute(sa.select(*map(col, columns)).where(col(ClusterRow.name).in_(clusters)))
+            rows = session.connection().execute(_versions(), {"clusters": clusters})
             return {name: f"{generation} {rollout}#{counter}" for name, generation, rollout, counter in rows}
 
     def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
@@ -203,6 +202,12 @@ def _standing() -> sa.Select[Any]:
     )
     of_cluster = col(ClusterRow.name) == sa.bindparam("cluster")
     return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(of_cluster)
+
+
+@cache
+def _versions() -> sa.Select[Any]:
+    columns = ("name", "generation", "open_rollout", "last_counter")
+    return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(among(ClusterRow.name, "clusters"))
 
 
 @cache

@@ -380,7 +380,7 @@ async def world_of(
         if touch is not None:
             touch(ledger, notify)
         async with make_worker(client, ledger, notify, executor, TASK_QUEUE, wrapped(ledger.quotas)):
-            await ensure_watch(client, TASK_QUEUE, watch_seconds, tally_seconds)
+            await ensure_watch(client, TASK_QUEUE, watch_seconds, tally_seconds=tally_seconds)
             try:
                 yield world
             finally:

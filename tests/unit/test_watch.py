@@ -1,32 +1,40 @@
-"""The watch gets on although a round takes longer than its heartbeat timeout."""
+"""The watch gets on although a round takes long, and neither floods a server nor repeats itself."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from activities import watch
-from activities.watch import WatchActivities
+from activities.watch import WatchActivities, cursor_of, digest, shard_of, told_of
+from client.payloads import data_converter
 from models.capacity import Island
-from models.effects import HealthSample, QuotaReading
-from models.errors import Unavailable
-from models.messages import WatchInput
+from models.effects import HealthSample, Present, QuotaReading
+from models.errors import BadInput, Unavailable
+from models.messages import WatchInput, watch_parts
+from workers.settings import load_settings
 
 CLUSTERS = [f"c{n:02d}" for n in range(12)]
 
 
 class SlowTemporal:
-    """Signals take their time. `told`: whom, in order."""
+    """Signals take their time. `told`: whom, in order; `refuses`: whose signals fail; `most`: under way at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 0.05, refuses: Sequence[str] = ()) -> None:
         self.told: list[str] = []
+        self.tried: list[str] = []
+        self.seconds = seconds
+        self.refuses = set(refuses)
+        self.under_way = self.most = 0
 
     def get_workflow_handle(self, workflow_id: str) -> SlowHandle:
         return SlowHandle(self, workflow_id.removeprefix("rollout/"))
@@ -37,33 +45,48 @@ class SlowHandle:
         self._temporal, self._cluster = temporal, cluster
 
     async def signal(self, name: str, edge: Any) -> None:
-        await asyncio.sleep(0.05)
-        self._temporal.told.append(self._cluster)
+        temporal = self._temporal
+        temporal.tried.append(self._cluster)
+        temporal.under_way += 1
+        temporal.most = max(temporal.most, temporal.under_way)
+        await asyncio.sleep(temporal.seconds)
+        temporal.under_way -= 1
+        if self._cluster in temporal.refuses:
+            raise RPCError("too busy", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+        temporal.told.append(self._cluster)
 
 
 class SlowLedger:
     """Every port that the watch reads; one cluster's quotas take a while."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds: float = 0.0, clusters: Sequence[str] = CLUSTERS) -> None:
         self._seconds = seconds
+        self._clusters = clusters
 
     def open_clusters(self) -> dict[str, tuple[str, bool]]:
-        return dict.fromkeys(CLUSTERS, ("planned", False))
+        return dict.fromkeys(self._clusters, ("monitored", False))
 
     def windows(self, clusters: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         return {}
 
 
 class Quotas(SlowLedger):
+    reads = 0
+
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         return dict.fromkeys(clusters, "1")
 
     def read(self, cluster: str) -> QuotaReading:
         time.sleep(self._seconds)
-        return QuotaReading(cluster=cluster, generation=1, quotas=())
+        Quotas.reads += 1
+        return QuotaReading(cluster=cluster, generation=1, quotas=(Present(team="a", gpus=8),))
 
 
 class Health(SlowLedger):
+    """`failed`: clusters that lack a GPU."""
+
+    failed: frozenset[str] = frozenset()
+
     def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
         raise AssertionError("the watch does not ask for history")
 
@@ -71,15 +94,23 @@ class Health(SlowLedger):
         raise AssertionError("the watch does not ask for history")
 
     def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
-        island = Island(name="main", total_gpus=8, healthy_gpus=8)
-        return {c: HealthSample(cluster=c, at=datetime.now(UTC), islands=(island,)) for c in clusters}
+        def islands(cluster: str) -> tuple[Island]:
+            return (Island(name="main", total_gpus=8, healthy_gpus=8 - (cluster in self.failed)),)
+
+        return {c: HealthSample(cluster=c, at=datetime.now(UTC), islands=islands(c)) for c in clusters}
 
 
-def watching(temporal: SlowTemporal, ledger_seconds: float = 0.0, tallier: Any = None) -> WatchActivities:
-    ledger: Any = SlowLedger()
+def watching(
+    temporal: SlowTemporal,
+    ledger_seconds: float = 0.0,
+    clusters: Sequence[str] = CLUSTERS,
+    health: Health | None = None,
+    tallier: Any = None,
+) -> WatchActivities:
+    ledger: Any = SlowLedger(clusters=clusters)
     quotas: Any = Quotas(ledger_seconds)
     client: Any = temporal
-    return WatchActivities(client, quotas, Health(), ledger, ledger, tallier)
+    return WatchActivities(client, quotas, health or Health(), ledger, ledger, tallier)
 
 
 @pytest.fixture(autouse=True)
@@ -87,24 +118,28 @@ def _beats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_BEAT_SECONDS", 0.04)
 
 
-async def test_a_round_that_is_cut_off_is_gone_on_with() -> None:
+async def test_a_round_that_is_cut_off_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call ends after three signals; the next one goes by what the last heartbeat said."""
+    monkeypatch.setattr(watch, "_AT_ONCE", 1)
     temporal = SlowTemporal()
-    cursor: dict[str, str] = {}
+    cursor = ""
     for _ in range(len(CLUSTERS)):
-        beats: list[dict[str, str]] = []
+        beats: list[str] = []
         env = ActivityEnvironment()
-        env.on_heartbeat = lambda found, beats=beats: beats.append(dict(found))
+        env.on_heartbeat = beats.append
         env.info = type(env.info)(**{**vars(env.info), "heartbeat_details": [cursor] if cursor else []})
         call = asyncio.create_task(env.run(watching(temporal).watch, WatchInput(interval_seconds=60)))
-        reached = len(temporal.told) + 3
-        while len(temporal.told) < min(reached, len(CLUSTERS)) or (reached > len(CLUSTERS) and len(beats) < 1):
+        reached = min(len(temporal.told) + 3, 2 * len(CLUSTERS))
+        while len(temporal.told) < reached and set(temporal.told) != set(CLUSTERS):
             assert not call.done(), call.exception()
+            await asyncio.sleep(0.005)
+        seen = len(beats)
+        while len(beats) <= seen and not (beats and len(told_of(beats[-1])) == len(CLUSTERS)):
             await asyncio.sleep(0.005)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         cursor = beats[-1]
-        if len(cursor) == len(CLUSTERS):
+        if len(told_of(cursor)) == len(CLUSTERS):
             break
     assert set(temporal.told) == set(CLUSTERS)
     assert len(temporal.told) <= 2 * len(CLUSTERS), "signals are repeated again and again"
@@ -189,3 +224,170 @@ async def test_the_watch_goes_on_whatever_is_wrong_with_the_tallies(error: Excep
         await asyncio.sleep(0.01)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
+
+
+class Calls:
+    """Calls of one watch, each ended once it has beaten a few times."""
+
+    def __init__(self, watching: WatchActivities, **request: Any) -> None:
+        self._watching = watching
+        self._request = request
+        self.cursor = ""
+
+    async def rounds(self, reached: Callable[[], bool]) -> None:
+        """Rounds follow each other at once until it is so; what the last heartbeat said is the cursor."""
+        beats: list[str] = []
+        env = ActivityEnvironment()
+        env.on_heartbeat = beats.append
+        asked = WatchInput(interval_seconds=0.01, cursor=self.cursor, **self._request)
+        call = asyncio.create_task(env.run(self._watching.watch, asked))
+        async with asyncio.timeout(30):
+            while not (reached() and beats):
+                assert not call.done(), call.exception()
+                await asyncio.sleep(0.005)
+            seen = len(beats)
+            while len(beats) < seen + 3:
+                await asyncio.sleep(0.005)
+        self.cursor = beats[-1]
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+
+
+MANY = [f"c{n:05d}" for n in range(10_000)]
+
+
+async def test_an_edge_of_all_clusters_is_told_a_few_at_a_time_and_once() -> None:
+    temporal = SlowTemporal(seconds=0.001)
+    calls = Calls(watching(temporal, clusters=MANY[:400]))
+    await calls.rounds(lambda: len(temporal.told) >= 400)
+    assert sorted(temporal.told) == MANY[:400]
+    assert temporal.most == watch._AT_ONCE
+
+
+async def test_what_finds_no_room_in_a_round_is_told_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So what lacks hardware since does not wait until all that came before it is told."""
+    monkeypatch.setattr(watch, "_TELLING_SECONDS", 0.1)
+    monkeypatch.setattr(watch, "_AT_ONCE", 4)
+    temporal, health = SlowTemporal(seconds=0.03), Health()
+    everything = watching(temporal, clusters=MANY[:200], health=health)
+    env = ActivityEnvironment()
+    call = asyncio.create_task(env.run(everything.watch, WatchInput(interval_seconds=0.01)))
+    async with asyncio.timeout(30):
+        while len(temporal.told) < 8:
+            await asyncio.sleep(0.005)
+        health.failed = frozenset({MANY[199]})
+        while set(temporal.told) != set(MANY[:200]):
+            assert not call.done(), call.exception()
+            await asyncio.sleep(0.005)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    assert temporal.tried.index(MANY[199]) < 150
+    assert sorted(temporal.told) == MANY[:200]
+
+
+async def test_what_lacks_hardware_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    health = Health()
+    health.failed = frozenset(MANY[80:90])
+    temporal = SlowTemporal(seconds=0.001)
+    await Calls(watching(temporal, clusters=MANY[:100], health=health)).rounds(lambda: len(temporal.told) >= 100)
+    assert set(temporal.tried[:10]) == set(MANY[80:90])
+
+
+async def test_a_server_that_refuses_is_left_alone_until_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    temporal = SlowTemporal(seconds=0.0, refuses=MANY[:100])
+    rounds = watching(temporal, clusters=MANY[:100])
+    env = ActivityEnvironment()
+    beats: list[str] = []
+    env.on_heartbeat = beats.append
+    call = asyncio.create_task(env.run(rounds.watch, WatchInput(interval_seconds=60)))
+    while not beats:
+        await asyncio.sleep(0.005)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    assert len(temporal.tried) == watch._AT_ONCE
+    assert told_of(beats[-1]) == set()
+
+
+async def test_rollouts_that_cannot_be_signalled_keep_nobody_else_from_it() -> None:
+    """More of them than senders, and the first by name: the others have their turn in the next rounds."""
+    temporal = SlowTemporal(seconds=0.0, refuses=MANY[:40])
+    await Calls(watching(temporal, clusters=MANY[:100])).rounds(lambda: len(temporal.told) >= 60)
+    assert sorted(temporal.told) == MANY[40:100]
+
+
+async def test_a_call_goes_on_from_the_cursor_of_the_call_before() -> None:
+    temporal = SlowTemporal(seconds=0.0)
+    calls = Calls(watching(temporal))
+    await calls.rounds(lambda: len(temporal.told) >= len(CLUSTERS))
+    health = Health()
+    health.failed = frozenset({CLUSTERS[3]})
+    later = Calls(watching(temporal, health=health))  # another process
+    later.cursor = calls.cursor
+    temporal.told.clear()
+    await later.rounds(lambda: bool(temporal.told))
+    assert temporal.told == [CLUSTERS[3]]
+
+
+async def test_a_call_that_returns_answers_with_its_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_ROUND", timedelta(seconds=0.05))
+    temporal = SlowTemporal(seconds=0.0)
+    answer = await ActivityEnvironment().run(watching(temporal).watch, WatchInput(interval_seconds=0.01))
+    assert len(told_of(answer)) == len(CLUSTERS)
+
+
+async def test_shards_share_the_clusters_among_them() -> None:
+    temporal = SlowTemporal(seconds=0.0)
+    together = watching(temporal, clusters=MANY[:200])  # one process may watch several shards
+    parts = []
+    for shard in range(3):
+        temporal.told.clear()
+        wanted = [c for c in MANY[:200] if shard_of(c, 3) == shard]
+
+        def all_told(most: int = len(wanted)) -> bool:
+            return len(temporal.told) >= most
+
+        await Calls(together, shard=shard, shards=3).rounds(all_told)
+        assert sorted(temporal.told) == wanted
+        parts += wanted
+    assert sorted(parts) == MANY[:200]
+    reads = Quotas.reads
+    await Calls(together, shard=0, shards=3).rounds(lambda: True)
+    assert Quotas.reads == reads, "what one shard knows of its clusters, another has forgotten"
+    assert max(sum(shard_of(c, 4) == n for c in MANY) for n in range(4)) < 1.2 * len(MANY) / 4
+
+
+async def test_a_source_that_this_worker_does_not_know_is_refused() -> None:
+    with pytest.raises(ApplicationError, match="knows no health source 'exporter'"):
+        await ActivityEnvironment().run(watching(SlowTemporal()).watch, WatchInput(source="exporter"))
+
+
+def test_the_cursor_of_10_000_clusters_is_small_and_is_read_again() -> None:
+    told = {digest(c, f"generation 12345; fresh; short {'team, ' * 50}") for c in MANY}
+    assert len(told) == len(MANY)
+    cursor = cursor_of(told)
+    assert len(cursor) <= 80_000
+    assert told_of(cursor) == told
+    asked = WatchInput(cursor=cursor)
+    (payload,) = data_converter.payload_converter.to_payloads([asked])
+    assert data_converter.payload_converter.from_payloads([payload], [WatchInput]) == [asked]
+
+
+def test_the_cursor_of_an_earlier_version_is_understood_and_nonsense_is_none() -> None:
+    assert told_of({"a": "backed", "b": "no health"}) == {digest("a", "backed"), digest("b", "no health")}
+    assert told_of("") == told_of("not base64!") == told_of(None) == set()
+
+
+def test_the_ids_of_watches() -> None:
+    assert WatchInput().watch_id == "health-watch/ledger"
+    assert WatchInput(shard=1, shards=2).watch_id == "health-watch/ledger/1-of-2"
+    assert watch_parts("health-watch/ledger/1-of-2") == ["health-watch/ledger/0-of-2", "health-watch/ledger/1-of-2"]
+    assert watch_parts("health-watch/ledger") == ["health-watch/ledger"]
+
+
+@pytest.mark.parametrize("shards", ["0", "-1", "two", "1.5", "101", "²"])
+def test_a_number_of_shards_that_is_none_is_refused(shards: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKSTOP_WATCH_SHARDS", shards)
+    with pytest.raises(BadInput, match="BACKSTOP_WATCH_SHARDS must be a whole number from 1 to 100, not"):
+        load_settings()
+    monkeypatch.setenv("BACKSTOP_WATCH_SHARDS", "4")
+    assert load_settings().watch_shards == 4

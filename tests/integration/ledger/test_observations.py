@@ -52,6 +52,29 @@ def test_the_latest_sample_of_each_island_wins(ledger: Ledger, tool: ForeignTool
     assert tool.one("SELECT count(*) FROM health_samples WHERE cluster = ?", CLUSTER) == 6
 
 
+def test_a_fleet_of_any_size_is_read_in_one_call(ledger: Ledger, tool: ForeignTool) -> None:
+    """More clusters than either database takes parameters; names with what JSON, arrays and SQL give a meaning."""
+    odd = """o'dd "{}",\\ name"""
+    tool.run(
+        "INSERT INTO clusters (name, gpus_per_node, policy, generation, completed_rollouts, last_counter, "
+        "reserved_gpus, follows_health) VALUES (?, 8, '{}', 3, 0, 0, 0, false)",
+        odd,
+    )
+    tool.run(
+        "INSERT INTO windows (cluster, kind, starts, ends, reason, source, declared_by) VALUES "
+        "(?, 'sev', '2026-01-01T00:00:00.000000Z', '2999-01-01T00:00:00.000000Z', 'r', '', '')",
+        odd,
+    )
+    names = [f"nobody-{n}" for n in range(70_000)]
+    names[35_000:35_000] = [CLUSTER, odd]
+    assert set(ledger.health.read(names)) == {CLUSTER}
+    assert set(ledger.calendar.windows(names)) >= {odd}
+    assert set(ledger.quotas.versions(names)) == {CLUSTER, odd}
+    assert not ledger.health.read([])
+    assert not ledger.quotas.versions([])
+    assert not ledger.calendar.windows([])
+
+
 def test_a_cluster_is_as_fresh_as_its_stalest_island(ledger: Ledger) -> None:
     ledger.fleet.add_health([sample(CLUSTER, NOW + minutes(9), X=150)], "exporter")
     reading = ledger.health.read([CLUSTER])[CLUSTER]
