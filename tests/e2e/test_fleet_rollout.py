@@ -66,7 +66,7 @@ async def test_a_fleet_goes_through_in_waves_pilots_first(world: World) -> None:
 async def test_a_pilot_that_breaches_stops_the_fleet_before_wave_1(world: World) -> None:
     pilot, other = fresh("pilot"), fresh("other")
     await world.fleet(cluster(pilot, 95, 98, busy=60), cluster(other, 95, 98, busy=60))
-    await world.start_fleet(fresh("fleet"), {"pilot_soak": "3s"}, pilots=(pilot,))
+    await world.start_fleet(fresh("fleet"), {"pilot_soak": "10s"}, pilots=(pilot,))
     await world.until_fleet(lambda s: states(s)[pilot] == "done")
     await world.healthy(pilot, main=(100, 80))  # 85 were promised
     status = await world.until_fleet(lambda s: bool(s.holds))
@@ -74,7 +74,8 @@ async def test_a_pilot_that_breaches_stops_the_fleet_before_wave_1(world: World)
     assert f"pilot {pilot} rolled back: no wave begins" in status.waits_for
     assert "backstop fleet resume" in status.needs
     await world.until(pilot, lambda s: s.stage is Stage.ROLLED_BACK)
-    await asyncio.sleep(4)  # longer than the soak that was under way
+    assert status.rests_until is not None
+    await asyncio.sleep((status.rests_until - datetime.now(UTC)).total_seconds() + 1)
     assert states(await world.tpm.fleet_status())[other] == "waiting"
     assert world.sql.rows("SELECT id FROM rollouts WHERE cluster = ?", other) == []
     assert world.sql.gpus(other) == {"research": 95}
@@ -88,10 +89,10 @@ async def test_a_pilot_that_breaches_stops_the_fleet_before_wave_1(world: World)
 async def test_the_breaker_stops_a_fleet_of_which_too_many_fail_and_resume_lets_it_go_on(world: World) -> None:
     """30% of ten clusters fail; one in ten may."""
     names = [fresh("c") for _ in range(10)]
-    slow = {**CLOCKS, "soak_buffered": "2s", "soak_enforced": "2s"}
+    slow = {**CLOCKS, "soak_buffered": "3s", "soak_enforced": "3s"}
     await world.fleet(*({**cluster(name, 95, 98, busy=60), "policy": slow} for name in names))
     await world.start_fleet(fresh("fleet"), {"parallel": 3, "breaker_clusters": 10})
-    status = await world.until_fleet(lambda s: [m.stage for m in s.members].count("buffered") == 3)
+    status = await world.until_fleet(lambda s: sum(m.stage in ("buffered", "enforced") for m in s.members) == 3)
     first = [m.cluster for m in status.members if m.state is MemberState.RUNNING]
     for name in first:  # 85 were promised
         await world.healthy(name, main=(100, 80))
@@ -123,8 +124,9 @@ def opened(world: World) -> list[str]:
 
 async def test_the_order_is_made_anew_from_todays_snapshots_before_each_start(world: World) -> None:
     a, b, c, d = (fresh(name) for name in "abcd")
+    slow = {**CLOCKS, "soak_enforced": "4s"}  # what is reported meanwhile counts for the next start
     await world.fleet(
-        cluster(a, 95, 100, busy=60),
+        {**cluster(a, 95, 100, busy=60), "policy": slow},
         cluster(b, 95, 98, busy=60),
         cluster(c, 95, 97, busy=60),
         cluster(d, 95, 99, busy=95),  # by its use of wave busy
