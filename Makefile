@@ -15,10 +15,10 @@ PYTHON ?= $(shell for candidate in python3.11 python3; do \
 	"$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
 	&& { command -v "$$candidate"; break; }; done)
 
-.PHONY: help setup demo real test chaos bench lint up lock clean
+.PHONY: help setup demo real test chaos bench bench-fleet lint up lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: $(STAMP) ## make .venv with the locked dependencies and the command .venv/bin/backstop
 
@@ -45,6 +45,9 @@ chaos: setup ## fifty rollouts while everything breaks, and what was lost (ARGS=
 
 bench: setup ## rollouts beside a bare Temporal workflow, half an hour (ARGS="--quick" two minutes)
 	$(VENV)/bin/python benchmarks/rollout.py $(ARGS)
+
+bench-fleet: setup ## a fleet rolled out, then up to 10,000 clusters monitored, an hour (ARGS="--quick" five minutes)
+	$(VENV)/bin/python benchmarks/fleet.py $(ARGS)
 
 lint: setup ## ruff, mypy and the import contracts
 	$(VENV)/bin/ruff check .

@@ -121,9 +121,10 @@ SELECT cluster, 'main', clock_timestamp(), {TOTAL}, healthy, 'exporter' FROM ben
 class Crowd:
     """Monitored clusters, `names`; those in `special` are not at rest, or not for long."""
 
-    def __init__(self, where: Site, exporter: Exporter) -> None:
+    def __init__(self, where: Site, exporter: Exporter, watch_seconds: float) -> None:
         self._site = where
         self.exporter = exporter
+        self.watch_seconds = watch_seconds
         self.names: list[str] = []
         self.special: set[str] = set()
         self._state = ""
@@ -246,6 +247,7 @@ class Crowd:
 
     async def watch(self, seconds: float) -> None:
         """The shared watch looks this often from now on, and knows what the one before has told."""
+        self.watch_seconds = seconds
         handle = self._site.client.get_workflow_handle(WATCH_ID)
         described = await handle.describe()
         details = [a.heartbeat_details for a in described.raw_description.pending_activities]

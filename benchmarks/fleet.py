@@ -54,7 +54,6 @@ from models.messages import WATCH_ID
 
 CACHED = 5_000
 """Rollouts that one worker keeps in memory."""
-POLL_SECONDS = 60.0
 SAMPLED = 200
 """Histories that are counted."""
 SAFETY_SECONDS = 20
@@ -132,7 +131,7 @@ async def roll_out(options: argparse.Namespace) -> RolledOut:
         check_rolled_out(where, names, pilots)
         runs = await _runs(where.client)
         state = await where.client.get_workflow_handle(FLEET_ID).query("state")
-        events = await Crowd(where, exporter).lengths(list(names)[:: max(1, len(names) // SAMPLED)])
+        events = await Crowd(where, exporter, 15.0).lengths(list(names)[:: max(1, len(names) // SAMPLED)])
         return RolledOut(
             clusters=len(names),
             seconds=seconds,
@@ -218,7 +217,7 @@ async def monitor(options: argparse.Namespace, sizes: Sequence[int]) -> list[Mon
     found: list[Monitored] = []
     async with site(options.ledger_url) as where:
         exporter = Exporter(where)
-        crowd = Crowd(where, exporter)
+        crowd = Crowd(where, exporter, options.watches[0])
         left = list(sizes)
         while left:
             workers = options.workers or -(-left[0] * 10 // (9 * CACHED))
@@ -241,6 +240,8 @@ async def _grown(options: argparse.Namespace, where: Site, crowd: Crowd, size: i
     breaching, polling = range(first, first + 3), range(first + 3, first + 3 + options.polling)
     fast = {"safety_poll": f"{SAFETY_SECONDS}s"}
     policies = {n: {"breach_after": "2s"} for n in breaching} | dict.fromkeys(polling, fast)
+    if crowd.watch_seconds != options.watches[0]:
+        await crowd.watch(options.watches[0])
     started = await crowd.grow(size, policies)
     settled = await crowd.settled()
     found = Monitored(size, workers, started, settled)
@@ -248,7 +249,7 @@ async def _grown(options: argparse.Namespace, where: Site, crowd: Crowd, size: i
     await crowd.verified([name_of(n) for n in breaching])
     few = min(options.edges, size // 8)
     for seconds in options.watches:
-        if seconds != options.watches[0]:
+        if seconds != crowd.watch_seconds:
             await crowd.watch(seconds)
             await crowd.settled(looked=False)
         found.quiet.append(await _quiet(options, where, crowd, seconds))
@@ -264,8 +265,6 @@ async def _grown(options: argparse.Namespace, where: Site, crowd: Crowd, size: i
         )
         await crowd.settled(looked=False)
     found.safety_events = await crowd.events_of_a_safety_poll([name_of(n) for n in polling])
-    if len(options.watches) > 1:
-        await crowd.watch(options.watches[0])
     return found
 
 
@@ -305,7 +304,8 @@ class Naive:
 
 
 async def poll(options: argparse.Namespace, size: int) -> Naive:
-    note(f"naive: {size} clusters, each looked at every {POLL_SECONDS:g} s")
+    note(f"naive: {size} clusters, each looked at every {options.poll_seconds} s")
+    every = float(options.poll_seconds)
     names = [name_of(n) for n in range(size)]
     async with site(options.ledger_url) as where, where.polling_worker():
         document = cluster_document(names[0], 60, 4, PROMISED // QUOTAS)
@@ -318,19 +318,19 @@ async def poll(options: argparse.Namespace, size: int) -> Naive:
         async with exporter.running():
 
             async def start(name: str) -> None:
-                first = POLL_SECONDS * (int(name[-5:]) % 997) / 997  # spread over the minute
-                followed = Followed(cluster=name, every_seconds=POLL_SECONDS, first_seconds=first)
+                first = every * (int(name[-5:]) % 997) / 997  # spread over the minute
+                followed = Followed(cluster=name, every_seconds=every, first_seconds=first)
                 await where.client.start_workflow(Polling.run, followed, id=f"polling/{name}", task_queue=QUEUE)
 
             await few_at_once(start, names)
-            await asyncio.sleep(1.2 * POLL_SECONDS)
+            await asyncio.sleep(1.2 * every)
             quiet = await _quiet_polling(options, where, names[:: max(1, size // SAMPLED)])
             few = names[1 :: max(1, size // (options.edges + options.few * options.rounds))]
             count = min(options.edges, size // 8)
-            single = await _polled_edges(where, exporter, [[n] for n in few[:count]], 1.5)
+            single = await _polled_edges(where, exporter, [[n] for n in few[:count]], every / 40)
             left = few[count:]
             rounds = [left[n * options.few : (n + 1) * options.few] for n in range(options.rounds)]
-            at_once = await _polled_edges(where, exporter, [r for r in rounds if r], 20.0)
+            at_once = await _polled_edges(where, exporter, [r for r in rounds if r], every / 3)
     note(f"  {_seconds(single)}; CPU {_by_process(quiet.cpu)}")
     return Naive(size, quiet, single, at_once)
 
@@ -340,11 +340,11 @@ async def _quiet_polling(options: argparse.Namespace, where: Site, sample: Seque
         return await _length(where.client, f"polling/{name}")
 
     lengths, before, began = await few_at_once(events, sample), where.all_cpu_seconds(), time.perf_counter()
-    await asyncio.sleep(max(options.quiet_seconds, POLL_SECONDS))
+    await asyncio.sleep(max(options.quiet_seconds, options.poll_seconds))
     after, took = where.all_cpu_seconds(), time.perf_counter() - began
     added = [b - a for a, b in zip(lengths, await few_at_once(events, sample), strict=True)]
     cpu = {k: (after[k] - before[k]) * 60 / took for k in after}
-    return Quiet(POLL_SECONDS, took, cpu, where.mib(), sum(added) / len(added) / (took / 3600))
+    return Quiet(options.poll_seconds, took, cpu, where.mib(), sum(added) / len(added) / (took / 3600))
 
 
 async def _polled_edges(
@@ -450,8 +450,8 @@ def _monitored_lines(sizes: Sequence[Monitored]) -> Iterator[str]:
 
 def _naive_lines(ours: Monitored, naive: Naive) -> Iterator[str]:
     quiet = ours.quiet[0]
-    interval = f"{quiet.watch_seconds:g} s"
-    yield f"\n| {naive.clusters:,} clusters | ours, watch every {interval} | naive, every minute | naive / ours |"
+    often = f"ours, watch every {quiet.watch_seconds:g} s", f"naive, every {naive.quiet.watch_seconds:g} s"
+    yield f"\n| {naive.clusters:,} clusters | {' | '.join(often)} | naive / ours |"
     yield "|---|---|---|---|"
 
     def row(name: str, a: float, b: float) -> str:
@@ -497,6 +497,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--parallel", type=_count, help="clusters on their way at once (100)")
     parser.add_argument("--sizes", type=_sizes, help="monitored clusters, growing (1000,3000,10000)")
     parser.add_argument("--naive", type=_count, help="clusters that are polled (1000)")
+    parser.add_argument("--poll-seconds", type=_count, default=60, help="between two looks of the naive way (60)")
     parser.add_argument("--workers", type=_count, help="worker processes (one for every 4,500 clusters)")
     parser.add_argument("--watches", type=_watches, help="intervals of the watch, in seconds (15,1)")
     parser.add_argument("--quiet-seconds", type=_count, help="in which nothing changes (150)")
