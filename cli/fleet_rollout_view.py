@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -78,8 +78,9 @@ def fleet_line(s: FleetStatus) -> Text:
 
 
 def status_parts(
-    s: FleetStatus, *, waiting: bool = False, failed: bool = False, every: bool = False
+    s: FleetStatus, *, waiting: bool = False, failed: bool = False, every: bool = False, now: datetime | None = None
 ) -> list[RenderableType]:
+    """Everything about it. `s.at` is when it last had something to do, maybe long ago."""
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
@@ -90,7 +91,7 @@ def status_parts(
         ("fleet rollout", "bold"),
         "  ",
         (s.stage.value, _STYLES.get(s.stage, "dim")),
-        f" since {moment(s.entered_at)} ({span(s.at - s.entered_at)})",
+        f" since {moment(s.entered_at)} ({span(max(s.at, now or datetime.now(UTC)) - s.entered_at)})",
         *([shadow] if shadow else []),
     )
     parts: list[RenderableType] = [title, facts]
@@ -124,7 +125,9 @@ def _facts(s: FleetStatus) -> list[tuple[str, Text]]:
         for hold in s.holds
     ]
     if s.stage is FleetStage.RUNNING:
-        found.append(("budget", line(f"{gpus(s.hour_gpus)} left for this hour, {s.day_gpus} for this day")))
+        found.append(
+            ("budget", line(f"{gpus(s.hour_gpus)} left for this hour, {s.day_gpus} for this day, by what it started"))
+        )
         failures = f"{s.failed} of {s.failed_of} rolled back; it stops above {float(s.trips_above):.0%}"
         found.append(("breaker", line(failures)))
     if s.needs:
@@ -177,5 +180,6 @@ def _failed(s: FleetStatus) -> list[RenderableType]:
 
 
 def _held(s: FleetStatus) -> list[RenderableType]:
-    held = [m for m in s.members if m.state is MemberState.WAITING and m.held]
+    running = s.stage is FleetStage.RUNNING
+    held = [m for m in s.members if running and m.state is MemberState.WAITING and m.held]
     return _some("cannot start now", "yellow", held, "--waiting")

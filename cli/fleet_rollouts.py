@@ -14,7 +14,7 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.fleet_messages import FleetCommand, FleetCommandAnswer
-    from models.fleet_rollout import Wave
+    from models.fleet_rollout import Pace, Wave
 
 Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER...", help="One or more clusters.", show_default=False)]
 
@@ -56,7 +56,6 @@ def launch_fleet(
     from cli.fleet_rollout_view import plan_parts
     from cli.output import line, show, show_json, waiting
     from models.fleet_messages import FleetLaunch
-    from models.fleet_rollout import Pace
 
     names = tuple(dict.fromkeys(name.strip() for given in pilots for name in given.split(",")))
     if "" in names:
@@ -73,7 +72,7 @@ def launch_fleet(
         waves=tuple(dict.fromkeys(wave_of(text) for text in waves)),
         pilots_only=not whole and not waves,
         shadow=shadow,
-        pace=checked(Pace, **settings_given("--pace", pace)),
+        pace=_pace(pace),
         policy=policy,
     )
     with waiting("planning every cluster"):
@@ -88,6 +87,21 @@ def launch_fleet(
     show(
         line("Nothing changes until its plan is approved. If it is right, say:"), line(f"  {_approve_line(plan.hash)}")
     )
+
+
+def _pace(given: Sequence[str]) -> Pace:
+    """Errors: BadInput naming the setting and the value."""
+    from pydantic import ValidationError
+
+    from client.sentences import first_problem
+    from models.fleet_rollout import Pace
+
+    settings = settings_given("--pace", given)
+    try:
+        return Pace.model_validate(settings)
+    except ValidationError as error:
+        known = ", ".join(Pace.model_fields)
+        raise BadInput(f"--pace {first_problem(error, settings).text} (it takes {known})") from None
 
 
 def _approve_line(plan_hash: str) -> str:
@@ -161,7 +175,7 @@ def move(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Move waiting clusters to another wave; fresh snapshots leave them there."""
+    """Move waiting clusters to another wave, or take skipped ones in again; fresh snapshots leave them there."""
     _give("move", actor, reason, as_json, clusters=clusters, wave=wave_of(wave))
 
 

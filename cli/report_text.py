@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 from cli.milestones_view import RULE, noted, words
@@ -26,7 +27,8 @@ class Section(NamedTuple):
 
 
 def title(week: Week) -> str:
-    return f"Weekly status, {week.since:%d %B} to {week.until:%d %B %Y}"
+    last = week.until - timedelta(microseconds=1)  # a week that ends with a day ends as the next one begins
+    return f"Weekly status, {week.since:%d %B} to {last:%d %B %Y}"
 
 
 def lead(week: Week) -> str:

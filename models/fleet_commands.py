@@ -55,12 +55,14 @@ def _refuse_members(f: FleetRollout, command: FleetCommand, request: FleetComman
         m = f.members.get(cluster)
         if m is None:
             return f"{cluster} is not in this fleet rollout"
-        if command == "move" and m.state is not MemberState.WAITING:
+        if command == "move" and (m.state not in (MemberState.WAITING, MemberState.SKIPPED) or m.rollout):
             return f"{cluster} cannot be moved: it is {m.state}"
         if command == "move" and request.wave is Wave.PILOT and f.wave is not Wave.PILOT:
             return f"{cluster} cannot become a pilot: wave {f.wave.number} ({f.wave}) has begun"
         if command == "skip" and m.state is MemberState.SKIPPED:
             return f"{cluster} is skipped already"
+        if command == "skip" and m.state is MemberState.DONE:
+            return f"{cluster} is monitored already: there is nothing to skip"
         if command == "skip" and m.state is MemberState.STARTING:
             return f"{cluster} is being launched: skip it in a moment"
     return None
@@ -124,7 +126,9 @@ def _move(f: FleetRollout, request: FleetCommandRequest) -> tuple[FleetRollout, 
     assert request.wave is not None
     members = dict(f.members)
     for cluster in request.clusters:
-        members[cluster] = members[cluster].but(wave=request.wave, moved=True, held="", held_until=None)
+        members[cluster] = members[cluster].but(
+            wave=request.wave, moved=True, held="", held_until=None, state=MemberState.WAITING
+        )
     where = "among the pilots" if request.wave is Wave.PILOT else f"in wave {request.wave.number} ({request.wave})"
     return f.but(members=members, found_none=False), f"{', '.join(request.clusters)}: {where} from now on"
 
@@ -133,6 +137,9 @@ def _abort(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tupl
     f = f.but(undo=request.undo, ended_because=request.reason, holds=())
     aborting = f.reaching(FleetStage.ABORTING, now, request.reason, request.actor)
     told = len(to_abort(aborting))
+    if not told:
+        return aborting, "aborting: no rollout has to be ended"
     if request.undo:
-        return aborting, f"aborting: {told} rollouts are undone, the newest first"
+        baselines = "their baselines come back, whether or not today's hardware backs them (`backstop fleet show`)"
+        return aborting, f"aborting: {told} rollouts are undone, the newest first; {baselines}"
     return aborting, f"aborting: {told} rollouts that have changed nothing yet are ended; the others go on"

@@ -99,7 +99,6 @@ def joined(m: Member, found: Noted, now: datetime) -> Member:
         rollbacks=found.rollbacks,
         needs=found.needs,
         state=_state_of(found.stage),
-        started_at=now,
         held="",
         held_until=None,
     )
@@ -155,7 +154,7 @@ def started(f: FleetRollout, asked: Iterable[str], answer: StartAnswer, now: dat
             members[cluster] = m.but(state=MemberState.RUNNING, stage=Stage.PLANNED.value)
         else:
             later = now + f.pace.recheck
-            members[cluster] = m.but(state=MemberState.WAITING, rollout="", started_at=None, held=why, held_until=later)
+            members[cluster] = m.but(state=MemberState.WAITING, rollout="", started_at=None, held=why, retry_at=later)
     f = f.but(members=members)
     if names:
         f = f.noting(AuditKind.COMMAND, f"started {', '.join(names)}", now, command="start", clusters=names)

@@ -115,6 +115,8 @@ class Member(Model):
     held: str = ""
     """Why it did not start when it was looked at last."""
     held_until: Time | None = None
+    retry_at: Time | None = None
+    """Not before then: its launch was refused."""
 
     def but(self, **changes: Any) -> Self:
         return self.model_copy(update=changes)

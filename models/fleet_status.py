@@ -56,7 +56,7 @@ def _wave(f: FleetRollout, wave: Wave) -> WaveStatus:
         failed=count[MemberState.FAILED],
         ended=count[MemberState.ENDED],
         skipped=count[MemberState.SKIPPED],
-        cut_gpus=sum(m.cut_gpus for m in members),
+        cut_gpus=sum(m.cut_gpus for m in members if m.state is not MemberState.SKIPPED),
     )
 
 
@@ -66,9 +66,9 @@ def fleet_needs(f: FleetRollout) -> str:
         return f"approve the plan: backstop fleet approve --plan {f.plan_hash}"
     if f.stage is not FleetStage.RUNNING:
         return ""
-    for hold in f.holds:
-        who = f"paused by {hold.actor}" if hold.kind is HoldKind.PAUSED else hold.reason
-        return f"{who}. Look, then: backstop fleet resume --reason ... (or backstop fleet abort --reason ...)"
+    if f.holds:
+        why = "; ".join(f"paused by {h.actor}" if h.kind is HoldKind.PAUSED else h.reason for h in f.holds)
+        return f"{why}. Look, then: backstop fleet resume --reason ... (or backstop fleet abort --reason ...)"
     asking = sorted(m.cluster for m in f.in_state(MemberState.RUNNING) if m.needs)
     if asking:
         return (

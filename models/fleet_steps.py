@@ -119,7 +119,7 @@ def startable(f: FleetRollout, now: datetime) -> tuple[Member, ...]:
 
     Those of later waves are looked at too, while there are any before them: fresh snapshots may move them forward.
     """
-    waiting = [m for m in f.in_state(MemberState.WAITING) if m.held_until is None or m.held_until <= now]
+    waiting = [m for m in f.in_state(MemberState.WAITING) if m.retry_at is None or m.retry_at <= now]
     if not any(m.wave.number <= f.wave.number for m in waiting):
         return ()
     return tuple(waiting)
@@ -187,7 +187,7 @@ def _next_wave(f: FleetRollout, now: datetime) -> FleetRollout:
 
 
 def _named(wave: Wave) -> str:
-    return "the pilot" if wave is Wave.PILOT else f"wave {wave.number} ({wave})"
+    return "the pilot wave" if wave is Wave.PILOT else f"wave {wave.number} ({wave})"
 
 
 def _pilots(f: FleetRollout) -> list[Member]:
@@ -257,8 +257,7 @@ def _times(f: FleetRollout, now: datetime) -> Iterable[datetime]:
     if not waiting:
         return
     for m in waiting:
-        if m.held_until is not None:
-            yield m.held_until
+        yield from (at for at in (m.held_until, m.retry_at) if at is not None)
     if f.found_none and f.picked_at is not None:
         yield f.picked_at + f.pace.recheck
 
@@ -285,7 +284,8 @@ def waiting_text(f: FleetRollout, now: datetime) -> str:
     if waiting and f.found_none:
         if min(hour, day) < min(m.cut_gpus for m in waiting):
             return f"the budget is spent: {hour} GPUs left for this hour, {day} for this day"
-        return f"{len(waiting)} clusters of {_named(f.wave)} cannot start now; looked at again every {_every(f)}"
+        many = f"{len(waiting)} clusters" if len(waiting) > 1 else waiting[0].cluster
+        return f"{many} cannot start now; looked at again every {_every(f)}"
     if not f.in_flight:
         return f"{_named(f.wave)} waits for a person"
     return f"{f.in_flight} of {_named(f.wave)} {'is' if f.in_flight == 1 else 'are'} on the way"

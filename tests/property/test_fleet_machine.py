@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import fleet_commands, fleet_events, fleet_steps
-from models.fleet import Window
+from models.fleet import Window, WindowKind
 from models.fleet_messages import (
     FLEET_COMMANDS,
     AbortAnswer,
@@ -34,10 +34,16 @@ NEXT = {"planned": "buffered", "buffered": "enforced", "enforced": "monitored", 
 class Fleet:
     """A fleet rollout in a world without a server: its calls are answered at once, its members move when told."""
 
-    def __init__(self, prospects: list[Prospect], pace: Pace, pilots: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        prospects: list[Prospect],
+        pace: Pace,
+        pilots: tuple[str, ...] = (),
+        windows: dict[str, tuple[Window, ...]] | None = None,
+    ) -> None:
         self.now = START
         self.world = {p.cluster: p for p in prospects}
-        self.windows: dict[str, tuple[Window, ...]] = {}
+        self.windows = windows or {}
         self.rollouts: dict[str, Noted] = {}
         self.launch = FleetLaunch(fleet="f", owner="tpm", pace=pace, pilots=pilots)
         self.f = fleet_events.opened(self.launch, self.now)
@@ -257,3 +263,34 @@ def test_a_thousand_clusters_come_through_with_few_calls(clusters: int) -> None:
     assert order == sorted(order)
     assert fleet.calls["Pick"] <= 40
     assert len(fleet.f.but(outbox=()).model_dump_json()) < 400_000
+
+
+def test_a_window_that_is_taken_back_holds_nobody_any_more() -> None:
+    freeze = Window(kind=WindowKind.FREEZE, starts=START, ends=START + timedelta(days=30), reason="year end")
+    fleet = Fleet([prospect(0), prospect(1)], Pace(), windows={"c0001": (freeze,)})
+    assert [name for _, name, _ in fleet.started] == ["c0000"]
+    assert fleet.f.members["c0001"].held.endswith("year end")
+    fleet.windows = {}
+    fleet.passes(timedelta(minutes=9))
+    assert len(fleet.started) == 1
+    fleet.passes(timedelta(minutes=1))
+    assert [name for _, name, _ in fleet.started] == ["c0000", "c0001"]
+
+
+def test_one_that_was_skipped_can_be_taken_in_again_and_one_that_is_through_cannot_be_skipped() -> None:
+    fleet = Fleet([prospect(0), prospect(1)], Pace(parallel=1))
+    assert fleet.say("skip", clusters=("c0001",))
+    assert fleet.say("move", clusters=("c0001",), wave=Wave.IDLE)
+    for _ in range(3):
+        fleet.goes_on("c0000/1")
+    assert not fleet.say("skip", clusters=("c0000",))
+    assert [name for _, name, _ in fleet.started] == ["c0000", "c0001"]
+
+
+def test_a_launch_that_was_refused_is_not_tried_again_at_once() -> None:
+    fleet = Fleet([prospect(0), prospect(1)], Pace(parallel=1))
+    f = fleet.f.with_member(fleet.f.members["c0000"].but(state=MemberState.STARTING))
+    f = fleet_events.started(f, ["c0000"], StartAnswer(refused={"c0000": "it is owned by others"}), START)
+    assert [m.cluster for m in fleet_steps.startable(f, START)] == ["c0001"]
+    later = START + f.pace.recheck
+    assert {m.cluster for m in fleet_steps.startable(f, later)} == {"c0000", "c0001"}

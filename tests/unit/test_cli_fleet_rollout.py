@@ -187,8 +187,11 @@ def test_a_launch_of_a_fleet_sends_its_waves_pilots_and_pace(capsys: pytest.Capt
             "--pace 'parallel=3' is of a fleet: give --fleet, --wave or --pilot too",
         ),
         (["launch", "--fleet", "--pace", "parallel"], "--pace takes KEY=VALUE, not 'parallel'"),
-        (["launch", "--fleet", "--pace", "parallel=0"], "--parallel"),
-        (["launch", "--fleet", "--pace", "speed=3"], "speed"),
+        (
+            ["launch", "--fleet", "--pace", "parallel=0"],
+            "--pace parallel must be at least 1, not 0 (it takes parallel, pilot_soak, bake,",
+        ),
+        (["launch", "--fleet", "--pace", "paralel=3"], "--pace paralel"),
         (
             ["launch", "--wave", "7"],
             "--wave must be one of 0 (pilot), 1 (unallocated), 2 (unscheduled), 3 (idle), 4 (busy)",
