@@ -253,7 +253,7 @@ async def _grown(options: argparse.Namespace, where: Site, crowd: Crowd, size: i
             await crowd.watch(seconds)
             await crowd.settled(looked=False)
         found.quiet.append(await _quiet(options, where, crowd, seconds))
-        spread = min(1.5, seconds / 4)
+        spread = min(1.0, seconds / 4)
         single = [[name] for name in crowd.take(few)]
         found.single[seconds] = await edges(crowd, where, single, anywhere(spread))
         rounds = [crowd.take(options.few) for _ in range(options.rounds if size >= 100 else 1)]
@@ -500,7 +500,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--poll-seconds", type=_count, default=60, help="between two looks of the naive way (60)")
     parser.add_argument("--workers", type=_count, help="worker processes (one for every 4,500 clusters)")
     parser.add_argument("--watches", type=_watches, help="intervals of the watch, in seconds (15,1)")
-    parser.add_argument("--quiet-seconds", type=_count, help="in which nothing changes (150)")
+    parser.add_argument("--quiet-seconds", type=_count, help="in which nothing changes (120)")
     parser.add_argument("--edges", type=_count, help="single edges at each size and interval (100)")
     parser.add_argument("--few", type=_count, default=10, help="edges at once")
     parser.add_argument("--rounds", type=_count, help="of a few edges at once (3)")
@@ -513,7 +513,7 @@ def parsed() -> argparse.Namespace:
     }  # fmt: skip
     full: dict[str, Any] = {
         "clusters": 1000, "parallel": 100, "sizes": [1000, 3000, 10000], "naive": 1000, "watches": [15.0, 1.0],
-        "quiet_seconds": 150, "edges": 100, "rounds": 3,
+        "quiet_seconds": 120, "edges": 100, "rounds": 3,
     }  # fmt: skip
     for name, value in (quick if options.quick else full).items():
         if getattr(options, name) is None:
