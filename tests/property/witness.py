@@ -140,6 +140,8 @@ class Observed(World):
                 expected[team] = gpus
             self.expected = expected
             self.touched.add(team)
+        if self.expected is not None and was is not None and more.get("mode", was.mode) is not was.mode:
+            self.touched.add(team)
         try:
             super().foreign(team, gpus, by, **more)
         except Refused:

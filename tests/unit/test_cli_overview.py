@@ -15,7 +15,7 @@ from models.rollout import Hold, HoldKind
 from tests.unit.cli_fakes import FakeBackstop, answering
 from tests.unit.cli_fakes import status as one_status
 
-NOW = datetime.now(UTC)
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 STAGES = ("planned", "buffered", "enforced", "monitored", "monitored", "monitored", "stuck", "closed")
 WAVES = ("unallocated", "unscheduled", "idle", "busy", "")
 
@@ -28,11 +28,11 @@ def one(number: int, **changes: Any) -> RolloutSummary:
         "wave": WAVES[number % len(WAVES)],
         "owner": ("tpm", "oncall")[number % 2],
         "unbacked_gpus": number % 7 if number % 50 == 3 else 0,
-        "started": NOW,
-        "closed": NOW if stage == "closed" else None,
+        "started": NOON,
+        "closed": NOON if stage == "closed" else None,
         "open": stage != "closed",
         "needs": "mend the cause, then give: backstop retry" if stage == "stuck" else "",
-        "health_at": NOW - timedelta(seconds=20),
+        "health_at": datetime.now(UTC) - timedelta(seconds=20),
     }
     return RolloutSummary(**given | changes)
 
@@ -105,13 +105,13 @@ def test_without_a_worker_it_says_what_it_does_not_know(capsys: pytest.CaptureFi
 
 
 def test_clusters_that_nobody_reports_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    old = [one(n, stage="monitored", health_at=NOW - timedelta(hours=n)) for n in range(5)]
+    old = [one(n, stage="monitored", health_at=datetime.now(UTC) - timedelta(hours=n)) for n in range(5)]
     said = status(capsys, [*old, *(one(n, stage="monitored") for n in range(5, 30)), one(99, health_at=None)])
     assert "5 without health for 30m: cluster-0001, cluster-0002, cluster-0003 and 2 more" in said
 
 
 def test_a_windows_hold_names_the_calendar(capsys: pytest.CaptureFixture[str]) -> None:
-    hold = Hold(id="sev-1", kind=HoldKind.SEV, reason="fabric", actor="calendar", at=NOW)
+    hold = Hold(id="sev-1", kind=HoldKind.SEV, reason="fabric", actor="calendar", at=NOON)
     with answering(FakeBackstop(statuses=[one_status(holds=(hold,))])):
         assert run(["status", "h100-worked"]) == 0
     assert "by calendar: fabric; see backstop calendar show h100-worked" in capsys.readouterr().out
