@@ -108,7 +108,8 @@ class Node(Observed):
     def copy(self) -> Node:
         new = object.__new__(Node)
         new.__dict__.update(self.__dict__)
-        for name in ("quotas", "islands", "short_total", "good_since", "before_change", "touched", "unseen"):
+        kept = ("quotas", "islands", "short_total", "good_since", "before_change", "touched", "unseen", "first_modes")
+        for name in kept:
             setattr(new, name, getattr(self, name).copy())
         new.expected = None if self.expected is None else dict(self.expected)
         new.moves = [m for m in self.moves if self.now - m[0] < timedelta(hours=1)]

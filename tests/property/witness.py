@@ -140,12 +140,17 @@ class Observed(World):
                 expected[team] = gpus
             self.expected = expected
             self.touched.add(team)
-        if self.expected is not None and was is not None and more.get("mode", was.mode) is not was.mode:
-            self.touched.add(team)
+        modes = dict(self.first_modes)
+        if was is not None and more.get("mode", was.mode) is not was.mode:
+            if self.expected is None:  # nothing of ours is written: the baseline follows
+                self.first_modes[team] = more["mode"]
+            else:
+                self.touched.add(team)
         try:
             super().foreign(team, gpus, by, **more)
         except Refused:
             self.expected, self.before_change, self.touched, self.unseen = kept
+            self.first_modes = modes
             raise
 
     # --- what the rollout does ------------------------------------------------------------------------
