@@ -7,7 +7,7 @@ here, so a lost rollout's effects are recognised by the stage that it noted, too
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, func, select
 
 from activities.adapters.ledger_archive import LedgerArchive, append_all
+from activities.adapters.ledger_bulk import among
 from activities.adapters.ledger_db import Database
 from activities.adapters.ledger_moves import booked, reserve
 from activities.adapters.ledger_observations import latest_health
@@ -40,8 +41,6 @@ from models.tables import (
     RolloutRow,
 )
 
-_AT_ONCE = 500
-"""Values of one statement's list."""
 WITHOUT_EFFECTS = frozenset({"planned", "aborted", "closed"})
 
 
@@ -200,36 +199,23 @@ class LedgerRegistry(LedgerArchive):
             return None if row is None else Envelope.model_validate_json(row.envelope)
 
     def noted(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
-        found = self._noted(col(RolloutRow.id), rollouts, lambda row: str(row.id))
+        found = self._noted(among(RolloutRow.id, "rollouts"), rollouts=list(rollouts))
         if fleet:
-            found |= self._noted(col(RolloutRow.fleet), (fleet,), lambda row: str(row.id))
-        return found
+            found += self._noted(col(RolloutRow.fleet) == fleet)
+        return {noted.rollout: noted for _, noted in found}
 
     def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
-        opened = sa.select(col(ClusterRow.open_rollout)).where(col(ClusterRow.name) == col(RolloutRow.cluster))
-        return self._noted(
-            col(RolloutRow.cluster),
-            clusters,
-            lambda row: str(row.cluster),
-            col(RolloutRow.id) == opened.scalar_subquery(),
-        )
+        opened = sa.select(col(ClusterRow.open_rollout)).where(among(ClusterRow.name, "clusters"))
+        return dict(self._noted(col(RolloutRow.id).in_(opened), clusters=list(clusters)))
 
-    def _noted(
-        self,
-        column: Any,
-        wanted: Sequence[str],
-        key: Callable[[Any], str],
-        *more: sa.ColumnElement[bool],
-    ) -> dict[str, Noted]:
-        names = ("id", "cluster", "stage", "needs", "rollbacks")
-        columns = [getattr(RolloutRow, name) for name in names]
-        found = {}
+    def _noted(self, which: sa.ColumnElement[bool], **given: list[str]) -> list[tuple[str, Noted]]:
+        """These rollouts, each after its cluster."""
+        columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "rollbacks")]
         with self._database.reading() as session:
-            for start in range(0, len(wanted), _AT_ONCE):
-                part = sa.select(*columns).where(column.in_(wanted[start : start + _AT_ONCE]), *more)
-                for row in session.execute(part):
-                    found[key(row)] = Noted(rollout=row.id, stage=row.stage, needs=row.needs, rollbacks=row.rollbacks)
-        return found
+            return [
+                (row.cluster, Noted(rollout=row.id, stage=row.stage, needs=row.needs, rollbacks=row.rollbacks))
+                for row in session.execute(sa.select(*columns).where(which), given)
+            ]
 
 
 def _stands(session: Session, rollout: str, stage: str, completed: bool, needs: str, rollbacks: int) -> bool:
