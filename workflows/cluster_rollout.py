@@ -54,6 +54,7 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout import Rollout, Why
     from models.stages import Command, Stage
     from models.status import needs_of, standing_now, status_of, waiting_sentence
+    from workflows.lives import lived
     from workflows.reasons import reason_of
 
 _CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
@@ -124,14 +125,7 @@ class ClusterRollout:
         """The rollout has ended, or continues as new."""
         if start is None:
             raise ApplicationError("a rollout needs its launch as its input", type="BadInput", non_retryable=True)
-        life = asyncio.create_task(self._live())
-        while True:
-            try:
-                return await asyncio.shield(life)
-            except asyncio.CancelledError:
-                if life.done():
-                    raise
-                self._cancelled()
+        return await lived(self._live(), self._cancelled)
 
     async def _live(self) -> RolloutResult:
         if self._r is None and not await self._open():

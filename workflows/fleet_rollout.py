@@ -46,6 +46,7 @@ with workflow.unsafe.imports_passed_through():
     from models.fleet_rollout import FLEET, FleetRollout, MemberState
     from models.fleet_status import fleet_status_of
     from models.messages import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
+    from workflows.lives import lived
     from workflows.reasons import reason_of
 
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
@@ -81,14 +82,7 @@ class FleetRolloutWorkflow:
         """The fleet rollout has ended, or continues as new."""
         if start is None:
             raise ApplicationError("a fleet rollout needs its launch as its input", type="BadInput", non_retryable=True)
-        life = asyncio.create_task(self._live())
-        while True:
-            try:
-                return await asyncio.shield(life)
-            except asyncio.CancelledError:
-                if life.done():
-                    raise
-                self._cancelled()
+        return await lived(self._live(), self._cancelled)
 
     async def _live(self) -> FleetResult:
         sides = [asyncio.create_task(loop()) for loop in (self._record, self._mail, self._follow)]

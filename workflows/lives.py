@@ -1,0 +1,21 @@
+"""A workflow whose life a cancel does not cut short."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+async def lived(life: Coroutine[Any, Any, _T], cancelled: Callable[[], None]) -> _T:
+    """What the life comes to. Temporal's cancel is told to it, and it goes on: what stands has to be undone first."""
+    living = asyncio.create_task(life)
+    while True:
+        try:
+            return await asyncio.shield(living)
+        except asyncio.CancelledError:
+            if living.done():
+                raise
+            cancelled()
