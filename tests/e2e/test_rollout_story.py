@@ -35,6 +35,14 @@ def waits_for(status: RolloutStatus) -> set[str]:
     return {condition.name for condition in status.waiting_for}
 
 
+async def only_waits_for(world: World, name: str, stage: Stage, condition: str, seconds: float) -> RolloutStatus:
+    """In this stage all else comes true, and then the rollout stays all the while."""
+    await world.until(name, lambda s: s.stage is stage and waits_for(s) == {condition})
+    status = await stays(world, name, stage, seconds)
+    assert waits_for(status) == {condition}
+    return status
+
+
 # --- the straight path -----------------------------------------------------------------------
 
 
@@ -513,12 +521,11 @@ async def test_people_hold_release_and_hasten_a_rollout(world: World) -> None:
     await world.say(name, Command.OBJECT, actor="bea", team="b", reason="deadline on Friday")
     await world.say(name, Command.OBJECT, actor="ann", team="a", reason="me too")
     await world.approve(name)
-    status = await stays(world, name, Stage.PLANNED, 1)
+    status = await only_waits_for(world, name, Stage.PLANNED, "holds", 0.5)
     assert [(h.id, h.actor, h.reason) for h in status.holds] == [
         ("objection-b", "bea", "deadline on Friday"),
         ("objection-a", "ann", "me too"),
     ]
-    assert waits_for(status) == {"holds"}
     with pytest.raises(Refusal, match="mallory has no authority to resolve an objection here: ask tpm or sre"):
         await world.say(name, Command.RESOLVE, actor="mallory", hold="objection-b")
     await world.say(name, Command.RESOLVE, actor="sre", hold="objection-b")
@@ -528,13 +535,13 @@ async def test_people_hold_release_and_hasten_a_rollout(world: World) -> None:
     await world.until(name, Stage.BUFFERED)
 
     await world.say(name, Command.ACK, actor="ann", team="a")
-    status = await stays(world, name, Stage.BUFFERED, 0.8)
+    status = await only_waits_for(world, name, Stage.BUFFERED, "acks", 0.5)
     assert [c.text for c in status.waiting_for] == ["1 of 2 acknowledgements, or their deadline"]
     await world.say(name, Command.PAUSE)
     with pytest.raises(Refusal, match="already paused"):
         await world.say(name, Command.PAUSE)
     await world.say(name, Command.ACK, actor="bea", team="b")
-    assert waits_for(await stays(world, name, Stage.BUFFERED, 0.8)) == {"holds"}
+    await only_waits_for(world, name, Stage.BUFFERED, "holds", 0.5)
     assert sql.mode(name) == "soft"
     await world.say(name, Command.RESUME)
     await world.until(name, Stage.ENFORCED)
