@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from models.base import Model, Name, Time
+from models.backtest import Explained, Record
+from models.base import Model, Name, Share, Time
 from models.calendar import Entry, Foretold
 from models.fleet import ClusterSpec
 from models.fleet_messages import Prospect
@@ -17,6 +18,7 @@ from models.fleet_rollout import FleetStage
 from models.haircut import Haircut
 from models.milestones import Standing
 from models.plans import Plan
+from models.promises import Derived
 from models.report import Week
 from models.stages import Command, Stage
 from models.tallies import Point
@@ -88,6 +90,35 @@ class CalendarAnswer(Answer):
     taken_back: tuple[Entry, ...] = ()
     """By an import: what its events declared before, and do no more."""
     foretold: dict[str, tuple[Foretold, ...]]
+
+
+class BufferAnswer(Answer):
+    """What can be promised of one cluster, and the record to believe it by. Units: as its history counts."""
+
+    schema_: Literal["backstop.buffer/1"] = Field(default="backstop.buffer/1", alias="schema")
+    cluster: str
+    unit: Literal["nodes", "gpus"]
+    horizon_weeks: int
+    target: Share
+    now: Derived
+    promise: int | None
+    """None: nothing can be promised honestly."""
+    looser: Derived
+    """At a target with ten times as many misses."""
+    records: tuple[Record, ...]
+
+    @staticmethod
+    def of(found: Explained) -> BufferAnswer:
+        return BufferAnswer(
+            cluster=found.series.cluster,
+            unit="nodes" if found.series.node == 1 else "gpus",
+            horizon_weeks=found.horizon_weeks,
+            target=found.terms.target,
+            now=found.now,
+            promise=found.now.promise,
+            looser=found.looser,
+            records=found.records,
+        )
 
 
 class BurndownAnswer(Answer):

@@ -10,6 +10,8 @@ import typer
 
 from cli import (
     audit,
+    backtest,
+    buffer,
     builds,
     burndown,
     calendar,
@@ -23,6 +25,7 @@ from cli import (
     report,
     rollouts,
     schemas,
+    simulate_health,
 )
 
 app = typer.Typer(
@@ -54,7 +57,20 @@ def backstop(
 
 _MODULES = (
     *(processes, doctor, fleet, builds),
-    *(planning, haircut, rollouts, burndown, report, milestones, calendar, audit, schemas),
+    *(
+        planning,
+        haircut,
+        buffer,
+        backtest,
+        simulate_health,
+        rollouts,
+        burndown,
+        report,
+        milestones,
+        calendar,
+        audit,
+        schemas,
+    ),
     decide,
 )
 for module in _MODULES:

@@ -72,12 +72,14 @@ def file_text(made: dict[str, Any]) -> str:
 def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     """How each schema is made, by name."""
     from cli import answers
+    from models.backtest import Record
     from models.fleet_messages import FleetStatus
     from models.messages import RolloutStatus
 
     models: dict[str, type[BaseModel]] = {
         "archive": answers.ArchiveLine,
         "audit": answers.AuditLine,
+        "buffer": answers.BufferAnswer,
         "burndown": answers.BurndownAnswer,
         "builds": answers.BuildsAnswer,
         "calendar": answers.CalendarAnswer,
@@ -98,7 +100,9 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
         "rollouts": answers.RolloutsAnswer,
         "status": RolloutStatus,
     }
-    return {"fleet": fleet_schema, **{name: partial(_answer_schema, model) for name, model in models.items()}}
+    made = {name: partial(_answer_schema, model) for name, model in models.items()}
+    made["backtest"] = partial(_list_schema, "backtest", Record)
+    return {"fleet": fleet_schema, **dict(sorted(made.items()))}
 
 
 def fleet_schema() -> dict[str, Any]:
@@ -129,6 +133,12 @@ def _answer_schema(model: type[BaseModel]) -> dict[str, Any]:
     version = made["properties"]["schema"]["const"]
     made["required"] = list(dict.fromkeys(("schema", *made.get("required", ()))))
     return {"$schema": _DIALECT, **made, "title": version}
+
+
+def _list_schema(name: str, model: type[BaseModel]) -> dict[str, Any]:
+    """Of an answer that is a list and so has no room for its version beside it."""
+    made = _tidied(model.model_json_schema(mode="serialization"), _output)
+    return {"$schema": _DIALECT, "title": f"backstop.{name}/1", "type": "array", "items": made}
 
 
 def _input(node: dict[str, Any]) -> dict[str, Any]:

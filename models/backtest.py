@@ -1,0 +1,231 @@
+"""What each buffer policy would have promised week by week, and what hardware would have kept of it.
+
+Theory of operation. A walk goes through the weeks of a series. At the start of each, a policy sees the rows before it
+and nothing else, and promises for the coming weeks. Each known hour of those weeks is then held against the promise;
+where promises are made weekly for four weeks, an hour is held against each that was made for it. A week without a
+promise counts as a buffer of 1, so that refusing is never a way to win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+from scipy.stats import binom
+
+from models.base import Model
+from models.promises import SHAPE, STEPS, TERMS, WEEK, Derived, HealthTerms, Hours, Shape, Steps, derived, followed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """Hourly health of one cluster, oldest first. Each array has the shape (hours,); NaN where an hour is unknown.
+
+    Units: nodes, or GPUs with `node` of them in a node. `worst`: healthy at the hour's worst instant; `mean`: on
+    average; `absent`: declared beforehand (maintenance), which is nobody's failure.
+    """
+
+    cluster: str
+    total: Hours
+    worst: Hours
+    mean: Hours
+    absent: Hours
+    node: int = 1
+
+    @property
+    def down(self) -> Hours:
+        """Unhealthy beyond what was declared, at the worst instant."""
+        return np.maximum(self.total - self.worst - self.absent, 0)
+
+    def total_at(self, hour: int) -> int:
+        """The last size that was known by then; a series' first size is known from its start."""
+        known = self.total[: max(1, hour)]
+        known = known[~np.isnan(known)]
+        return int(known[-1] if len(known) else self.total[~np.isnan(self.total)][0])
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a policy may see when it decides: the past, the size, and what it promised last."""
+
+    down: Hours
+    total: int
+    node: int
+    horizon: timedelta
+    standing: int | None
+
+
+Decide = Callable[[View], int | None]
+"""A promise for the horizon, in the series' unit; None: nothing can be promised."""
+
+_TRAILING_WEEKS = 8
+
+
+def fixed(buffer: Fraction) -> Decide:
+    return lambda view: int((1 - buffer) * view.total)
+
+
+def binomial(terms: HealthTerms = TERMS) -> Decide:
+    """Every node is down by itself, as often as in the past."""
+
+    def needed(seen: Hours, view: View) -> int:
+        nodes = max(1, view.total // view.node)
+        return view.node * int(binom.ppf(float(terms.target), nodes, min(1.0, float(seen.mean()) / view.total)))
+
+    return _after_history(terms, needed)
+
+
+def trailing_quantile(terms: HealthTerms = TERMS) -> Decide:
+    """What was down in all but 1 - target of the last eight weeks' hours."""
+    return _after_history(
+        terms, lambda seen, _: int(np.ceil(np.quantile(seen[-_TRAILING_WEEKS * WEEK :], float(terms.target))))
+    )
+
+
+def trailing_max(terms: HealthTerms = TERMS) -> Decide:
+    """The most that was down in the last eight weeks."""
+    return _after_history(terms, lambda seen, _: int(np.ceil(seen[-_TRAILING_WEEKS * WEEK :].max())))
+
+
+def health(terms: HealthTerms = TERMS, steps: Steps = STEPS, shape: Shape = SHAPE) -> Decide:
+    """The policy `health`, with its weekly steps."""
+
+    def decide(view: View) -> int | None:
+        asked = terms.model_copy(update={"horizon": view.horizon})
+        return followed(view.standing, derived(view.down, view.total, asked, view.node, shape), steps)
+
+    return decide
+
+
+def _after_history(terms: HealthTerms, needed: Callable[[Hours, View], int]) -> Decide:
+    """With a history as short as `health` calls short, the same floor holds for all."""
+
+    def decide(view: View) -> int | None:
+        seen = view.down[~np.isnan(view.down)]
+        if timedelta(hours=len(seen)) < terms.history:
+            return int((1 - terms.floor) * view.total)
+        return max(0, view.total - needed(seen, view))
+
+    return decide
+
+
+def policies(terms: HealthTerms = TERMS) -> dict[str, Decide]:
+    """All that a back-test compares, by name."""
+    return {
+        **{f"fixed-{percent}": fixed(Fraction(percent, 100)) for percent in (5, 10, 15, 20)},
+        "binomial": binomial(terms),
+        "trailing-quantile": trailing_quantile(terms),
+        "trailing-max": trailing_max(terms),
+        "health": health(terms),
+    }
+
+
+class Record(Model):
+    """One policy on one series. Hours are counted once for each promise that was made for them."""
+
+    cluster: str
+    policy: str
+    horizon_weeks: int
+    hours: int
+    broken_hours: int
+    broken_fraction: float
+    worst_shortfall_fraction: float
+    """Of the total: by how much the worst instant fell below its promise."""
+    mean_buffer: float
+    stranded_fraction: float
+    """Healthy and not promised, of the total, averaged over hours."""
+    changes: int
+    refused: float
+    """The share of weeks without a promise."""
+
+
+def promises(series: Series, decide: Decide, horizon_weeks: int) -> list[int | None]:
+    """What is promised at the start of each week, each decided on the rows before it."""
+    down, made, standing = series.down, [], None
+    for hour in range(0, len(down), WEEK):
+        view = View(down[:hour], series.total_at(hour), series.node, timedelta(weeks=horizon_weeks), standing)
+        standing = decide(view)
+        made.append(standing)
+    return made
+
+
+def record(series: Series, name: str, made: Sequence[int | None], horizon_weeks: int) -> Record:
+    """What hardware would have kept of these weekly promises."""
+    hours = broken = 0
+    worst = stranded = 0.0
+    buffers = []
+    for week, promise in enumerate(made):
+        start = week * WEEK
+        span = slice(start, start + horizon_weeks * WEEK)
+        known = ~np.isnan(series.worst[span])
+        total = series.total[span][known]
+        held = 0 if promise is None else promise
+        short = held - (series.worst[span] + series.absent[span])[known]
+        hours += len(short)
+        broken += int((short > 0).sum())
+        worst = max(worst, float((short / total).max(initial=0.0)))
+        stranded += float((np.maximum(series.mean[span][known] - held, 0) / total).sum())
+        buffers.append(1 - held / series.total_at(start))
+    return Record(
+        cluster=series.cluster,
+        policy=name,
+        horizon_weeks=horizon_weeks,
+        hours=hours,
+        broken_hours=broken,
+        broken_fraction=broken / max(1, hours),
+        worst_shortfall_fraction=worst,
+        mean_buffer=float(np.mean(buffers)),
+        stranded_fraction=stranded / max(1, hours),
+        changes=sum(one != other for one, other in pairwise(made)),
+        refused=sum(p is None for p in made) / len(made),
+    )
+
+
+# --- one cluster, for a sceptic --------------------------------------------------------------------------
+
+
+Promised = dict[tuple[str, int, str], list[int | None]]
+"""What was promised week by week, by cluster, horizon and policy."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explained:
+    """One cluster's buffer: what holds from now on, and what it and its neighbours would have kept."""
+
+    series: Series
+    horizon_weeks: int
+    terms: HealthTerms
+    now: Derived
+    looser: Derived
+    looser_target: Fraction
+    """With ten times as many misses."""
+    records: tuple[Record, ...]
+    """`health`, then every fixed buffer."""
+    promised: Promised
+
+
+def explained(series: Series, terms: HealthTerms, horizon_weeks: int) -> Explained:
+    """What can be promised of this cluster from the end of its history on, with the record to believe it by."""
+    asked = terms.model_copy(update={"horizon": timedelta(weeks=horizon_weeks)})
+    looser = asked.model_copy(update={"target": max(Fraction(1, 2), 1 - 10 * (1 - asked.target))})
+    total, down = series.total_at(len(series.total)), series.down
+    promised: Promised = {}
+    records = []
+    for name, decide in policies(asked).items():
+        if name == "health" or name.startswith("fixed"):
+            made = promised[series.cluster, horizon_weeks, name] = promises(series, decide, horizon_weeks)
+            records.append(record(series, name, made, horizon_weeks))
+    return Explained(
+        series=series,
+        horizon_weeks=horizon_weeks,
+        terms=asked,
+        now=derived(down, total, asked, series.node),
+        looser=derived(down, total, looser, series.node),
+        looser_target=looser.target,
+        records=tuple(sorted(records, key=lambda r: r.policy != "health")),
+        promised=promised,
+    )

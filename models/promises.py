@@ -1,0 +1,212 @@
+"""How much may be promised: a buffer from a cluster's own health history.
+
+Theory of operation. What is down has two parts. Nodes that stay down (a repair takes days or months) make a level that
+the next weeks inherit; on top come surprises: new failures, bursts, a rack. So at each past week we ask what we would
+have asked then: which level stood, and by how much did each hour of the following weeks exceed it? The buffer is
+today's level and a reserve that all but a share 1 - target of those surprises stay within.
+
+A short history has seen few surprises, and none of the largest. So it is mixed with a prior that counts as a quarter
+of a year: surprises with an exponential tail, whose size grows with the cluster partly as its square root (independent
+failures) and partly in proportion (what fails together). Where own surprises have passed that size, they are taken
+larger than they were: the worst that is to come is seldom the worst that has been. The numbers were chosen by
+back-test (benchmarks/buffers.py, docs/adr/0017), where a broad range of them does equally well.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from enum import StrEnum
+from fractions import Fraction
+from typing import Annotated, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from models.base import Duration, Model, Share
+
+Hours = npt.NDArray[np.float64]
+"""One number for each hour, oldest first; NaN where it is unknown."""
+
+WEEK = 168
+"""Hours."""
+
+_LEVEL_WEEKS = 2
+_OWN_WEEKS = 52
+_PRIOR_AT = 1000
+"""The prior's size is said for one hour in so many."""
+
+
+class Shape(Model):
+    """The estimator's own numbers. They are few, and nobody should need to set them: see docs/adr/0017."""
+
+    level_share: float = 0.5
+    """The level is what is down in so much of the last two weeks, or less: the median."""
+    prior_share: float = 0.02
+    """Of the cluster: what fails together, one hour in a thousand, where history does not say."""
+    prior_root: float = 0.2
+    """Of the square root of its nodes: what fails by itself; one node more stands for rounding."""
+    prior_weeks: float = 13
+    """So much history weighs as much as the prior."""
+    enlarged: float = 1.25
+    """Where own surprises have passed the prior's size, they are taken larger by as much, at most so many times."""
+
+
+class HealthTerms(Model):
+    """`buffer: {health: {...}}`: what is to be promised, and what holds where history says nothing."""
+
+    target: Annotated[Fraction, Field(gt=0)] = Fraction(999, 1000)
+    """The share of hours of the horizon in which the promise is to hold."""
+    horizon: Duration = timedelta(weeks=4)
+    floor: Share = Fraction(15, 100)
+    """The buffer while history is short or stale."""
+    most: Share = Fraction(50, 100)
+    """A cluster that needs more than this cannot be promised honestly."""
+    history: Duration = timedelta(weeks=2)
+    """Less than this is short."""
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Self:
+        if not self.floor <= self.most:
+            raise ValueError(f"floor ({float(self.floor):g}) must not be above most ({float(self.most):g})")
+        return self
+
+
+TERMS = HealthTerms()
+SHAPE = Shape()
+
+
+class Ground(StrEnum):
+    """What a derived buffer stands on."""
+
+    HISTORY = "history"
+    SHORT = "short"
+    STALE = "stale"
+    WILD = "wild"
+
+
+class Derived(Model):
+    """A buffer and what it is made of. Units: as the history counts (nodes or GPUs), whole; hours."""
+
+    ground: Ground
+    total: int
+    needed: int
+    """What must stay unpromised: level and reserve, or the floor where that is more and history is no ground."""
+    level: int
+    """Down half of the time, or more, in the last two weeks."""
+    reserve: int
+    """Within this the target's share of surprises stays."""
+    known_hours: int
+    worst: int
+    """Down at the worst instant that is known."""
+    text: str
+
+    @property
+    def promise(self) -> int | None:
+        """The most that may be promised; None: nothing can be, honestly."""
+        return None if self.ground is Ground.WILD else self.total - self.needed
+
+    @property
+    def buffer(self) -> Fraction | None:
+        return None if self.ground is Ground.WILD else Fraction(self.needed, self.total)
+
+
+def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, shape: Shape = SHAPE) -> Derived:
+    """What a history of nodes (or GPUs) down leaves to be promised for the coming `terms.horizon`.
+
+    Shapes: down (hours,), ending now: the worst instant of each hour, planned absence left out, NaN where unknown.
+    Units: `total` and down count nodes or GPUs, `node` is the size of one node in that unit.
+    Errors: ValueError when total or node is below 1.
+    Source: the module's docstring; docs/adr/0017.
+    """
+    if total < 1 or node < 1:
+        raise ValueError(f"total and node must be at least 1, not {total} and {node}")
+    seen = down[~np.isnan(down)]
+    floor = total - math.floor((1 - terms.floor) * total)
+    plain = {"total": total, "known_hours": len(seen), "worst": math.ceil(seen.max()) if len(seen) else 0}
+    if not len(seen):
+        text = f"there is no health history: the floor of {float(terms.floor):.3g} holds"
+        return Derived(ground=Ground.SHORT, needed=floor, level=0, reserve=0, text=text, **plain)
+    recent = down[-_LEVEL_WEEKS * WEEK :]
+    level = _level(recent, shape.level_share)
+    reserve = _reserve(down, total / node, node, terms, shape)
+    standing = math.ceil(seen[-WEEK:].max()) if level is None else level
+    needed = min(total, standing + reserve)
+    made = plain | {"level": standing, "reserve": reserve}
+    wants = terms.history.total_seconds() / 3600
+    if level is None or len(seen) < wants:
+        ground = Ground.STALE if level is None and len(seen) >= wants else Ground.SHORT
+        why = "the last two weeks are mostly unknown" if ground is Ground.STALE else f"only {len(seen)} hours are known"
+        text = f"{why}: at least the floor of {float(terms.floor):.3g} holds"
+        needed = max(floor, needed)
+    else:
+        ground = Ground.HISTORY
+        text = f"{level} down most of the time, {reserve} in reserve for what comes on top"
+    if needed > terms.most * total:
+        text = f"{needed} of {total} would have to stay unpromised, more than {float(terms.most):.3g}: {text}"
+        ground = Ground.WILD
+    return Derived(ground=ground, needed=needed, text=text, **made)
+
+
+def _level(recent: Hours, share: float) -> int | None:
+    """What is down in this share of the hours, or less; None where most of two weeks is unknown."""
+    known = recent[~np.isnan(recent)]
+    if len(known) < _LEVEL_WEEKS * WEEK // 2:
+        return None
+    return math.ceil(np.quantile(known, share))
+
+
+def _surprises(down: Hours, horizon: timedelta, shape: Shape) -> Hours:
+    """By how much each hour exceeded the level of each weekly decision in whose horizon it fell. Unordered.
+
+    Decisions whose horizon has not passed count with what has passed of it.
+    """
+    ahead = max(1, round(horizon / timedelta(hours=1)))
+    found = []
+    for back in range(WEEK, min(len(down), _OWN_WEEKS * WEEK) + 1, WEEK):
+        at = len(down) - back
+        level = _level(down[max(0, at - _LEVEL_WEEKS * WEEK) : at], shape.level_share)
+        if level is not None:
+            found.append(down[at : at + ahead] - level)
+    surprises = np.concatenate(found) if found else np.empty(0)
+    return np.maximum(surprises[~np.isnan(surprises)], 0)
+
+
+def _reserve(down: Hours, nodes: float, node: int, terms: HealthTerms, shape: Shape) -> int:
+    """The least that all but 1 - target of the surprises stay within, own and prior ones."""
+    prior = node * (shape.prior_share * nodes + shape.prior_root * math.sqrt(nodes) + 1)
+    scale = prior / math.log(_PRIOR_AT)
+    misses = float(1 - terms.target)
+    own = _surprises(down, terms.horizon, shape)
+    own = np.ceil(own * min(shape.enlarged, max(1.0, own.max(initial=0) / prior)))
+    weeks = len(own) / max(1, round(terms.horizon / timedelta(hours=1)))
+    most = max(int(own.max(initial=0)), math.ceil(scale * math.log(1 / misses)) + 1)
+    sizes = np.arange(most + 1)
+    seen = np.bincount(own.astype(np.int64), minlength=most + 1)
+    beyond = 1 - np.cumsum(seen) / max(1, len(own))
+    expected = (weeks * beyond + shape.prior_weeks * np.exp(-sizes / scale)) / (weeks + shape.prior_weeks)
+    return int(np.argmax(expected <= misses))
+
+
+class Steps(Model):
+    """How a promise may follow what is derived week by week."""
+
+    band: Share = Fraction(1, 100)
+    """Of the total: it rises only by more than this, or stays, so that quotas do not wobble."""
+    rise: Share = Fraction(5, 100)
+    """Of the total: it rises by at most this in a week."""
+
+
+STEPS = Steps()
+
+
+def followed(standing: int | None, found: Derived, steps: Steps = STEPS) -> int | None:
+    """The promise to propose where `standing` is promised: less at once, more past the band and by steps.
+
+    Units: as `found`. None: nothing can be promised, or (as `standing`) nothing is.
+    """
+    if standing is None or found.promise is None or found.promise <= standing:
+        return found.promise
+    more = found.promise - standing
+    return standing + min(more, max(1, int(steps.rise * found.total))) if more > steps.band * found.total else standing

@@ -1,0 +1,371 @@
+"""The back-test: records by hand, no look into the future, and files that people hand in."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cli.main import run
+from cli.schemas import makers
+from client.series import read_series
+from models.backtest import Series, fixed, policies, promises, record
+from models.errors import BadInput
+from models.generator import Recipe, simulated
+from models.promises import WEEK
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "availability_hourly.csv.gz"
+
+
+def series(worst: np.ndarray, total: int = 100, name: str = "train") -> Series:
+    return Series(name, np.full(len(worst), float(total)), worst, worst, np.zeros(len(worst)))
+
+
+# --- records ------------------------------------------------------------------------------------------
+
+
+def test_a_record_counts_what_a_person_would() -> None:
+    """Two weeks of 100 nodes: 90 healthy, but 80 for three hours of the second week. Promised: 85."""
+    worst = np.full(2 * WEEK, 90.0)
+    worst[WEEK : WEEK + 3] = 80
+    made = promises(series(worst), fixed(Fraction(15, 100)), 1)
+    found = record(series(worst), "fixed-15", made, 1)
+    assert made == [85, 85]
+    assert (found.hours, found.broken_hours, found.changes, found.refused) == (336, 3, 0, 0)
+    assert found.broken_fraction == pytest.approx(3 / 336)
+    assert found.worst_shortfall_fraction == pytest.approx(0.05)
+    assert found.mean_buffer == pytest.approx(0.15)
+    assert found.stranded_fraction == pytest.approx(0.05 * 333 / 336)
+
+
+def test_an_hour_counts_once_for_each_promise_made_for_it() -> None:
+    worst = np.full(2 * WEEK, 90.0)
+    worst[WEEK : WEEK + 3] = 80
+    found = record(series(worst), "fixed-15", [85, 70], 4)
+    assert (found.hours, found.broken_hours, found.changes) == (2 * WEEK + WEEK, 3, 1)
+
+
+def test_a_week_without_a_promise_counts_as_a_buffer_of_one() -> None:
+    found = record(series(np.full(2 * WEEK, 90.0)), "health", [None, 80], 1)
+    assert (found.refused, found.broken_hours) == (0.5, 0)
+    assert found.mean_buffer == pytest.approx(0.6)
+    assert found.stranded_fraction == pytest.approx((0.9 + 0.1) / 2)
+
+
+def test_unknown_hours_and_declared_absence_break_nothing() -> None:
+    worst = np.full(WEEK, 80.0)
+    worst[:100] = np.nan
+    away = np.zeros(WEEK)
+    away[:] = 5
+    one = Series("train", np.full(WEEK, 100.0), worst, worst, away)
+    found = record(one, "fixed-15", [85], 1)
+    assert (found.hours, found.broken_hours) == (68, 0)
+
+
+# --- no look-ahead ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", policies())
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**6), week=st.integers(1, 9))
+def test_future_rows_cannot_change_a_past_decision(name: str, seed: int, week: int) -> None:
+    one = simulated(Recipe(nodes=64, weeks=10, failures=20.0), seed)
+    dice = np.random.default_rng(seed)
+    other = one.worst.copy()
+    other[week * WEEK :] = dice.integers(0, 65, len(other) - week * WEEK)
+    size = one.total.copy()
+    size[week * WEEK :] = 200
+    changed = Series(one.cluster, size, other, other, one.absent)
+    decide = policies()[name]
+    assert promises(one, decide, 4)[: week + 1] == promises(changed, decide, 4)[: week + 1]
+
+
+def test_the_past_does_change_a_decision() -> None:
+    one = simulated(Recipe(nodes=64, weeks=10), 1)
+    worse = Series(one.cluster, one.total, one.worst - 10, one.mean - 10, one.absent)
+    for name in ("binomial", "trailing-quantile", "trailing-max", "health"):
+        decide = policies()[name]
+        assert promises(one, decide, 1)[5:] != promises(worse, decide, 1)[5:], name
+
+
+# --- the generator ------------------------------------------------------------------------------------
+
+
+def test_a_seed_makes_the_same_series_and_another_one_another() -> None:
+    one, same, other = (simulated(Recipe(weeks=8), seed) for seed in (7, 7, 8))
+    assert np.array_equal(one.worst, same.worst)
+    assert not np.array_equal(one.worst, other.worst)
+
+
+def test_a_year_of_a_large_cluster_has_the_published_failures_tails_and_bursts() -> None:
+    calm = Recipe(nodes=4000, weeks=52, bursts=0, racks=0)
+    one = simulated(calm, 3)
+    # By Little's law: failures x mean repair; overlaps on one node and long repairs take a little of it.
+    mean_repair_days = calm.repair_hours / 24 * np.exp(calm.repair_tail**2 / 2)
+    expected = calm.failures / 1000 * mean_repair_days
+    found = 1 - one.mean.mean() / 4000
+    assert 0.6 * expected < found < 1.1 * expected
+    bursty = simulated(Recipe(nodes=4000, weeks=52, bursts=0.5, burst_nodes=30.0), 3)
+    news = [np.maximum(np.diff(s.down, prepend=0), 0).reshape(-1, 24).sum(axis=1) for s in (one, bursty)]
+    calm_ratio, bursty_ratio = (float(n.var() / n.mean()) for n in news)
+    assert calm_ratio < 2 < bursty_ratio
+
+
+def test_lemons_have_their_share_and_racks_fail_together() -> None:
+    racks = simulated(Recipe(nodes=64, weeks=52, failures=0, bursts=0, racks=10.0, rack_nodes=8), 5)
+    assert set(np.unique(racks.down)) >= {0.0, 8.0}
+    assert not set(np.unique(racks.down)) - {0.0, 8.0, 16.0, 24.0, 32.0}
+    worse = simulated(Recipe(nodes=64, weeks=40, change_week=20, change=10.0, repair_tail=0.5), 5)
+    assert worse.down[20 * WEEK :].mean() > 3 * worse.down[: 20 * WEEK].mean()
+
+
+# --- files --------------------------------------------------------------------------------------------
+
+HOURLY = "cluster,hour,ts,total_nodes,healthy_nodes_min,healthy_nodes_mean\n"
+
+
+def hourly(name: str, hours: int, total: int = 100, healthy: int = 97) -> str:
+    return "".join(f"{name},{h},2026-01-01 00:00:00,{total},{healthy},{healthy}.5\n" for h in range(hours))
+
+
+def written(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_hourly_files_are_read_in_any_order_gzipped_or_not(tmp_path: Path) -> None:
+    rows = (hourly("b", 3) + hourly("a", 2, healthy=90)).splitlines()
+    plain = written(tmp_path / "h.csv", HOURLY + "\n".join(reversed(rows)) + "\n")
+    packed = tmp_path / "h.csv.gz"
+    packed.write_bytes(gzip.compress(Path(plain).read_bytes()))
+    for path in (plain, str(packed)):
+        a, b = read_series(path)
+        assert (a.cluster, b.cluster) == ("a", "b")
+        assert a.worst.tolist() == [90, 90]
+        assert b.mean.tolist() == [97.5, 97.5, 97.5]
+        assert b.node == 1
+
+
+def test_hours_without_a_row_are_unknown(tmp_path: Path) -> None:
+    text = "ts,total_gpus,healthy_gpus_min\n2026-01-01T00:00:00Z,80,72\n2026-01-01T03:00:00Z,80,80\n"
+    (one,) = read_series(written(tmp_path / "rack-7.csv", text))
+    assert one.cluster == "rack-7"
+    assert np.isnan(one.worst).tolist() == [False, True, True, False]
+    assert one.node == 8
+
+
+def test_samples_are_summed_over_islands_and_speak_for_their_hour(tmp_path: Path) -> None:
+    text = (
+        "cluster,island,time,total_gpus,healthy_gpus\n"
+        "train,x,2026-01-01T00:10:00Z,40,40\n"
+        "train,y,2026-01-01T00:10:00Z,40,32\n"
+        "train,x,2026-01-01T00:50:00Z,40,16\n"
+        "train,y,2026-01-01T00:50:00Z,40,40\n"
+        "train,x,2026-01-01T01:30:00Z,40,40\n"  # the 56 of 00:50 still stood as the hour began
+        "train,y,2026-01-01T01:30:00Z,40,40\n"
+        "train,x,2026-01-01T05:30:00Z,40,40\n"  # nobody knows what stood at 05:00
+        "train,y,2026-01-01T05:30:00Z,40,40\n"
+    )
+    (one,) = read_series(written(tmp_path / "h.csv", text))
+    assert [None if np.isnan(w) else int(w) for w in one.worst] == [56, 56, None, None, None, 80]
+    assert one.mean[0] == 64
+    assert one.total[0] == 80
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        (HOURLY, "has no rows"),
+        ("hour,healthy_nodes\n1,2\n", "line 1: one of the columns total_nodes and total_gpus is needed"),
+        ("hour,total_nodes\n1,2\n", "line 1: column healthy_nodes_min or healthy_nodes is needed"),
+        ("total_nodes,healthy_nodes\n1,2\n", "line 1: one of the columns hour, ts and time is needed"),
+        (HOURLY + "a,0,,100,101,100\n", "line 2: healthy_nodes_min is more than the total: '101'"),
+        (HOURLY + "a,0,,100,nan,100\n", "line 2: healthy_nodes_min must be a number, zero or more: 'nan'"),
+        (HOURLY + "a,0,,100,9.5,100\n", "line 2: healthy_nodes_min must be a whole number: '9.5'"),
+        (HOURLY + "a,0,,100,-1,100\n", "line 2: healthy_nodes_min must be a number, zero or more: '-1'"),
+        (HOURLY + "a,0,,0,0,0\n", "line 2: total_nodes must be at least 1: '0'"),
+        (HOURLY + "a,0,,100,90,80\n", "line 2: healthy_nodes_mean lies outside minimum and total: '80'"),
+        (HOURLY + "a,x,,100,90,90\n", "line 2: hour must be a number, zero or more: 'x'"),
+        (
+            HOURLY + "a,0,,100,90,90\na,0,,100,90,90\n",
+            "line 3: this hour of cluster 'a' is given twice, first in line 2",
+        ),
+        (HOURLY + "a,0,,100,90\n", "line 2: 5 values for 6 columns"),
+        (HOURLY + ",0,,100,90,90\n", "line 2: cluster is missing"),
+        (HOURLY + "a,0,,1,1,1\na,9000000,,1,1,1\n", "line 3: cluster 'a' spans 9000001 hours"),
+        ("ts,total_nodes,healthy_nodes_min\nyesterday,1,1\n", "line 2: ts must be a time such as"),
+        ("ts,total_nodes,healthy_nodes_min\n2026-01-01T00:30:00Z,1,1\n", "line 2: ts must be a whole hour"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_line_and_value(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "h.csv", text)
+    with pytest.raises(BadInput) as error:
+        read_series(path)
+    assert said in str(error.value)
+    assert str(error.value).startswith(path)
+    assert run(["backtest", path]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_torn_gzip_data_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "h.csv.gz"
+    path.write_bytes(gzip.compress((HOURLY + hourly("a", 50)).encode())[:60])
+    with pytest.raises(BadInput, match="not whole gzip data"):
+        read_series(path)
+
+
+# --- the command --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    return written(tmp_path / "health.csv", HOURLY + hourly("a", 4 * WEEK) + hourly("b", 4 * WEEK, healthy=80))
+
+
+FIELDS = "cluster policy horizon_weeks hours broken_hours broken_fraction worst_shortfall_fraction mean_buffer "
+FIELDS += "stranded_fraction changes refused"
+
+
+def test_json_and_csv_have_a_record_for_each_cluster_horizon_and_policy(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["backtest", file, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) == 2 * 2 * 8
+    assert all(list(r) == FIELDS.split() for r in found)
+    (flat,) = [r for r in found if (r["cluster"], r["policy"], r["horizon_weeks"]) == ("b", "fixed-15", 1)]
+    assert (flat["hours"], flat["broken_hours"], flat["mean_buffer"]) == (4 * WEEK, 4 * WEEK, pytest.approx(0.15))
+    assert flat["worst_shortfall_fraction"] == pytest.approx(0.05)
+    assert run(["backtest", file, "--csv", "-"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [dict(r, **{k: str(v) for k, v in j.items()}) for r, j in zip(rows, found, strict=True)] == rows
+
+
+def test_the_page_and_the_picture_show_ceilings_and_breaks(file: str, tmp_path: Path) -> None:
+    page, picture = tmp_path / "r.html", tmp_path / "r.png"
+    assert run(["backtest", file, "--html", str(page), "--png", str(picture)]) == 0
+    text = page.read_text()
+    assert text.count("<svg") == 2
+    assert "health ceiling" in text
+    assert not re.search(r"(src|href)=.http", text)
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--horizon", "0"], "--horizon must be from 1 to 52, not 0"),
+        (["--horizon", "1.5"], "--horizon must be whole weeks, not 1.5"),
+        (["--target", "1"], "--target must be from 0.5 to 0.99999, not 1"),
+        (["--cluster", "c"], "--cluster 'c' is not in"),
+        (["--policy", "gut"], "'gut' is not one of"),
+        (["--json", "--csv", "-"], "--csv - is given beside --json"),
+        (["--png", "/nowhere/x.png"], "--png /nowhere/x.png: cannot be written"),
+    ],
+)
+def test_a_bad_option_is_one_sentence(
+    file: str, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["backtest", file, *arguments]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+# --- real history -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def real() -> tuple[Series, ...]:
+    if not DATA.exists():  # it is not ours to copy, and no service that a test could start
+        pytest.skip("the public data is not beside the project")
+    return read_series(DATA)
+
+
+@pytest.mark.parametrize("horizon", [1, 4])
+def test_on_real_history_health_keeps_its_word_with_less_than_any_fixed_buffer_that_does(
+    real: tuple[Series, ...], horizon: int
+) -> None:
+    decide: dict[str, Callable] = policies()  # type: ignore[type-arg]
+    for one in real:
+        found = {name: record(one, name, promises(one, decide[name], horizon), horizon) for name in policies()}
+        allowed = max(0.001, found["fixed-15"].broken_fraction)
+        assert found["health"].broken_fraction <= allowed, one.cluster
+        equal = [found[f"fixed-{b}"] for b in (5, 10, 15, 20) if found[f"fixed-{b}"].broken_fraction <= allowed]
+        assert found["health"].mean_buffer < equal[0].mean_buffer, one.cluster
+        assert found["health"].refused == 0
+
+
+# --- one cluster, and made-up history -----------------------------------------------------------------
+
+
+def test_a_sceptic_gets_five_lines_and_a_picture(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "b.png"
+    assert run(["buffer", "b", "--health", file, "--png", str(picture)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("b: 100 nodes; 4 weeks of hours are known; 20 nodes are down most of the time")
+    assert shown[1].startswith(
+        "For 99.9% of the hours of the next 4 weeks: promise 75, keep 25 nodes (25.0%). For 99%: "
+    )
+    assert shown[2] == "Why: 20 down most of the time, 5 in reserve for what comes on top."
+    assert shown[3].startswith("Its record, decided week by week on this history: 672 (40.0%) of 1680 hours broken")
+    assert shown[4].startswith("Beside it, a flat 20.0%: none of 1680 hours broken")
+    assert shown[6].startswith("worst of each week  |")
+    assert picture.stat().st_size > 1000
+
+
+def test_the_buffer_as_json_fits_its_schema(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["buffer", "b", "--health", file, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, makers()["buffer"]())
+    assert (found["promise"], found["now"]["ground"], found["unit"]) == (75, "history", "nodes")
+    assert run(["backtest", file, "--json"]) == 0
+    jsonschema.validate(json.loads(capsys.readouterr().out), makers()["backtest"]())
+
+
+def test_what_cannot_be_promised_is_said_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wild = written(tmp_path / "w.csv", HOURLY + hourly("w", 4 * WEEK, healthy=30))
+    assert run(["buffer", "w", "--health", wild]) == 0
+    shown = capsys.readouterr().out
+    assert "cannot honestly promise anything" in shown
+    assert "of 100 would have to stay unpromised, more than 0.5" in shown
+
+
+def test_made_up_history_is_read_back_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "s.csv"
+    arguments = ["simulate-health", "--clusters", "2", "--set", "weeks=3", "--set", "nodes=40", "--seed", "9"]
+    assert run([*arguments, "--out", str(path)]) == 0
+    assert capsys.readouterr().out == ""
+    one, two = read_series(path)
+    assert (one.cluster, two.cluster) == ("simulated-1", "simulated-2")
+    assert np.array_equal(one.worst, simulated(Recipe(nodes=40, weeks=3), 9).worst)
+    assert not np.array_equal(one.worst, two.worst)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--set", "nodes=0"], "--set nodes must be at least 1, not 0"),
+        (["--set", "color=red"], "--set color"),
+        (["--clusters", "0"], "--clusters must be from 1 to 10000, not 0"),
+        (["--clusters", "10000", "--set", "weeks=520"], "are more than 20,000,000 rows"),
+        (["--out", "/nowhere/x.csv"], "--out /nowhere/x.csv: cannot be written"),
+    ],
+)
+def test_a_bad_recipe_is_one_sentence(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate-health", *arguments]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,137 @@
+"""How much may be promised: what a history says, what it cannot say, and how a promise follows."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.promises import SHAPE, TERMS, WEEK, Ground, HealthTerms, Steps, derived, followed
+
+NODES = 100
+PRIOR = SHAPE.prior_share * NODES + SHAPE.prior_root * math.sqrt(NODES) + 1
+"""What a surprise of one hour in a thousand is, before anything is known: 5 of 100 nodes."""
+
+
+def flat(level: float, weeks: int) -> np.ndarray:
+    return np.full(weeks * WEEK, float(level))
+
+
+def test_without_history_the_floor_holds() -> None:
+    found = derived(np.empty(0), NODES)
+    assert (found.ground, found.promise, found.buffer) == (Ground.SHORT, 85, Fraction(15, 100))
+    assert "no health history" in found.text
+
+
+def test_a_short_history_counts_where_it_asks_for_more_than_the_floor() -> None:
+    calm, bad = derived(flat(1, 1), NODES), derived(flat(20, 1), NODES)
+    assert (calm.ground, calm.promise) == (Ground.SHORT, 85)
+    assert bad.ground is Ground.SHORT
+    assert bad.needed == 20 + bad.reserve > 20
+
+
+def test_two_quiet_weeks_leave_the_level_and_the_prior() -> None:
+    """n = 2 weeks of 0 surprises beside 13 of the prior: 13/15 * exp(-s ln(1000) / 5) <= 0.001, so s = 5."""
+    found = derived(flat(3, 3), NODES)
+    assert found.ground is Ground.HISTORY
+    assert (found.level, found.reserve, found.promise) == (3, 5, 92)
+    assert math.ceil(PRIOR * math.log(1000 * 13 / 15) / math.log(1000)) == 5
+
+
+def test_years_of_calm_shrink_the_reserve_but_never_to_nothing() -> None:
+    reserves = [derived(flat(0, weeks), NODES).reserve for weeks in (3, 13, 26, 53)]
+    assert reserves == sorted(reserves, reverse=True)
+    assert reserves[0] > reserves[-1] > 0
+
+
+def test_a_burst_that_was_seen_is_held_in_reserve() -> None:
+    down = flat(2, 20)
+    down[10 * WEEK : 10 * WEEK + 40] = 6
+    assert derived(down, NODES).reserve == 5  # four above the level of 2 are within the prior's own size
+    down[10 * WEEK : 10 * WEEK + 40] = 12
+    found = derived(down, NODES)
+    assert found.worst == 12
+    assert found.reserve == math.ceil(10 * SHAPE.enlarged)  # past it, what was seen is taken larger
+
+
+def test_an_outage_of_all_for_an_hour_a_year_is_within_the_target_and_one_a_week_is_not() -> None:
+    rare, often = flat(0, 52), flat(0, 52)
+    rare[30 * WEEK] = NODES
+    often[::WEEK] = NODES
+    assert derived(rare, NODES).promise is not None
+    wild = derived(often, NODES)
+    assert (wild.ground, wild.promise, wild.buffer) == (Ground.WILD, None, None)
+    assert "more than 0.5" in wild.text
+
+
+def test_unknown_hours_are_neither_good_nor_bad() -> None:
+    down = flat(3, 20)
+    down[::2] = np.nan
+    assert derived(down, NODES).promise == derived(flat(3, 20), NODES).promise
+
+
+def test_a_stale_history_falls_back_to_the_floor() -> None:
+    down = flat(3, 20)
+    down[-10 * 24 :] = np.nan
+    found = derived(down, NODES)
+    assert (found.ground, found.promise) == (Ground.STALE, 85)
+    assert "mostly unknown" in found.text
+
+
+def test_a_looser_target_and_a_shorter_memory_promise_more() -> None:
+    down = flat(0, 30)
+    down[::50] = 4
+    strict = derived(down, NODES, TERMS)
+    loose = derived(down, NODES, HealthTerms(target=Fraction(97, 100)))
+    assert loose.needed < strict.needed
+
+
+def test_gpus_come_in_nodes() -> None:
+    by_node, by_gpu = derived(flat(3, 9), NODES), derived(8 * flat(3, 9), 8 * NODES, node=8)
+    assert by_gpu.level == 8 * by_node.level
+    assert 8 * (by_node.reserve - 1) < by_gpu.reserve <= 8 * by_node.reserve
+
+
+histories = st.lists(st.integers(0, 30), min_size=1, max_size=40)
+
+
+@given(histories, st.integers(31, 400))
+def test_the_parts_add_up_and_stay_in_bounds(weeks: list[int], total: int) -> None:
+    down = np.repeat(np.array(weeks, dtype=float), WEEK)
+    found = derived(down, total)
+    assert 0 <= found.needed <= total
+    if found.ground is Ground.HISTORY:
+        assert found.needed == found.level + found.reserve
+    if found.promise is not None:
+        assert found.needed <= total * TERMS.most
+
+
+@given(histories, st.integers(1, 20))
+def test_one_more_node_down_in_every_hour_never_promises_more(weeks: list[int], more: int) -> None:
+    down = np.repeat(np.array(weeks, dtype=float), WEEK)
+    better, worse = derived(down, 400), derived(down + more, 400)
+    assert worse.promise is None or (better.promise is not None and worse.promise <= better.promise)
+
+
+def test_a_promise_falls_at_once_and_rises_by_steps_past_the_band() -> None:
+    steps = Steps(band=Fraction(2, 100), rise=Fraction(5, 100))
+    calm = derived(flat(3, 3), NODES)
+    assert calm.promise == 92
+    assert followed(None, calm, steps) == 92
+    assert followed(95, calm, steps) == 92
+    assert followed(90, calm, steps) == 90  # two nodes are inside the band
+    assert followed(89, calm, steps) == 92
+    assert followed(60, calm, steps) == 65
+
+
+def test_terms_that_contradict_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"floor .* must not be above most"):
+        HealthTerms(floor=Fraction(6, 10))
+    with pytest.raises(ValueError, match="total and node must be at least 1"):
+        derived(flat(0, 1), 0)
+    assert HealthTerms(horizon=timedelta(weeks=1)).horizon == timedelta(weeks=1)
