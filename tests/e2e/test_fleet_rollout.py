@@ -89,7 +89,7 @@ async def test_a_pilot_that_breaches_stops_the_fleet_before_wave_1(world: World)
 async def test_the_breaker_stops_a_fleet_of_which_too_many_fail_and_resume_lets_it_go_on(world: World) -> None:
     """30% of ten clusters fail; one in ten may."""
     names = [fresh("c") for _ in range(10)]
-    slow = {**CLOCKS, "soak_buffered": "3s", "soak_enforced": "3s"}
+    slow = {**CLOCKS, "soak_buffered": "5s", "soak_enforced": "5s"}  # all three are on their way at once
     await world.fleet(*({**cluster(name, 95, 98, busy=60), "policy": slow} for name in names))
     await world.start_fleet(fresh("fleet"), {"parallel": 3, "breaker_clusters": 10})
     status = await world.until_fleet(lambda s: sum(m.stage in ("buffered", "enforced") for m in s.members) == 3)

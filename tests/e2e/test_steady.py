@@ -36,6 +36,15 @@ async def events(world: World, name: str) -> int:
     return (await world.status(name)).history_events
 
 
+async def at_rest(world: World, name: str) -> int:
+    """Events of the history, once none has been added for a second."""
+    seen, found = -1, await events(world, name)
+    while seen != found:
+        await asyncio.sleep(1)
+        seen, found = found, await events(world, name)
+    return found
+
+
 async def test_flex_follows_health_and_no_quota_moves(world_on_each: World) -> None:
     world, name = world_on_each, fresh("flex")
     # A band of a node of 8. The clocks: what is more has to stand for half a second.
@@ -72,8 +81,7 @@ async def test_nothing_changes_and_the_history_does_not_grow(world: World) -> No
     name = fresh("quiet")
     await monitored(world, name, worked_case(name))
     await world.until(name, lambda s: s.flex_published_gpus == 13)
-    await asyncio.sleep(0.5)
-    before = await events(world, name)
+    before = await at_rest(world, name)
     for healthy in (319, 325, 320, 327, 319):
         await world.healthy(name, main=(361, healthy))
         await asyncio.sleep(0.3)
@@ -195,6 +203,7 @@ async def test_better_health_in_the_long_run_gives_back_what_was_cut(world_on_ea
     await eventually(lambda: sum(sum_of(name).values()) == 92, "92 GPUs promised")
     done.set()
     await source
+    await eventually(lambda: bool(proposals(world, name)), "the proposal in the archive")
     (better,) = proposals(world, name)
     assert better.endswith("; inside what was approved")
     assert world.sql.mode(name) == "hard"
