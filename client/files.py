@@ -101,21 +101,30 @@ def read_policy(default: Policy, settings: Mapping[str, Any], options: Mapping[s
 
 def _text(path: str | Path) -> tuple[str, str]:
     """What to call the file, and its text."""
+    name, raw = content(path)
+    return name, decoded(name, raw)
+
+
+def content(path: str | Path) -> tuple[str, bytes]:
+    """What to call the file, and its bytes. Errors: BadInput."""
     if str(path) == STANDARD_INPUT:
-        name, raw = "standard input", sys.stdin.buffer.read()
-    else:
-        name = str(path)
-        try:
-            raw = Path(path).read_bytes()
-        except FileNotFoundError:
-            raise BadInput(f"{name}: there is no such file") from None
-        except IsADirectoryError:
-            raise BadInput(f"{name} is a directory, not a file") from None
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise BadInput(f"{name} cannot be read: {why}") from None
+        return "standard input", sys.stdin.buffer.read()
+    name = str(path)
     try:
-        return name, raw.decode("utf-8-sig")
+        return name, Path(path).read_bytes()
+    except FileNotFoundError:
+        raise BadInput(f"{name}: there is no such file") from None
+    except IsADirectoryError:
+        raise BadInput(f"{name} is a directory, not a file") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadInput(f"{name} cannot be read: {why}") from None
+
+
+def decoded(name: str, raw: bytes) -> str:
+    """The text of a file. Errors: BadInput naming the line."""
+    try:
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise BadInput(f"{name}, line {line}: not UTF-8 text (byte 0x{raw[error.start]:02x})") from None

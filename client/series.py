@@ -12,7 +12,6 @@ import csv
 import gzip
 import io
 import math
-import sys
 import zlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,12 +20,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from client.files import content, decoded
 from client.sentences import shown
 from models.backtest import Series
 from models.errors import BadInput
 from models.promises import Hours
 
-STANDARD_INPUT = "-"
 _MOST_HOURS = 50 * 366 * 24
 _UNITS = ("nodes", "gpus")
 
@@ -42,30 +41,13 @@ def read_series(path: str | Path, gpus_per_node: int = 8) -> tuple[Series, ...]:
 
 
 def _text(path: str | Path) -> tuple[str, str]:
-    if str(path) == STANDARD_INPUT:
-        name, raw = "standard input", sys.stdin.buffer.read()
-    else:
-        name = str(path)
-        try:
-            raw = Path(path).read_bytes()
-        except FileNotFoundError:
-            raise BadInput(f"{name}: there is no such file") from None
-        except IsADirectoryError:
-            raise BadInput(f"{name} is a directory, not a file") from None
-        except (OSError, ValueError) as error:
-            raise BadInput(
-                f"{name} cannot be read: {error.strerror if isinstance(error, OSError) else error}"
-            ) from None
+    name, raw = content(path)
     if raw[:2] == b"\x1f\x8b":
         try:
             raw = gzip.decompress(raw)
         except (OSError, EOFError, zlib.error) as error:
             raise BadInput(f"{name} is not whole gzip data: {error}") from None
-    try:
-        return name, raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise BadInput(f"{name}, line {line}: not UTF-8 text (byte 0x{raw[error.start]:02x})") from None
+    return name, decoded(name, raw)
 
 
 @dataclass
