@@ -30,8 +30,8 @@ def lines(found: Explained) -> list[str]:
     ahead = "1 week" if found.horizon_weeks == 1 else f"{found.horizon_weeks} weeks"
     ours, *fixed = found.records
     history = (
-        f"{series.cluster}: {now.total} {unit}; {weeks:.0f} weeks of hours are known; {now.level} {unit} are down most "
-        f"of the time of the last two weeks, {now.worst} were at the worst instant."
+        f"{series.cluster}: {now.total} {unit}; {weeks:.0f} weeks of hours are known; {now.level} {unit} have been "
+        f"down for most of the last two weeks or of the last day, {now.worst} were at the worst instant."
         if now.known_hours
         else f"{series.cluster}: {now.total} {unit}; nothing is known of their health."
     )

@@ -33,6 +33,7 @@ WEEK = 168
 """Hours."""
 
 _LEVEL_WEEKS = 2
+_LAST_HOURS = 24
 _OWN_WEEKS = 52
 _PRIOR_AT = 1000
 """The prior's size is said for one hour in so many."""
@@ -94,7 +95,7 @@ class Derived(Model):
     needed: int
     """What must stay unpromised: level and reserve, or the floor where that is more and history is no ground."""
     level: int
-    """Down half of the time, or more, in the last two weeks."""
+    """Down half of the time, or more, in the last two weeks or in the last day."""
     reserve: int
     """Within this the target's share of surprises stays."""
     known_hours: int
@@ -142,7 +143,7 @@ def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, 
         needed = max(floor, needed)
     else:
         ground = Ground.HISTORY
-        text = f"{level} down most of the time, {reserve} in reserve for what comes on top"
+        text = f"{level} down most of the time or of the last day, {reserve} in reserve for what comes on top"
     if needed > terms.most * total:
         text = f"{needed} of {total} would have to stay unpromised, more than {float(terms.most):.3g}: {text}"
         ground = Ground.WILD
@@ -150,11 +151,14 @@ def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, 
 
 
 def _level(recent: Hours, share: float) -> int | None:
-    """What is down in this share of the hours, or less; None where most of two weeks is unknown."""
+    """What is down in this share of the hours, or less, or in the last day's; None where most of two weeks is unknown.
+
+    What has been down for most of a day is not over yet, however good the two weeks were.
+    """
     known = recent[~np.isnan(recent)]
     if len(known) < _LEVEL_WEEKS * WEEK // 2:
         return None
-    return math.ceil(np.quantile(known, share))
+    return math.ceil(max(np.quantile(known, share), np.quantile(known[-_LAST_HOURS:], share)))
 
 
 def _surprises(down: Hours, horizon: timedelta, shape: Shape) -> Hours:

@@ -317,11 +317,11 @@ def test_a_sceptic_gets_five_lines_and_a_picture(file: str, tmp_path: Path, caps
     picture = tmp_path / "b.png"
     assert run(["buffer", "b", "--health", file, "--png", str(picture)]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith("b: 100 nodes; 4 weeks of hours are known; 20 nodes are down most of the time")
+    assert shown[0].startswith("b: 100 nodes; 4 weeks of hours are known; 20 nodes have been down for most")
     assert shown[1].startswith(
         "For 99.9% of the hours of the next 4 weeks: promise 75, keep 25 nodes (25.0%). For 99%: "
     )
-    assert shown[2] == "Why: 20 down most of the time, 5 in reserve for what comes on top."
+    assert shown[2] == "Why: 20 down most of the time or of the last day, 5 in reserve for what comes on top."
     assert shown[3].startswith("Its record, decided week by week on this history: 672 (40.0%) of 1680 hours broken")
     assert shown[4].startswith("Beside it, a flat 20.0%: none of 1680 hours broken")
     assert shown[6].startswith("worst of each week  |")

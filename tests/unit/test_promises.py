@@ -69,6 +69,14 @@ def test_an_outage_of_all_for_an_hour_a_year_is_within_the_target_and_one_a_week
     assert "more than 0.5" in wild.text
 
 
+def test_what_has_been_down_for_most_of_a_day_counts_at_once() -> None:
+    down = flat(2, 20)
+    down[-13:] = 9
+    assert derived(down, NODES).level == 9
+    down[-13:-5] = 2  # over again
+    assert derived(down, NODES).level == 2
+
+
 def test_unknown_hours_are_neither_good_nor_bad() -> None:
     down = flat(3, 20)
     down[::2] = np.nan
