@@ -10,6 +10,9 @@ STAMP := $(VENV)/.installed
 DATA ?= ../shared/data
 ARGS ?=
 
+# The throwaway PostgreSQL calls useradd and runuser, which a bare PATH may leave out.
+export PATH := $(PATH):/usr/sbin:/sbin
+
 # python3.11 where there is one, else a python3 that is 3.11.
 PYTHON ?= $(shell for candidate in python3.11 python3; do \
 	"$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \

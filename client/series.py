@@ -2,8 +2,8 @@
 
 Two kinds of file are understood. Hourly: one row for each hour, with the worst instant and the mean of what was
 healthy. Samples: what `backstop fleet import --health` takes, a row for each look at a cluster or one of its islands;
-a sample speaks for its hour, and still stands as the next begins where it is at most an hour old. What no row speaks
-for is unknown, not healthy.
+a sample stands until the next one, for an hour at most, and a cluster is known where all of its islands are. What no
+row speaks for is unknown, not healthy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from models.errors import BadInput
 from models.promises import Hours
 
 _MOST_HOURS = 50 * 366 * 24
+_MOST = 10**7
 _UNITS = ("nodes", "gpus")
+_STANDS = 3600
+"""Seconds that a sample speaks for what follows it."""
 
 
 def read_series(path: str | Path, gpus_per_node: int = 8) -> tuple[Series, ...]:
@@ -140,19 +143,39 @@ class _Table:
         planned = self._counts("planned", rows) if "planned" in self._at else np.zeros(len(times))
         self._check(rows, total, healthy, planned)
         self._once(cluster, rows, times)
-        at, of = np.unique(times, return_inverse=True)
-        sums: list[Hours] = [np.bincount(of, weights=column).astype(np.float64) for column in (total, healthy, planned)]
-        whole, well, away = sums
+        at, whole, well, away = self._added(rows, times, (total, healthy, planned))
         hours = np.unique(np.floor(at / 3600).astype(np.int64))
         start = hours * 3600
         first, after = np.searchsorted(at, start), np.searchsorted(at, start + 3600)
-        worst = np.minimum.reduceat(well, first)
+        lacking = np.maximum.reduceat(whole - well, first)
+        before = np.maximum(first - 1, 0)
+        stood = (at[before] < start) & (start - at[before] <= _STANDS) & (at[first] > start)
+        lacking = np.where(stood, np.maximum(lacking, (whole - well)[before]), lacking)
         mean = np.add.reduceat(well, first) / (after - first)
-        before = first - 1
-        stood = (before >= 0) & (start - at[before] <= 3600) & (at[first] > start)
-        worst = np.where(stood, np.minimum(worst, well[before]), worst)
         size = whole[after - 1]
-        return self._placed(cluster, hours, size, np.minimum(worst, size), np.minimum(mean, size), away[first], rows)
+        worst = np.maximum(size - lacking, 0)
+        return self._placed(cluster, hours, size, worst, np.minimum(mean, size), away[first], rows)
+
+    def _added(self, rows: _Rows, times: Hours, columns: tuple[Hours, ...]) -> tuple[Hours, ...]:
+        """The times at which every island is known, and each column's sum over islands then.
+
+        An island's sample stands until its next one, for an hour at most; before its first and after its last sample
+        the island is not there. So at the last sample of all nothing is unknown.
+        """
+        islands = np.array(self._column("island", rows) if "island" in self._at else [""] * len(times))
+        at = np.unique(times)
+        sums = [np.zeros(len(at)) for _ in columns]
+        for island in np.unique(islands):
+            own = np.flatnonzero(islands == island)
+            own = own[np.argsort(times[own])]
+            seen = times[own]
+            last = np.searchsorted(seen, at, side="right") - 1
+            stands = (last >= 0) & (at - seen[last] <= _STANDS)
+            there = (at > seen[0] - _STANDS) & (at <= seen[-1] + _STANDS)
+            for total, column in zip(sums, columns, strict=True):
+                np.add(total, np.where(stands, column[own][last], np.where(there, np.nan, 0)), out=total)
+        known = ~np.isnan(sums[0])
+        return at[known], *(column[known] for column in sums)
 
     # --- cells ------------------------------------------------------------------------------------
 
@@ -161,15 +184,13 @@ class _Table:
         return [cells[at] for cells in rows.cells]
 
     def _numbers(self, meaning: str, rows: _Rows) -> Hours:
-        """The column as numbers, all of them finite and zero or more."""
+        """The column as numbers from zero to `_MOST`."""
         cells = self._column(meaning, rows)
         try:
             found = np.array(cells, dtype=np.float64)
         except ValueError:
             found = np.array([_number(cell) for cell in cells])
-        self._refuse(
-            rows, ~(np.isfinite(found) & (found >= 0) & (found <= 10**7)), meaning, "must be a number, zero or more"
-        )
+        self._refuse(rows, ~((found >= 0) & (found <= _MOST)), meaning, f"must be a number from 0 to {_MOST:,}")
         return found
 
     def _counts(self, meaning: str, rows: _Rows) -> Hours:

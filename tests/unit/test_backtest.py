@@ -183,6 +183,46 @@ def test_samples_are_summed_over_islands_and_speak_for_their_hour(tmp_path: Path
     assert one.total[0] == 80
 
 
+def sampled(tmp_path: Path, *rows: str) -> Series:
+    """Islands x and y of 40 GPUs; a row is `island time healthy`."""
+    made = (row.split() for row in rows)
+    lines = [f"train,{island},2026-01-01T{time}Z,40,{healthy}" for island, time, healthy in made]
+    (one,) = read_series(
+        written(tmp_path / "h.csv", "\n".join(("cluster,island,time,total_gpus,healthy_gpus", *lines)))
+    )
+    return one
+
+
+def known(hours: np.ndarray) -> list[int | None]:
+    return [None if np.isnan(h) else int(h) for h in hours]
+
+
+def test_islands_that_are_looked_at_seconds_apart_are_one_cluster(tmp_path: Path) -> None:
+    one = sampled(
+        *(tmp_path, "x 00:10:00 40", "y 00:10:07 32", "x 00:40:00 24", "y 00:40:07 40"),
+        *("x 01:10:00 40", "y 01:10:07 40"),
+    )
+    assert known(one.total) == [80, 80]
+    assert known(one.worst) == [56, 64], "24 and 32 at 00:40:00; the second hour began with 24 and 40"
+
+
+def test_a_cluster_is_unknown_while_one_of_its_islands_is(tmp_path: Path) -> None:
+    one = sampled(
+        *(tmp_path, "x 00:10:00 40", "y 00:10:00 40", "x 01:00:00 40", "x 02:00:00 40", "x 03:00:00 40"),
+        *("x 04:00:00 40", "y 04:00:00 32"),
+    )
+    assert known(one.worst) == [80, 80, None, None, 72]
+
+
+def test_an_island_counts_from_its_first_sample_to_its_last(tmp_path: Path) -> None:
+    one = sampled(
+        *(tmp_path, "x 00:00:00 40", "x 01:00:00 40", "x 02:00:00 32", "y 02:00:00 40", "x 03:00:00 32"),
+        *("y 03:00:00 40", "x 04:00:00 40", "x 05:00:00 40", "x 06:00:00 40"),
+    )
+    assert known(one.total) == [40, 40, 80, 80, 80, 40, 40]
+    assert known(one.worst) == [40, 40, 72, 72, 80, 40, 40], "the last sample stands for an hour"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -192,12 +232,12 @@ def test_samples_are_summed_over_islands_and_speak_for_their_hour(tmp_path: Path
         ("hour,total_nodes\n1,2\n", "line 1: column healthy_nodes_min or healthy_nodes is needed"),
         ("total_nodes,healthy_nodes\n1,2\n", "line 1: one of the columns hour, ts and time is needed"),
         (HOURLY + "a,0,,100,101,100\n", "line 2: healthy_nodes_min is more than the total: '101'"),
-        (HOURLY + "a,0,,100,nan,100\n", "line 2: healthy_nodes_min must be a number, zero or more: 'nan'"),
+        (HOURLY + "a,0,,100,nan,100\n", "line 2: healthy_nodes_min must be a number from 0 to 10,000,000: 'nan'"),
         (HOURLY + "a,0,,100,9.5,100\n", "line 2: healthy_nodes_min must be a whole number: '9.5'"),
-        (HOURLY + "a,0,,100,-1,100\n", "line 2: healthy_nodes_min must be a number, zero or more: '-1'"),
+        (HOURLY + "a,0,,100,-1,100\n", "line 2: healthy_nodes_min must be a number from 0 to 10,000,000: '-1'"),
         (HOURLY + "a,0,,0,0,0\n", "line 2: total_nodes must be at least 1: '0'"),
         (HOURLY + "a,0,,100,90,80\n", "line 2: healthy_nodes_mean lies outside minimum and total: '80'"),
-        (HOURLY + "a,x,,100,90,90\n", "line 2: hour must be a number, zero or more: 'x'"),
+        (HOURLY + "a,x,,100,90,90\n", "line 2: hour must be a number from 0 to 10,000,000: 'x'"),
         (
             HOURLY + "a,0,,100,90,90\na,0,,100,90,90\n",
             "line 3: this hour of cluster 'a' is given twice, first in line 2",
