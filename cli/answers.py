@@ -12,13 +12,13 @@ from pydantic import ConfigDict, Field
 from models.backtest import Explained, Record
 from models.base import Model, Name, Share, Time
 from models.calendar import Entry, Foretold
+from models.derived import Derived
 from models.fleet import ClusterSpec
 from models.fleet_messages import Prospect
 from models.fleet_rollout import FleetStage
 from models.haircut import Haircut
 from models.milestones import Standing
 from models.plans import Plan
-from models.promises import Derived
 from models.report import Week
 from models.stages import Command, Stage
 from models.tallies import Point

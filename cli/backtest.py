@@ -12,7 +12,7 @@ from models.errors import BadInput
 
 if TYPE_CHECKING:
     from models.backtest import Promised, Record, Series
-    from models.promises import HealthTerms
+    from models.derived import HealthTerms
 
 _FILE = typer.Argument(
     metavar="FILE", help="Health history as CSV, gzipped or not (- is standard input).", show_default=False
@@ -97,7 +97,7 @@ def weeks_of(text: str) -> tuple[int, ...]:
 def terms_of(target: str, floor: str) -> HealthTerms:
     """What is asked of a promise. Errors: BadInput naming the option and the value."""
     from models.base import exact_fraction
-    from models.promises import HealthTerms
+    from models.derived import HealthTerms
 
     share = exact_fraction(_decimal("--target", target, 0.5, 0.99999))
     least = exact_fraction(_decimal("--floor", floor, 0, 0.5))

@@ -11,7 +11,8 @@ from rich.text import Text
 from cli.backtest_view import percent
 from cli.output import line
 from models.backtest import Explained, Record
-from models.promises import WEEK, Derived
+from models.derived import Derived
+from models.promises import WEEK
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _WEEKS = 60

@@ -24,13 +24,12 @@ from client.files import content, decoded
 from client.sentences import shown
 from models.backtest import Series
 from models.errors import BadInput
+from models.history import hourly, stretches
 from models.promises import Hours
 
 _MOST_HOURS = 50 * 366 * 24
 _MOST = 10**7
 _UNITS = ("nodes", "gpus")
-_STANDS = 3600
-"""Seconds that a sample speaks for what follows it."""
 
 
 def read_series(path: str | Path, gpus_per_node: int = 8) -> tuple[Series, ...]:
@@ -143,39 +142,18 @@ class _Table:
         planned = self._counts("planned", rows) if "planned" in self._at else np.zeros(len(times))
         self._check(rows, total, healthy, planned)
         self._once(cluster, rows, times)
-        at, whole, well, away = self._added(rows, times, (total, healthy, planned))
-        hours = np.unique(np.floor(at / 3600).astype(np.int64))
-        start = hours * 3600
-        first, after = np.searchsorted(at, start), np.searchsorted(at, start + 3600)
-        lacking = np.maximum.reduceat(whole - well, first)
-        before = np.maximum(first - 1, 0)
-        stood = (at[before] < start) & (start - at[before] <= _STANDS) & (at[first] > start)
-        lacking = np.where(stood, np.maximum(lacking, (whole - well)[before]), lacking)
-        mean = np.add.reduceat(well, first) / (after - first)
-        size = whole[after - 1]
-        worst = np.maximum(size - lacking, 0)
-        return self._placed(cluster, hours, size, worst, np.minimum(mean, size), away[first], rows)
-
-    def _added(self, rows: _Rows, times: Hours, columns: tuple[Hours, ...]) -> tuple[Hours, ...]:
-        """The times at which every island is known, and each column's sum over islands then.
-
-        An island's sample stands until its next one, for an hour at most; before its first and after its last sample
-        the island is not there. So at the last sample of all nothing is unknown.
-        """
         islands = np.array(self._column("island", rows) if "island" in self._at else [""] * len(times))
-        at = np.unique(times)
-        sums = [np.zeros(len(at)) for _ in columns]
+        looked = {}
         for island in np.unique(islands):
             own = np.flatnonzero(islands == island)
             own = own[np.argsort(times[own])]
-            seen = times[own]
-            last = np.searchsorted(seen, at, side="right") - 1
-            stands = (last >= 0) & (at - seen[last] <= _STANDS)
-            there = (at > seen[0] - _STANDS) & (at <= seen[-1] + _STANDS)
-            for total, column in zip(sums, columns, strict=True):
-                np.add(total, np.where(stands, column[own][last], np.where(there, np.nan, 0)), out=total)
-        known = ~np.isnan(sums[0])
-        return at[known], *(column[known] for column in sums)
+            looked[str(island)] = stretches(times[own], total[own], healthy[own], planned[own])
+        self._spanning(cluster, int(np.ptp(times) / 3600) + 1, rows.lines[int(times.argmax())])
+        found = hourly(looked)
+        if found is None:
+            raise self._bad(rows.lines[0], f"no hour of cluster {shown(cluster)} is known for half an hour or more")
+        node = 1 if self._unit == "nodes" else self._gpus_per_node
+        return Series(cluster, found.total, found.worst, found.mean, found.planned, node)
 
     # --- cells ------------------------------------------------------------------------------------
 
@@ -240,9 +218,7 @@ class _Table:
         """The values at their hours; what lies between is unknown."""
         first = int(hours.min())
         length = int(hours.max()) - first + 1
-        if length > _MOST_HOURS:
-            line = rows.lines[int(hours.argmax())]
-            raise self._bad(line, f"cluster {shown(cluster)} spans {length} hours: more than fifty years")
+        self._spanning(cluster, length, rows.lines[int(hours.argmax())])
         at = hours - first
 
         def placed(values: Hours) -> Hours:
@@ -254,6 +230,11 @@ class _Table:
         absent[at] = planned
         node = 1 if self._unit == "nodes" else self._gpus_per_node
         return Series(cluster, placed(total), placed(worst), placed(mean), absent, node)
+
+    def _spanning(self, cluster: str, hours: int, line: int) -> None:
+        """Errors: BadInput for so long a time that a slip is likelier."""
+        if hours > _MOST_HOURS:
+            raise self._bad(line, f"cluster {shown(cluster)} spans {hours} hours: more than fifty years")
 
     # --- faults -----------------------------------------------------------------------------------
 

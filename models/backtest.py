@@ -18,7 +18,8 @@ import numpy as np
 from scipy.stats import binom
 
 from models.base import Model
-from models.promises import SHAPE, STEPS, TERMS, WEEK, Derived, HealthTerms, Hours, Shape, Steps, derived, followed
+from models.derived import STEPS, TERMS, Derived, HealthTerms, Steps, followed
+from models.promises import SHAPE, WEEK, Hours, Shape, derived
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,15 +16,12 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
-from enum import StrEnum
-from fractions import Fraction
-from typing import Annotated, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
 
-from models.base import Duration, Model, Share
+from models.base import Model
+from models.derived import TERMS, Derived, Ground, HealthTerms
 
 Hours = npt.NDArray[np.float64]
 """One number for each hour, oldest first; NaN where it is unknown."""
@@ -54,63 +51,7 @@ class Shape(Model):
     """Where own surprises have passed the prior's size, they are taken larger by as much, at most so many times."""
 
 
-class HealthTerms(Model):
-    """`buffer: {health: {...}}`: what is to be promised, and what holds where history says nothing."""
-
-    target: Annotated[Fraction, Field(gt=0)] = Fraction(999, 1000)
-    """The share of hours of the horizon in which the promise is to hold."""
-    horizon: Duration = timedelta(weeks=4)
-    floor: Share = Fraction(15, 100)
-    """The buffer while history is short or stale."""
-    most: Share = Fraction(50, 100)
-    """A cluster that needs more than this cannot be promised honestly."""
-    history: Duration = timedelta(weeks=2)
-    """Less than this is short."""
-
-    @model_validator(mode="after")
-    def _sensible(self) -> Self:
-        if not self.floor <= self.most:
-            raise ValueError(f"floor ({float(self.floor):g}) must not be above most ({float(self.most):g})")
-        return self
-
-
-TERMS = HealthTerms()
 SHAPE = Shape()
-
-
-class Ground(StrEnum):
-    """What a derived buffer stands on."""
-
-    HISTORY = "history"
-    SHORT = "short"
-    STALE = "stale"
-    WILD = "wild"
-
-
-class Derived(Model):
-    """A buffer and what it is made of. Units: as the history counts (nodes or GPUs), whole; hours."""
-
-    ground: Ground
-    total: int
-    needed: int
-    """What must stay unpromised: level and reserve, or the floor where that is more and history is no ground."""
-    level: int
-    """Down half of the time, or more, in the last two weeks or in the last day."""
-    reserve: int
-    """Within this the target's share of surprises stays."""
-    known_hours: int
-    worst: int
-    """Down at the worst instant that is known."""
-    text: str
-
-    @property
-    def promise(self) -> int | None:
-        """The most that may be promised; None: nothing can be, honestly."""
-        return None if self.ground is Ground.WILD else self.total - self.needed
-
-    @property
-    def buffer(self) -> Fraction | None:
-        return None if self.ground is Ground.WILD else Fraction(self.needed, self.total)
 
 
 def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, shape: Shape = SHAPE) -> Derived:
@@ -191,26 +132,3 @@ def _reserve(down: Hours, nodes: float, node: int, terms: HealthTerms, shape: Sh
     beyond = 1 - np.cumsum(seen) / max(1, len(own))
     expected = (weeks * beyond + shape.prior_weeks * np.exp(-sizes / scale)) / (weeks + shape.prior_weeks)
     return int(np.argmax(expected <= misses))
-
-
-class Steps(Model):
-    """How a promise may follow what is derived week by week."""
-
-    band: Share = Fraction(1, 100)
-    """Of the total: it rises only by more than this, or stays, so that quotas do not wobble."""
-    rise: Share = Fraction(5, 100)
-    """Of the total: it rises by at most this in a week."""
-
-
-STEPS = Steps()
-
-
-def followed(standing: int | None, found: Derived, steps: Steps = STEPS) -> int | None:
-    """The promise to propose where `standing` is promised: less at once, more past the band and by steps.
-
-    Units: as `found`. None: nothing can be promised, or (as `standing`) nothing is.
-    """
-    if standing is None or found.promise is None or found.promise <= standing:
-        return found.promise
-    more = found.promise - standing
-    return standing + min(more, max(1, int(steps.rise * found.total))) if more > steps.band * found.total else standing

@@ -174,12 +174,12 @@ def test_samples_are_summed_over_islands_and_speak_for_their_hour(tmp_path: Path
         "train,y,2026-01-01T00:50:00Z,40,40\n"
         "train,x,2026-01-01T01:30:00Z,40,40\n"  # the 56 of 00:50 still stood as the hour began
         "train,y,2026-01-01T01:30:00Z,40,40\n"
-        "train,x,2026-01-01T05:30:00Z,40,40\n"  # nobody knows what stood at 05:00
+        "train,x,2026-01-01T05:30:00Z,40,40\n"  # nobody knows what stood from 02:30 on
         "train,y,2026-01-01T05:30:00Z,40,40\n"
     )
     (one,) = read_series(written(tmp_path / "h.csv", text))
-    assert [None if np.isnan(w) else int(w) for w in one.worst] == [56, 56, None, None, None, 80]
-    assert one.mean[0] == 64
+    assert [None if np.isnan(w) else int(w) for w in one.worst] == [56, 56, 80, None, None, 80]
+    assert one.mean[0] == pytest.approx((40 * 72 + 10 * 56) / 50)
     assert one.total[0] == 80
 
 
@@ -211,7 +211,7 @@ def test_a_cluster_is_unknown_while_one_of_its_islands_is(tmp_path: Path) -> Non
         *(tmp_path, "x 00:10:00 40", "y 00:10:00 40", "x 01:00:00 40", "x 02:00:00 40", "x 03:00:00 40"),
         *("x 04:00:00 40", "y 04:00:00 32"),
     )
-    assert known(one.worst) == [80, 80, None, None, 72]
+    assert known(one.worst) == [80, None, None, None, 72]
 
 
 def test_an_island_counts_from_its_first_sample_to_its_last(tmp_path: Path) -> None:
@@ -219,8 +219,8 @@ def test_an_island_counts_from_its_first_sample_to_its_last(tmp_path: Path) -> N
         *(tmp_path, "x 00:00:00 40", "x 01:00:00 40", "x 02:00:00 32", "y 02:00:00 40", "x 03:00:00 32"),
         *("y 03:00:00 40", "x 04:00:00 40", "x 05:00:00 40", "x 06:00:00 40"),
     )
-    assert known(one.total) == [40, 40, 80, 80, 80, 40, 40]
-    assert known(one.worst) == [40, 40, 72, 72, 80, 40, 40], "the last sample stands for an hour"
+    assert known(one.total) == [40, 40, 80, 80, 40, 40, 40]
+    assert known(one.worst) == [40, 40, 72, 72, 40, 40, 40]
 
 
 @pytest.mark.parametrize(
@@ -245,6 +245,14 @@ def test_an_island_counts_from_its_first_sample_to_its_last(tmp_path: Path) -> N
         (HOURLY + "a,0,,100,90\n", "line 2: 5 values for 6 columns"),
         (HOURLY + ",0,,100,90,90\n", "line 2: cluster is missing"),
         (HOURLY + "a,0,,1,1,1\na,9000000,,1,1,1\n", "line 3: cluster 'a' spans 9000001 hours"),
+        (
+            "ts,total_nodes,healthy_nodes\n2026-01-01T00:50:00Z,1,1\n",
+            "line 2: no hour of cluster 'h' is known for half",
+        ),
+        (
+            "ts,total_nodes,healthy_nodes\n0001-01-01T00:50:00Z,1,1\n9998-01-01T00:50:00Z,1,1\n",
+            "line 3: cluster 'h' spans",
+        ),
         ("ts,total_nodes,healthy_nodes_min\nyesterday,1,1\n", "line 2: ts must be a time such as"),
         ("ts,total_nodes,healthy_nodes_min\n2026-01-01T00:30:00Z,1,1\n", "line 2: ts must be a whole hour"),
     ],

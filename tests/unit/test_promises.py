@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.promises import SHAPE, TERMS, WEEK, Ground, HealthTerms, Steps, derived, followed
+from models.derived import TERMS, Ground, HealthTerms, Steps, followed
+from models.promises import SHAPE, WEEK, derived
 
 NODES = 100
 PRIOR = SHAPE.prior_share * NODES + SHAPE.prior_root * math.sqrt(NODES) + 1
