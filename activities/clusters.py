@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 
 from temporalio import activity
 
 from activities import meters
+from activities.deriving import Deriver
 from activities.failures import translated
 from activities.ports import CalendarPort, ClusterFacts, HealthPort, OpenRollout, QuotaPort, RegistryPort, UsagePort
 from models.backing import Backing, back
 from models.capacity import Island
+from models.derived import stepped
 from models.effects import HealthSample, Observation, QuotaReading, Standing, truthful
 from models.errors import BlastRadius, Refusal
 from models.fleet import Window, merged_policy
 from models.flex import FlexSight, flex_pool, in_quota_use
 from models.guard import explained
+from models.history import HealthHours
 from models.messages import AimRequest, Drafted, DraftRequest, LaunchRequest, ObserveRequest, Opening, OpenRequest
 from models.plans import BreachTarget, Envelope, breach_target, make_plan
 from models.policy import Policy
 from models.quota import Quota
 from models.snapshot import Snapshot, filled
+
+HISTORY_FRESH = timedelta(hours=1)
+"""Where many clusters are planned, a year of each one's samples is not read more often."""
 
 
 class ClusterActivities:
@@ -38,6 +45,7 @@ class ClusterActivities:
         self._usage = usage
         self._calendar = calendar
         self._registry = registry
+        self.deriver = Deriver(health, calendar)
 
     @activity.defn(name="open_rollout", no_thread_cancel_exception=True)
     def open_rollout(self, request: OpenRequest) -> Opening:
@@ -97,6 +105,12 @@ class ClusterActivities:
                     baseline = baseline.with_islands(filled(baseline.quotas, request.islands))
                 if frozen is not None and request.keep_usage:
                     baseline = _with_usage_of(baseline, frozen)
+            terms = request.policy.terms
+            if terms is not None:
+                found = self.deriver.derived(
+                    request.cluster, baseline.total_gpus, baseline.gpus_per_node, terms, request.at
+                )
+                baseline = baseline.model_copy(update={"derived": stepped(found, request.promised)})
             plan = make_plan(baseline, request.policy)
             return Drafted(baseline=baseline, reading=reading, plan=plan)
 
@@ -114,6 +128,11 @@ class ClusterActivities:
             if request.long_run is not None:
                 usual = self._health.usual(request.cluster, request.long_run, request.at)
             seen = observed(reading, sample, windows, request, least, usual)
+            if request.derive is not None and seen.health is not None:
+                derived = self.deriver.derived(
+                    request.cluster, seen.health.total_gpus, request.gpus_per_node, request.derive, request.at
+                )
+                seen = seen.model_copy(update={"derived": derived})
             if request.generation is not None and request.generation != reading.generation:
                 changes = self._quotas.changes(request.cluster, request.generation)
                 seen = seen.model_copy(update={"changes": changes})
@@ -133,12 +152,36 @@ class ClusterActivities:
                 )
             return breach_target(request.baseline, request.current, request.islands)
 
-    def present(self, cluster: str, now: datetime) -> tuple[Snapshot, Policy]:
-        """The cluster as a launch would plan from it now. Errors: Refusal for an unknown cluster."""
+    def present(
+        self, cluster: str, now: datetime, over: Mapping[str, Any] | None = None, within: timedelta = timedelta(0)
+    ) -> tuple[Snapshot, Policy]:
+        """The cluster as a launch would plan from it now, and its policy with what lies over it.
+
+        `within`: a buffer from health history may be so old. Errors: Refusal for an unknown cluster.
+        """
         facts = self._registry.facts(cluster)
+        policy = merged_policy(facts.policy, over or {})
         reading = self._quotas.read(cluster)
         sample = self._sample(cluster, now)
-        return self._snapshot(reading, sample, facts.policy, facts, facts.completed_rollouts, now), facts.policy
+        snapshot = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, now)
+        if policy.terms is not None:
+            found = self.deriver.derived(
+                cluster, snapshot.total_gpus, snapshot.gpus_per_node, policy.terms, now, within
+            )
+            snapshot = snapshot.model_copy(update={"derived": found})
+        return snapshot, policy
+
+    def health_hours(self, cluster: str, now: datetime) -> HealthHours:
+        """What a buffer from health history goes by. Errors: Refusal for an unknown cluster."""
+        facts = self._registry.facts(cluster)
+        found, sample = self.deriver.hours(cluster, now), self._sample(cluster, now)
+        kept = HealthHours(
+            cluster=cluster,
+            total_gpus=0 if sample is None else sample.total_gpus,
+            gpus_per_node=facts.gpus_per_node,
+            terms=facts.policy.terms,
+        )
+        return kept if found is None else kept.holding(found)
 
     def _approved_with(self, launch: LaunchRequest) -> Envelope | None:
         if not launch.fleet:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 from temporalio import activity
 
-from activities.clusters import ClusterActivities
+from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import FleetPort, MilestonePort, RegistryPort, ReportPort, TallyPort
 from models.audit import AuditEntry, AuditKind, ChainedEntry
@@ -20,7 +20,9 @@ from models.effects import HealthSample
 from models.errors import BadInput
 from models.messages import DeskAnswer, DeskRequest
 from models.milestones import CHAIN, MONITORED, PHANTOM, WAVES, MilestoneFile, Note, PlanNow
+from models.policy import Policy
 from models.report import Outcome, Passage, Past, in_order, monitored_at, spans, steps_of
+from models.snapshot import Snapshot
 
 _T = TypeVar("_T")
 _QUOTAS_A_PAGE = 10_000
@@ -42,6 +44,16 @@ class _Cluster(Model):
 class _Page(Model):
     after: Words = ""
     limit: _Limit = 20
+
+
+class _Planning(Model):
+    cluster: Name
+    policy: dict[str, Any] = Field(default_factory=dict)
+    """What lies over the cluster's own."""
+
+
+class _PlanningPage(_Page):
+    policy: dict[str, Any] = Field(default_factory=dict)
 
 
 class _Rows(Model):
@@ -110,6 +122,13 @@ class _Noted(Model):
     reason: Words
 
 
+def _planning(snapshot: Snapshot, policy: Policy) -> dict[str, Any]:
+    return {
+        "snapshot": snapshot.model_dump(mode="json"),
+        "policy": policy.model_dump(mode="json", exclude_unset=True),
+    }
+
+
 class DeskActivities:
     def __init__(
         self,
@@ -133,8 +152,9 @@ class DeskActivities:
             "clusters": self._clusters,
             "teams": self._teams,
             "facts": lambda q: self._registry.facts(_of(q, _Cluster).cluster).model_dump(mode="json"),
-            "snapshot": lambda q: self._snapshot(_of(q, _Cluster).cluster),
+            "snapshot": self._snapshot,
             "snapshots": self._snapshots,
+            "health_hours": self._health_hours,
             "archive": self._archive,
             "archived": self._archived,
             "calendar": self._calendar,
@@ -187,19 +207,22 @@ class DeskActivities:
         _of(q, _Nothing)
         return [t.model_dump(mode="json") for t in self._fleet.teams()]
 
-    def _snapshot(self, cluster: str) -> dict[str, Any]:
+    def _snapshot(self, q: DeskRequest) -> dict[str, Any]:
         """What a launch would plan from now: the same values, health and usage."""
-        snapshot, policy = self._rollouts.present(cluster, datetime.now(UTC))
-        return {
-            "snapshot": snapshot.model_dump(mode="json"),
-            "policy": policy.model_dump(mode="json", exclude_unset=True),
-        }
+        asked = _of(q, _Planning)
+        return _planning(*self._rollouts.present(asked.cluster, datetime.now(UTC), asked.policy))
+
+    def _health_hours(self, q: DeskRequest) -> dict[str, Any]:
+        """The hours that a buffer from health history goes by, and what it is asked for."""
+        cluster = _of(q, _Cluster).cluster
+        return self._rollouts.health_hours(cluster, datetime.now(UTC)).model_dump(mode="json")
 
     def _snapshots(self, q: DeskRequest) -> list[dict[str, Any]]:
-        asked = _of(q, _Page)
+        asked = _of(q, _PlanningPage)
         page = self._fleet.clusters(asked.after, asked.limit)
         light = _light(page, lambda row: len(row[0].quotas), _QUOTAS_A_PAGE)
-        return [self._snapshot(spec.name) for spec, _ in light]
+        now = datetime.now(UTC)
+        return [_planning(*self._rollouts.present(spec.name, now, asked.policy, HISTORY_FRESH)) for spec, _ in light]
 
     def _archive(self, q: DeskRequest) -> int:
         entries = _of(q, _Entries).entries

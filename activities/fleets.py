@@ -15,7 +15,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from activities.clusters import ClusterActivities
+from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from models.commands import CommandRequest
@@ -107,8 +107,7 @@ class FleetActivities:
     ) -> tuple[Prospect, Plan | None]:
         """What a rollout of the cluster would do now; one that cannot be planned says why, and comes last."""
         try:
-            snapshot, own = self._clusters.present(cluster, now)
-            plan = make_plan(snapshot, merged_policy(own, policy))
+            plan = make_plan(*self._clusters.present(cluster, now, policy, HISTORY_FRESH))
         except Unavailable:
             raise
         except BackstopError as error:

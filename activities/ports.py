@@ -28,6 +28,7 @@ from models.effects import (
 )
 from models.fleet import ClusterSpec, Team, Window
 from models.fleet_messages import Noted
+from models.history import Stretch
 from models.milestones import Milestone, Milestones, Note
 from models.notices import Delivery, Notice
 from models.plans import Envelope
@@ -72,6 +73,10 @@ class HealthPort(Protocol):
 
     def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
         """The median of healthy GPUs by island, rounded down; an island whose history is shorter is left out."""
+        ...
+
+    def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Stretch]:
+        """By island: what its samples from `since` up to now say of it; one without any is left out."""
         ...
 
 

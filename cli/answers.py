@@ -103,9 +103,13 @@ class BufferAnswer(Answer):
     now: Derived
     promise: int | None
     """None: nothing can be promised honestly."""
-    looser: Derived
-    """At a target with ten times as many misses."""
+    looser: Derived | None
+    """At a target with ten times as many misses; null where that is the same."""
     records: tuple[Record, ...]
+    least: Record | None
+    """The smallest fixed buffer, in whole percent, that would have broken no more hours; null: none up to 60."""
+    below: Record | None
+    """A percent less than that."""
 
     @staticmethod
     def of(found: Explained) -> BufferAnswer:
@@ -118,6 +122,8 @@ class BufferAnswer(Answer):
             promise=found.now.promise,
             looser=found.looser,
             records=found.records,
+            least=found.least,
+            below=found.below,
         )
 
 

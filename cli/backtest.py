@@ -19,7 +19,12 @@ _FILE = typer.Argument(
 )
 Target = Annotated[str, typer.Option(metavar="SHARE", help="The share of hours in which a promise is to hold.")]
 GpusPerNode = Annotated[
-    str, typer.Option(metavar="GPUS", help="How many GPUs fail together, where the file counts GPUs and not nodes.")
+    str,
+    typer.Option(
+        metavar="GPUS",
+        help="How many GPUs fail together, where the file counts GPUs and not nodes.",
+        show_default="8",
+    ),
 ]
 
 
@@ -58,7 +63,7 @@ def backtest(
     ] = None,
     target: Target = "0.999",
     floor: Annotated[str, typer.Option(metavar="SHARE", help="The buffer where history is short or stale.")] = "0.15",
-    gpus_per_node: GpusPerNode = "8",
+    gpus_per_node: GpusPerNode = "",
     html: Annotated[str, typer.Option(metavar="FILE", help="Write one page with plots and tables.")] = "",
     png: Annotated[str, typer.Option(metavar="FILE", help="Write the plots as a picture.")] = "",
     csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (- is standard output).")] = "",
@@ -76,9 +81,7 @@ def backtest(
     wanted = [p.value for p in policy or Policy]
     from client.series import read_series
 
-    series = named_series(
-        read_series(file, int(number("--gpus-per-node", gpus_per_node, 1, 1000))), cluster or [], file
-    )
+    series = named_series(read_series(file, node_of(gpus_per_node)), cluster or [], file)
     records, promised = _records(series, list(dict.fromkeys(wanted)), weeks, terms)
     _answer(series, records, promised, html=html, png=png, csv=csv, as_json=as_json)
 
@@ -94,14 +97,27 @@ def weeks_of(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def terms_of(target: str, floor: str) -> HealthTerms:
-    """What is asked of a promise. Errors: BadInput naming the option and the value."""
+def terms_of(target: str, floor: str, base: HealthTerms | None = None) -> HealthTerms:
+    """What is asked of a promise: what is given, over `base`. Errors: BadInput naming the option and the value."""
     from models.base import exact_fraction
-    from models.derived import HealthTerms
+    from models.derived import TERMS
 
-    share = exact_fraction(_decimal("--target", target, 0.5, 0.99999))
-    least = exact_fraction(_decimal("--floor", floor, 0, 0.5))
-    return HealthTerms(target=share, floor=least)
+    terms = base or TERMS
+    if target:
+        terms = terms.model_copy(update={"target": exact_fraction(_decimal("--target", target, 0.5, 0.99999))})
+    if floor:
+        terms = terms.model_copy(update={"floor": exact_fraction(_decimal("--floor", floor, 0, float(terms.most)))})
+    return terms
+
+
+def node_of(gpus_per_node: str) -> int | None:
+    """How many GPUs fail together; None: it was not given. Errors: BadInput."""
+    if not gpus_per_node:
+        return None
+    found = number("--gpus-per-node", gpus_per_node, 1, 1000)
+    if found != int(found):
+        raise BadInput(f"--gpus-per-node must be a whole number, not {gpus_per_node}")
+    return int(found)
 
 
 def _decimal(option: str, text: str, least: float, most: float) -> str:
@@ -165,4 +181,4 @@ def _answer(
     if as_json:
         show_json([r.model_dump(mode="json") for r in records])
     elif "-" not in (csv, html):
-        show(*parts(records))
+        show(*parts(records, series))

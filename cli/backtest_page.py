@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from cli.backtest_view import HEADINGS, cells, percent
-from cli.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, count, rendered, short, style, svg
+from cli.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, rendered, short, style, svg
+from cli.output import count
 from models.backtest import Promised, Record, Series
 from models.errors import BadInput
 
@@ -84,13 +86,22 @@ def _draw(plot: Axes, one: Series, promised: Promised) -> str:
         if made is None:
             continue
         steps = np.array([np.nan if p is None else p for p in made], dtype=float)
-        plot.step(np.arange(len(made)), steps, where="post", color=color, ls=dash, lw=1.6, label=f"{policy} ceiling")
+        plot.step(
+            np.arange(len(made) + 1),
+            np.append(steps, steps[-1]),
+            where="post",
+            color=color,
+            ls=dash,
+            lw=1.6,
+            label=f"{policy} ceiling",
+        )
         if policy == "health":
-            daily = np.repeat(steps, 7)[:days]
+            daily = np.repeat(_held(steps, horizon), 7)[:days]
             broken = np.flatnonzero(worst[: len(daily)] < daily)
-            plot.plot(weeks[broken], worst[broken], "x", color=BAD, ms=6, label="below the ceiling")
+            plot.plot(weeks[broken], worst[broken], "x", color=BAD, ms=6, label="below a promise")
             says.append(
-                f"On {count(len(broken), 'day')} of {days} the worst instant fell below the ceiling of its week."
+                f"On {count(len(broken), 'day')} of {days} the worst instant fell below a ceiling that was promised "
+                "for it."
             )
     plot.margins(x=0.01, y=0.08)
     plot.set(xlabel="week", ylabel="nodes" if one.node == 1 else "GPUs")
@@ -98,6 +109,11 @@ def _draw(plot: Axes, one: Series, promised: Promised) -> str:
     plot.yaxis.set_major_formatter("{x:,.0f}")
     plot.legend(frameon=False, fontsize=8, ncols=5, loc="lower right", bbox_to_anchor=(1, 1))
     return " ".join(says) or f"{days} days of history."
+
+
+def _held(promises: npt.NDArray[np.float64], weeks: int) -> npt.NDArray[np.float64]:
+    """The largest of the promises that hold in each week: one is made each week, for so many weeks."""
+    return np.array([np.fmax.reduce(promises[max(0, n + 1 - weeks) : n + 1]) for n in range(len(promises))])
 
 
 def _horizon(r: Record) -> int:

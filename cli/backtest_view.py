@@ -7,24 +7,30 @@ import io
 from collections.abc import Sequence
 from itertools import groupby
 
+import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.output import line, row, table
-from models.backtest import Record
+from cli.output import count, line, row, table
+from models.backtest import Record, Series
 
 _FIELDS = tuple(Record.model_fields)
 HEADINGS = ("POLICY", "BROKEN H", "BROKEN", "WORST", "BUFFER", "STRANDED", "CHANGES", "REFUSED")
 
 
-def parts(records: Sequence[Record]) -> list[RenderableType]:
+def parts(records: Sequence[Record], series: Sequence[Series]) -> list[RenderableType]:
     """A table for each cluster and horizon, with a line for each policy."""
+    hours = {one.cluster: (int((~np.isnan(one.worst)).sum()), len(one.worst)) for one in series}
     found: list[RenderableType] = []
     for (cluster, horizon), group in groupby(records, key=lambda r: (r.cluster, r.horizon_weeks)):
         rows = list(group)
-        ahead = "1 week" if horizon == 1 else f"{horizon} weeks"
+        known, whole = hours[cluster]
+        unknown = f" and {whole - known:,} unknown" if whole > known else ""
+        held = f", each held against up to {horizon} promises" if horizon > 1 else ""
         found += [Text()] if found else []
-        found.append(line((cluster, "bold"), f", promised for {ahead}: {rows[0].hours} hours"))
+        found.append(
+            line((cluster, "bold"), f", promised for {count(horizon, 'week')}: {known:,} hours{unknown}{held}")
+        )
         made = table("=POLICY", *(f">{h}" for h in HEADINGS[1:]))
         for r in rows:
             row(made, *cells(r))

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.backtest_view import percent
-from cli.output import line
+from cli.output import count, line
 from models.backtest import Explained, Record
 from models.derived import Derived
 from models.promises import WEEK
@@ -26,25 +26,32 @@ def parts(found: Explained) -> list[RenderableType]:
 
 def lines(found: Explained) -> list[str]:
     now, series = found.now, found.series
-    unit = "nodes" if series.node == 1 else "GPUs"
-    weeks = now.known_hours / WEEK
-    ahead = "1 week" if found.horizon_weeks == 1 else f"{found.horizon_weeks} weeks"
-    ours, *fixed = found.records
-    history = (
-        f"{series.cluster}: {now.total} {unit}; {weeks:.0f} weeks of hours are known; {now.level} {unit} have been "
-        f"down for most of the last two weeks or of the last day, {now.worst} were at the worst instant."
-        if now.known_hours
-        else f"{series.cluster}: {now.total} {unit}; nothing is known of their health."
-    )
-    strict, loose = _target(found.terms.target), _target(found.looser_target)
-    promised = f"For {strict} of the hours of the next {ahead}: {_promised(now, unit)}"
+    unit = "node" if series.node == 1 else "GPU"
+    ours = found.records[0]
+    strict = f"For {_target(found.terms.target)} of the hours of the next {count(found.horizon_weeks, 'week')}"
+    said = f"{strict}: {_promised(now, unit)}."
+    if found.looser is not None:
+        said += f" For {_target(found.looser_target)}: {_promised(found.looser, unit)}."
     return [
-        history,
-        f"{promised}. For {loose}: {_promised(found.looser, unit)}.",
+        _history(found, unit),
+        said,
         f"Why: {now.text}.",
-        f"Its record, decided week by week on this history: {_kept(ours)}.",
-        *_neighbours(ours, fixed),
+        f"Its record, decided week by week on this history: {_kept(ours)}.{_missed(ours, found.terms.target)}",
+        f"Beside it: {_neighbours(found)}.",
     ]
+
+
+def _history(found: Explained, unit: str) -> str:
+    now, hours = found.now, len(found.series.total)
+    size = f"{found.series.cluster}: {count(now.total, unit)}"
+    if not now.known_hours:
+        return f"{size}; nothing is known of their health."
+    known = f"{count(now.known_hours, 'hour')} ({now.known_hours / WEEK:.0f} weeks) of its health are known"
+    unknown = f" and {hours - now.known_hours} are not" if hours > now.known_hours else ""
+    return (
+        f"{size}; {known}{unknown}; {now.level} have been down for most of the last two weeks or of the last day, "
+        f"and {now.worst} at the worst instant of all."
+    )
 
 
 def _target(share: Fraction) -> str:
@@ -54,25 +61,47 @@ def _target(share: Fraction) -> str:
 def _promised(found: Derived, unit: str) -> str:
     if found.promise is None:
         return "cannot honestly promise anything"
-    return f"promise {found.promise}, keep {found.needed} {unit} ({percent(found.needed / found.total)})"
+    return f"promise {found.promise}, keep {count(found.needed, unit)} ({percent(found.needed / found.total)})"
 
 
 def _kept(r: Record) -> str:
     broken = "none" if not r.broken_hours else f"{r.broken_hours} ({percent(r.broken_fraction)})"
-    return f"{broken} of {r.hours} hours broken, a mean of {percent(r.mean_buffer)} kept, {r.changes} changes"
+    changes = "no change" if not r.changes else count(r.changes, "change")
+    return f"{broken} of {count(r.hours, 'hour')} broken, a mean of {percent(r.mean_buffer)} kept, {changes}"
 
 
-def _neighbours(ours: Record, fixed: list[Record]) -> list[str]:
-    """The next smaller and larger fixed buffer: what they would have broken, and stranded."""
-    smaller = [r for r in fixed if r.mean_buffer < ours.mean_buffer][-1:]
-    larger = [r for r in fixed if r.mean_buffer >= ours.mean_buffer][:1]
-    said = [f"a flat {percent(r.mean_buffer)}: {_kept(r)}" for r in smaller]
-    for r in larger:
-        hours = (r.stranded_fraction - ours.stranded_fraction) * 100
-        said.append(
-            f"a flat {percent(r.mean_buffer)}: {_kept(r)}, and {hours:.1f}% of the cluster more left idle or to flex"
-        )
-    return ["Beside it, " + "; ".join(said) + "."] if said else []
+def _missed(ours: Record, target: Fraction) -> str:
+    if ours.broken_fraction <= 1 - target:
+        return ""
+    return f" THAT MISSES THE {_target(target)} ASKED FOR: what happened here, its past did not foretell."
+
+
+def _neighbours(found: Explained) -> str:
+    """The smallest flat buffer of an equal record, the one below it, and a larger one."""
+    ours, *flat = found.records
+    said = []
+    if found.below is not None:
+        said.append(f"a flat {_flat(found.below)} would have broken {_hours(found.below)}")
+    if found.least is not None:
+        more = "less" if found.least.mean_buffer < ours.mean_buffer else "more"
+        apart = percent(abs(found.least.mean_buffer - ours.mean_buffer))
+        equal = f"a flat {_flat(found.least)} is the smallest that breaks no more ({_hours(found.least)})"
+        said.append(f"{equal} and keeps {apart} of the cluster {more}, which nobody could know before")
+    least = ours.mean_buffer if found.least is None else max(ours.mean_buffer, found.least.mean_buffer + 0.005)
+    for r in [r for r in flat if r.mean_buffer > least][:1]:
+        idle = r.stranded_fraction - ours.stranded_fraction
+        left = f"{percent(abs(idle))} of the cluster {'more' if idle >= 0 else 'less'} idle or to flex"
+        said.append(f"a flat {_flat(r)} breaks {_hours(r)} and leaves {left}")
+    return "; ".join(said) or "no flat buffer up to 60% breaks as little"
+
+
+def _flat(r: Record) -> str:
+    """As it was decided: what whole nodes make of it is another number."""
+    return f"{r.policy.removeprefix('fixed-')}%"
+
+
+def _hours(r: Record) -> str:
+    return "none" if not r.broken_hours else count(r.broken_hours, "hour")
 
 
 def _picture(found: Explained) -> list[RenderableType]:
@@ -80,7 +109,8 @@ def _picture(found: Explained) -> list[RenderableType]:
     down = found.series.down
     weeks = [down[n : n + WEEK] for n in range(0, len(down), WEEK)][-_WEEKS:]
     worst = [float(np.nanmax(w)) if (~np.isnan(w)).any() else float("nan") for w in weeks]
-    top = max(found.now.needed, *(w for w in worst if not np.isnan(w)), 1) if worst else 1
+    kept = 0 if found.now.promise is None else found.now.needed
+    top = max(kept, *(w for w in worst if not np.isnan(w)), 1) if worst else 1
     bars = "".join("?" if np.isnan(w) else _BARS[int(np.ceil((len(_BARS) - 1) * w / top))] for w in worst)
-    mark = _BARS[int(np.ceil((len(_BARS) - 1) * found.now.needed / top))]
-    return [line(f"worst of each week  |{bars}|  kept from now on: {mark} ({found.now.needed})")]
+    mark = f"  kept from now on: {_BARS[int(np.ceil((len(_BARS) - 1) * kept / top))]} ({kept})" if kept else ""
+    return [line(f"worst of each week  |{bars}|{mark}")]

@@ -58,10 +58,6 @@ def big(number: int) -> str:
     return f"{number:,}"
 
 
-def count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def share(part: int, whole: int) -> str:
     return f"{round(100 * part / whole)}%" if whole else "0%"
 

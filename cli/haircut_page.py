@@ -8,9 +8,9 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from cli.charts import BACKED, FLEX, INK, PHANTOM, axes, big, count, rendered, share, short, style, svg
+from cli.charts import BACKED, FLEX, INK, PHANTOM, axes, big, rendered, share, short, style, svg
 from cli.haircut_view import percent, rows_of, sentence
-from cli.output import clean
+from cli.output import clean, count
 from models.haircut import Haircut, Part, TeamPart
 
 _MOST = 20

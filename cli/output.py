@@ -7,6 +7,7 @@ row nor speak to the terminal.
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 import unicodedata
@@ -105,13 +106,22 @@ def show_json_line(answer: Any) -> None:
     _write(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def count(number: int, what: str) -> str:
+    """1 week, 2,352 hours."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def write(file: str, option: str, text: str) -> None:
-    """All of it, to standard output for a dash. Errors: BadInput naming the option and the file."""
+    """All of it, gzipped where the name ends so, to standard output for a dash.
+
+    Errors: BadInput naming the option and the file.
+    """
     if file == "-":
         _write(text)
         return
     try:
-        Path(file).write_text(text, encoding="utf-8")
+        raw = text.encode()
+        Path(file).write_bytes(gzip.compress(raw, mtime=0) if file.endswith(".gz") else raw)
     except OSError as error:
         raise BadInput(f"{option} {file}: cannot be written: {error.strerror}") from None
 

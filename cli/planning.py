@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,16 +51,29 @@ def plan(
     """
     if named and cluster and named != cluster:
         raise BadInput(f"--cluster is {cluster!r} beside CLUSTER {named!r}: give one of them")
+    from models.policy import Policy
+
     wanted = cluster or named
     settings = settings_of(buffer, max_tier, policy)
-    found = snapshots_of(file, wanted, who(actor))
+    policy_with(Policy(), settings, buffer, max_tier)  # a slip is named here, by its option
+    found = snapshots_of(file, wanted, who(actor), settings)
     made = [_made(snapshot, default, settings, buffer, max_tier) for snapshot, default in found]
     _answer(made, single=bool(wanted), as_json=as_json)
 
 
-def snapshots_of(file: str, wanted: str, actor: str) -> list[tuple[Snapshot, Policy]]:
-    """The wanted cluster, or all, as a launch would plan from them now: of a fleet file, else of the ledger."""
-    return _from_file(file, wanted) if file else _from_ledger(wanted, actor)
+def snapshots_of(
+    file: str, wanted: str, actor: str, settings: Mapping[str, Any] | None = None
+) -> list[tuple[Snapshot, Policy]]:
+    """The wanted cluster, or all, as a launch would plan from them now: of a fleet file, else of the ledger.
+
+    `settings`: what will lie over the policy; a buffer among them may need the cluster's health history.
+    """
+    return _from_file(file, wanted) if file else _from_ledger(wanted, actor, buffer_of(settings or {}))
+
+
+def buffer_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of the settings that a snapshot is taken by."""
+    return {key: value for key, value in settings.items() if key == "buffer"}
 
 
 def _from_file(file: str, wanted: str) -> list[tuple[Snapshot, Policy]]:
@@ -77,11 +91,11 @@ def _some(names: Any) -> str:
     return ", ".join(known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
 
 
-def _from_ledger(wanted: str, actor: str) -> list[tuple[Snapshot, Policy]]:
+def _from_ledger(wanted: str, actor: str, over: dict[str, Any]) -> list[tuple[Snapshot, Policy]]:
     from cli.session import ask
 
     async def question(door: Backstop) -> list[tuple[Snapshot, Policy]]:
-        return [await door.snapshot(wanted)] if wanted else await door.snapshots()
+        return [await door.snapshot(wanted, over)] if wanted else await door.snapshots(over)
 
     return ask(actor, question)
 

@@ -9,7 +9,8 @@ from matplotlib import dates
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cli.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, big, count, rendered, short, style, svg
+from cli.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, big, rendered, short, style, svg
+from cli.output import count
 from cli.report_text import MOST, Section, lead, numbers, sections, title
 from models.milestones import Standing, State
 from models.report import Mean, Week

@@ -165,10 +165,11 @@ def rollout_id(cluster: str) -> str:
 def _confirm(cluster: str, actor: str, settings: dict[str, Any], buffer: str, max_tier: str) -> None:
     from cli.output import line, show
     from cli.plan_view import plan_parts
+    from cli.planning import buffer_of
     from models.plans import make_plan
 
     async def question(door: Backstop) -> Plan:
-        snapshot, default = await door.snapshot(cluster)
+        snapshot, default = await door.snapshot(cluster, buffer_of(settings))
         return make_plan(snapshot, policy_with(default, settings, buffer, max_tier))
 
     show(*plan_parts(ask(actor, question)))

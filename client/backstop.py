@@ -7,7 +7,7 @@ import base64
 import contextlib
 import uuid
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -52,6 +52,7 @@ from models.fleet_messages import (
     FleetStatus,
 )
 from models.fleet_rollout import FLEET
+from models.history import HealthHours
 from models.messages import (
     DESK_WORKFLOW,
     LAUNCHED_UPDATE,
@@ -389,18 +390,26 @@ class Backstop:
             if not page:
                 return found
 
-    async def snapshot(self, cluster: str) -> tuple[Snapshot, Policy]:
-        """One cluster as a plan would see it, and its policy. Errors: Refusal for an unknown cluster."""
-        return _planning(await self._desk("snapshot", cluster=cluster))
+    async def snapshot(self, cluster: str, over: Mapping[str, Any] | None = None) -> tuple[Snapshot, Policy]:
+        """One cluster as a plan would see it, and its policy, with these settings laid over it.
 
-    async def snapshots(self) -> list[tuple[Snapshot, Policy]]:
-        """Every cluster of the ledger as a plan would see it, with its policy."""
+        Errors: Refusal for an unknown cluster, BadInput for a bad setting.
+        """
+        return _planning(await self._desk("snapshot", cluster=cluster, policy=dict(over or {})))
+
+    async def snapshots(self, over: Mapping[str, Any] | None = None) -> list[tuple[Snapshot, Policy]]:
+        """Every cluster of the ledger as a plan would see it, with its policy; a health buffer of the last hour."""
         found: list[tuple[Snapshot, Policy]] = []
         while True:
-            page = await self._desk("snapshots", after=found[-1][0].cluster if found else "", limit=20)
+            after = found[-1][0].cluster if found else ""
+            page = await self._desk("snapshots", after=after, limit=20, policy=dict(over or {}))
             found += [_planning(row) for row in page]
             if not page:
                 return found
+
+    async def health_hours(self, cluster: str) -> HealthHours:
+        """A year of its health by the hour, and what its buffer is asked for. Errors: Refusal, unknown cluster."""
+        return HealthHours.model_validate(await self._desk("health_hours", cluster=cluster))
 
     async def calendar(self, cluster: str = "", since: datetime | None = None) -> list[Entry]:
         """Declared windows that are not over, of one cluster or all. Errors: BadInput for an unknown cluster."""

@@ -32,10 +32,10 @@ _MOST = 10**7
 _UNITS = ("nodes", "gpus")
 
 
-def read_series(path: str | Path, gpus_per_node: int = 8) -> tuple[Series, ...]:
+def read_series(path: str | Path, gpus_per_node: int | None = None) -> tuple[Series, ...]:
     """The hours of each cluster in the file, in the order of their names.
 
-    Units: the file's, nodes or GPUs; `gpus_per_node` says how many GPUs fail together where it counts GPUs.
+    Units: the file's, nodes or GPUs; `gpus_per_node` says how many GPUs fail together where it counts GPUs (8).
     Errors: BadInput naming file, line, column and value.
     """
     name, text = _text(path)
@@ -63,7 +63,7 @@ class _Rows:
 class _Table:
     """One CSV on its way to series."""
 
-    def __init__(self, name: str, text: str, gpus_per_node: int) -> None:
+    def __init__(self, name: str, text: str, gpus_per_node: int | None) -> None:
         self._name = name
         self._text = text
         self._gpus_per_node = gpus_per_node
@@ -107,7 +107,9 @@ class _Table:
             given = ", ".join(header)
             raise self._bad(1, f"one of the columns total_nodes and total_gpus is needed; the columns are {given}")
         unit = units[0]
-        self._unit = unit
+        self._node = 1 if unit == "nodes" else self._gpus_per_node or 8
+        if unit == "nodes" and self._gpus_per_node is not None:
+            raise BadInput(f"{self._name} counts nodes: how many GPUs each has (--gpus-per-node) does not matter")
         spelt = {f"total_{unit}": "total", f"healthy_{unit}_min": "healthy_min", f"healthy_{unit}_mean": "healthy_mean"}
         spelt |= {f"healthy_{unit}": "healthy", f"planned_{unit}": "planned", "cluster": "cluster", "island": "island"}
         spelt |= {"hour": "hour", "ts": "time", "time": "time"}
@@ -152,8 +154,7 @@ class _Table:
         found = hourly(looked)
         if found is None:
             raise self._bad(rows.lines[0], f"no hour of cluster {shown(cluster)} is known for half an hour or more")
-        node = 1 if self._unit == "nodes" else self._gpus_per_node
-        return Series(cluster, found.total, found.worst, found.mean, found.planned, node)
+        return Series(cluster, found.total, found.worst, found.mean, found.planned, self._node)
 
     # --- cells ------------------------------------------------------------------------------------
 
@@ -228,8 +229,7 @@ class _Table:
 
         absent = np.zeros(length)
         absent[at] = planned
-        node = 1 if self._unit == "nodes" else self._gpus_per_node
-        return Series(cluster, placed(total), placed(worst), placed(mean), absent, node)
+        return Series(cluster, placed(total), placed(worst), placed(mean), absent, self._node)
 
     def _spanning(self, cluster: str, hours: int, line: int) -> None:
         """Errors: BadInput for so long a time that a slip is likelier."""

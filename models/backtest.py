@@ -8,6 +8,8 @@ promise counts as a buffer of 1, so that refusing is never a way to win.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -64,6 +66,9 @@ Decide = Callable[[View], int | None]
 """A promise for the horizon, in the series' unit; None: nothing can be promised."""
 
 _TRAILING_WEEKS = 8
+_FIXED = ("fixed-5", "fixed-10", "fixed-15", "fixed-20")
+_MOST_FIXED = 60
+"""Percent: nobody promises less."""
 
 
 def fixed(buffer: Fraction) -> Decide:
@@ -117,7 +122,7 @@ def _after_history(terms: HealthTerms, needed: Callable[[Hours, View], int]) -> 
 def policies(terms: HealthTerms = TERMS) -> dict[str, Decide]:
     """All that a back-test compares, by name."""
     return {
-        **{f"fixed-{percent}": fixed(Fraction(percent, 100)) for percent in (5, 10, 15, 20)},
+        **{name: fixed(Fraction(int(name.removeprefix("fixed-")), 100)) for name in _FIXED},
         "binomial": binomial(terms),
         "trailing-quantile": trailing_quantile(terms),
         "trailing-max": trailing_max(terms),
@@ -201,32 +206,55 @@ class Explained:
     horizon_weeks: int
     terms: HealthTerms
     now: Derived
-    looser: Derived
+    looser: Derived | None
+    """With ten times as many misses; None where that is the same target."""
     looser_target: Fraction
-    """With ten times as many misses."""
     records: tuple[Record, ...]
-    """`health`, then every fixed buffer."""
+    """`health`, then fixed buffers of 5, 10, 15 and 20 %."""
+    least: Record | None
+    """The smallest fixed buffer, in whole percent, that would have broken no more hours: known only afterwards."""
+    below: Record | None
+    """A percent less than `least`."""
     promised: Promised
 
 
-def explained(series: Series, terms: HealthTerms, horizon_weeks: int) -> Explained:
-    """What can be promised of this cluster from the end of its history on, with the record to believe it by."""
-    asked = terms.model_copy(update={"horizon": timedelta(weeks=horizon_weeks)})
-    looser = asked.model_copy(update={"target": max(Fraction(1, 2), 1 - 10 * (1 - asked.target))})
-    total, down = series.total_at(len(series.total)), series.down
+def explained(series: Series, terms: HealthTerms, total: int | None = None) -> Explained:
+    """What can be promised of this cluster from the end of its history on, with the record to believe it by.
+
+    `total`: its size of today, where that is known better than by its history. Units: the series'.
+    """
+    looser = terms.model_copy(update={"target": max(Fraction(1, 2), 1 - 10 * (1 - terms.target))})
+    total, down = total or series.total_at(len(series.total)), series.down
+    weeks = max(1, math.ceil(terms.horizon / timedelta(weeks=1)))
     promised: Promised = {}
-    records = []
-    for name, decide in policies(asked).items():
-        if name == "health" or name.startswith("fixed"):
-            made = promised[series.cluster, horizon_weeks, name] = promises(series, decide, horizon_weeks)
-            records.append(record(series, name, made, horizon_weeks))
+
+    def kept(name: str, decide: Decide) -> Record:
+        made = promises(series, decide, weeks)
+        if name in _FIXED or name == "health":
+            promised[series.cluster, weeks, name] = made
+        return record(series, name, made, weeks)
+
+    ours = kept("health", health(terms))
+    flat = tuple(kept(name, decide) for name, decide in policies(terms).items() if name in _FIXED)
+    least = _least_fixed(kept, ours.broken_hours)
     return Explained(
         series=series,
-        horizon_weeks=horizon_weeks,
-        terms=asked,
-        now=derived(down, total, asked, series.node),
-        looser=derived(down, total, looser, series.node),
+        horizon_weeks=weeks,
+        terms=terms,
+        now=derived(down, total, terms, series.node),
+        looser=None if looser.target == terms.target else derived(down, total, looser, series.node),
         looser_target=looser.target,
-        records=tuple(sorted(records, key=lambda r: r.policy != "health")),
+        records=(ours, *flat),
+        least=None if least is None else kept(f"fixed-{least}", fixed(Fraction(least, 100))),
+        below=kept(f"fixed-{least - 1}", fixed(Fraction(least - 1, 100))) if least else None,
         promised=promised,
     )
+
+
+def _least_fixed(kept: Callable[[str, Decide], Record], most_broken: int) -> int | None:
+    """The smallest whole percent that breaks no more hours; a larger buffer never breaks more."""
+    percents = range(_MOST_FIXED + 1)
+    found = bisect_left(
+        percents, True, key=lambda b: kept(f"fixed-{b}", fixed(Fraction(b, 100))).broken_hours <= most_broken
+    )
+    return found if found <= _MOST_FIXED else None

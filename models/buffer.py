@@ -31,12 +31,17 @@ def spare_of(snapshot: Snapshot, policy: Policy) -> int:
     return snapshot.gpus_per_node if policy.spare_gpus is None else policy.spare_gpus
 
 
+def buffer_of(snapshot: Snapshot, policy: Policy) -> Fraction:
+    """b of a snapshot under a policy."""
+    return policy.buffer_at(snapshot.completed_rollouts, snapshot.derived)
+
+
 def ceiling_of(snapshot: Snapshot, policy: Policy) -> int:
     """C of a snapshot under a policy."""
     return static_ceiling(
         snapshot.total_gpus,
         snapshot.healthy_gpus,
-        policy.buffer_at(snapshot.completed_rollouts),
+        buffer_of(snapshot, policy),
         spare_of(snapshot, policy),
         policy.basis,
     )

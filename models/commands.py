@@ -79,6 +79,8 @@ def _refuse_approve(r: Rollout, request: CommandRequest) -> str | None:
         return "no plan awaits approval: a new one is being made"
     if request.plan_hash != r.plan.hash:
         return f"the plan is {r.plan.hash}, not {request.plan_hash or '(none given)'}: look at it and approve that"
+    if not r.plan.honest:
+        return f"plan {r.plan.hash} cannot be approved: {r.plan.fault}"
     if not r.plan.backed:
         return f"plan {r.plan.hash} is not backed by healthy GPUs and cannot be approved"
     if r.approved:

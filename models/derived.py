@@ -40,7 +40,7 @@ class HealthTerms(Model):
         if not timedelta(days=1) <= self.history <= timedelta(weeks=52):
             raise ValueError(f"history must be from 1d to 52w, not {duration_text(self.history)}")
         if not self.floor <= self.most:
-            raise ValueError(f"floor ({float(self.floor):g}) must not be above most ({float(self.most):g})")
+            raise ValueError(f"floor must be at most {float(self.most):g} (most), not {float(self.floor):g}")
         return self
 
 
@@ -85,6 +85,8 @@ class Derived(Model):
 class Steps(Model):
     """How a promise may follow what is derived week by week."""
 
+    fall: Share = Fraction(1, 200)
+    """Of the total: it falls only by more than this, or stays; back-tested, a whole node of a hundred is too much."""
     band: Share = Fraction(1, 100)
     """Of the total: it rises only by more than this, or stays, so that quotas do not wobble."""
     rise: Share = Fraction(5, 100)
@@ -95,14 +97,16 @@ STEPS = Steps()
 
 
 def followed(standing: int | None, found: Derived, steps: Steps = STEPS) -> int | None:
-    """The promise to propose where `standing` is promised: less at once, more past the band and by steps.
+    """The promise to propose where `standing` is promised: less at once, more by steps, and neither for a trifle.
 
     Units: as `found`. None: nothing can be promised, or (as `standing`) nothing is.
     """
-    if standing is None or found.promise is None or found.promise <= standing:
+    if standing is None or found.promise is None:
         return found.promise
     more = found.promise - standing
-    return standing + min(more, max(1, int(steps.rise * found.total))) if more > steps.band * found.total else standing
+    if -steps.fall * found.total <= more <= steps.band * found.total:
+        return standing
+    return standing + min(more, max(1, int(steps.rise * found.total)))
 
 
 def stepped(found: Derived, standing: int | None, steps: Steps = STEPS) -> Derived:

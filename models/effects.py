@@ -13,6 +13,7 @@ from pydantic import Field
 
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
 from models.capacity import Island
+from models.derived import Derived
 from models.fleet import Window
 from models.flex import FlexSight
 from models.quota import Quota
@@ -279,6 +280,8 @@ class Observation(Model):
     """The surplus beside what the quota system holds; None where nobody asked or nothing is known."""
     long_run: tuple[Island, ...] = ()
     """Today's islands at their usual health; empty where nobody asked, or there is too little history."""
+    derived: Derived | None = None
+    """The buffer that health history asks for; None where nobody asked."""
     present: Standing | None = None
     """The same of what the quota system holds, where other values were tested; None: these are those."""
 

@@ -25,8 +25,8 @@ from models.plans import Plan
 
 def prospect_of(plan: Plan, found: Noted | None = None) -> Prospect:
     """What a cluster's rollout would do, by its plan of today. `found`: the rollout that is open there already."""
-    why = ""
-    if not plan.backed:
+    why = "" if plan.honest else plan.fault
+    if plan.honest and not plan.backed:
         why = "its plan is not backed by healthy GPUs"
         if plan.suffices is not None:
             why += f"; max_tier {plan.suffices} would suffice"

@@ -103,6 +103,8 @@ def is_open(r: Rollout, now: datetime) -> bool:
 def _planned(r: Rollout) -> Condition:
     if r.plan is None or r.replan:
         return Condition(name="plan", met=False, text=f"a new plan is being made: {r.replan or 'the first'}")
+    if not r.plan.honest:
+        return Condition(name="plan", met=False, text=r.plan.fault)
     if not r.plan.backed:
         return Condition(name="plan", met=False, text="the plan is not backed; it cannot be started")
     if r.plan.generation != r.generation:

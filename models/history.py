@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
+from models.base import GpuCount, Model, Name, PositiveCount
+from models.derived import HealthTerms
 from models.fleet import Window, WindowKind
 from models.guard import covered
 from models.promises import Hours
@@ -44,6 +47,13 @@ class Hourly:
     worst: Hours
     mean: Hours
     planned: Hours
+
+    def up_to(self, hour: int) -> Hourly:
+        """With unknown hours at the end, up to this one (hours since 1970)."""
+        more = max(0, hour - self.first - len(self.total))
+        unknown = np.full(more, np.nan)
+        total, worst, mean = (np.append(row, unknown) for row in (self.total, self.worst, self.mean))
+        return Hourly(self.first, total, worst, mean, np.append(self.planned, np.zeros(more)))
 
 
 def stretches(at: Hours, total: Hours, healthy: Hours, planned: Hours | None = None) -> Stretch:
@@ -139,3 +149,45 @@ def _by_hour(at: Hours, total: Hours, healthy: Hours, planned: Hours) -> Hourly 
         return found
 
     return Hourly(first, row(most), row(most - missing), row(mean), row(missing - lacking, 0.0))
+
+
+class HealthHours(Model):
+    """A cluster's hours as they travel, and what its buffer is asked for. Units: GPUs; hours since 1970."""
+
+    cluster: Name
+    total_gpus: GpuCount
+    """T, today."""
+    gpus_per_node: PositiveCount
+    terms: HealthTerms | None = None
+    """None: its policy says the buffer itself."""
+    first: int = 0
+    total: tuple[int | None, ...] = ()
+    """None: the hour is unknown."""
+    worst: tuple[int | None, ...] = ()
+    mean: tuple[float | None, ...] = ()
+    planned: tuple[int, ...] = ()
+
+    def holding(self, found: Hourly) -> Self:
+        """With these hours."""
+        known = ~np.isnan(found.total)
+
+        def column(values: Hours, digits: int = 0) -> tuple[Any, ...]:
+            shown = np.round(values, digits).tolist()
+            return tuple((v if digits else int(v)) if k else None for v, k in zip(shown, known, strict=True))
+
+        return self.model_copy(
+            update={
+                "first": found.first,
+                "total": column(found.total),
+                "worst": column(found.worst),
+                "mean": column(found.mean, 4),
+                "planned": tuple(int(v) for v in found.planned),
+            }
+        )
+
+    @property
+    def hours(self) -> Hourly:
+        def row(values: Sequence[float | None]) -> Hours:
+            return np.array([np.nan if v is None else float(v) for v in values])
+
+        return Hourly(self.first, row(self.total), row(self.worst), row(self.mean), row(self.planned))

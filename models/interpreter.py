@@ -27,6 +27,7 @@ from models.effects import (
 from models.flex import following
 from models.gates import conditions, drift_of, health_fresh, holds_now, is_open, mode_drift
 from models.messages import ObserveRequest
+from models.plans import Plan
 from models.policy import OnBreach, OnLongRun
 from models.quota import QuotaTree
 from models.rollout import RADIUS, REALIGN, ROLLBACK, Rollout, Why
@@ -164,7 +165,7 @@ def flex_due(r: Rollout) -> datetime | None:
 
 def _realignment(r: Rollout, now: datetime) -> Action | None:
     """A new plan written in place. Like a rollback it waits for no gate, but never writes what is not backed."""
-    if not r.realigning or r.plan is None or not (r.approved and r.plan.backed and health_fresh(r)) or r.look_failed:
+    if not r.realigning or r.plan is None or not (r.approved and not r.plan.fault and health_fresh(r)) or r.look_failed:
         return None
     if any(h.id == REALIGN for h in r.holds):
         return None
@@ -186,6 +187,7 @@ def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
         generation=r.generation,
         flex_after=r.policy.clear_after if r.stage.promises else None,
         long_run=r.policy.replan_window if may_propose(r, now) else None,
+        derive=r.policy.terms if _derives(r, now) else None,
         shadow=r.shadow,
         at=now,
     )
@@ -198,6 +200,11 @@ def may_propose(r: Rollout, now: datetime) -> bool:
     return r.proposed_at is None or now - r.proposed_at >= r.policy.replan_window
 
 
+def _derives(r: Rollout, now: datetime) -> bool:
+    """A buffer from health history is derived anew once in a window, if a plan may come of it."""
+    return may_propose(r, now) and now - (r.derived_at or r.entered_at) >= r.policy.replan_window
+
+
 def may_apply(r: Rollout, now: datetime) -> bool:
     """The proposal may be written: approved itself, or inside what was and the policy lets it; and nothing holds."""
     if r.proposal is None or r.envelope is None or r.realigning or not at_rest(r, now):
@@ -205,7 +212,14 @@ def may_apply(r: Rollout, now: datetime) -> bool:
     plan = r.proposal.plan
     if plan.hash == r.envelope.plan_hash:
         return True
-    return r.policy.on_long_run is OnLongRun.APPLY and r.envelope.holds(plan)
+    return r.policy.on_long_run is OnLongRun.APPLY and r.envelope.holds(plan) and not promises_less(r, plan)
+
+
+def promises_less(r: Rollout, plan: Plan) -> bool:
+    """Health history lets the plan promise less than the one that stands: a person decides, whatever was approved."""
+    if plan.derived is None or r.plan is None or r.plan.derived is None:
+        return False
+    return (plan.derived.promise or 0) < (r.plan.derived.promise or 0)
 
 
 def at_rest(r: Rollout, now: datetime) -> bool:

@@ -14,6 +14,7 @@ from models.audit import AuditEntry
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, of_ordinary_size
 from models.calendar import Foretold
 from models.capacity import Island
+from models.derived import HealthTerms
 from models.effects import Change, HealthSample, Mode, QuotaReading
 from models.gates import Condition
 from models.notices import Delivery, Notice
@@ -302,6 +303,8 @@ class DraftRequest(Model):
     keep_usage: bool = False
     islands: tuple[Island, ...] | None = None
     """The islands to plan on: what is believed, where a newer sample is not."""
+    promised: GpuCount | None = None
+    """What a buffer from health history lets the cluster promise now: the new one follows it by steps."""
     at: Time
 
 
@@ -324,6 +327,8 @@ class ObserveRequest(Model):
     """Say what surplus there is, and what of it has stood for so long; None: flex does not matter yet."""
     long_run: timedelta | None = None
     """Say what health has usually been for so long."""
+    derive: HealthTerms | None = None
+    """Say what buffer health history asks for."""
     shadow: bool = False
     """The surplus is that beside the tested values: the quota system does not hold them."""
     baseline: Snapshot | None = None

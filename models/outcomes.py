@@ -18,6 +18,7 @@ from models.commands import (
     taken_as_given,
     without_own_holds,
 )
+from models.derived import Derived, followed
 from models.effects import EffectKind, Observation, QuotaReading
 from models.gates import changed_by_others, drift_of, health_fresh, holds_now
 from models.guard import Clocks, Sight
@@ -125,9 +126,9 @@ def drafted(r: Rollout, baseline: Snapshot, reading: QuotaReading, plan: Plan, n
         generation=plan.generation,
         approved=r.but(plan=plan).approved,
     )
-    if first and not plan.backed and not r.effects_stand:
-        why = "the plan is not backed by healthy GPUs, so it cannot be launched"
-        if plan.suffices is not None:
+    if first and plan.fault and not r.effects_stand:
+        why = "the plan is not backed by healthy GPUs, so it cannot be launched" if plan.honest else plan.fault
+        if plan.honest and plan.suffices is not None:
             why += f"; max_tier {plan.suffices} would suffice"
         return r.but(ended_because=why).reaching(Stage.ABORTED, now, why)
     r = lifting(r, REPLAN, now, BACKSTOP, f"plan {plan.hash} was made")
@@ -147,11 +148,13 @@ def _wants_plan(r: Rollout) -> bool:
 def _proposed(r: Rollout, now: datetime) -> Rollout:
     """A realignment goes on by itself inside the envelope and where it is backed; else it holds."""
     assert r.plan is not None
-    if r.approved and r.plan.backed:
+    if r.approved and not r.plan.fault:
         return lifting(r, REALIGN, now, BACKSTOP, f"plan {r.plan.hash} is inside what was approved")
     why = "outside what was approved: approve it or roll back"
     if not r.plan.backed:
         why = f"not backed by today's health within max_tier {r.plan.max_tier}: roll back, or wait for the hardware"
+    if not r.plan.honest:
+        why = f"nothing to go by: {r.plan.fault}"
     return _breach_held(r, REALIGN, f"the realigned plan {r.plan.hash} is {why}", now)
 
 
@@ -233,12 +236,29 @@ def _long_run(r: Rollout, now: datetime) -> Rollout:
         )
     if may_apply(r, now):
         return _begun(r, now)
+    if r.plan is None or not may_propose(r, now) or not at_rest(r, now):
+        return r
+    if seen.derived is not None:
+        r = _rederived(r, seen.derived, now)
     usual = sum(i.healthy_gpus for i in seen.long_run)
-    if not seen.long_run or r.plan is None or not may_propose(r, now) or not at_rest(r, now):
+    if not seen.long_run or r.reconsider or r.plan is None:
         return r
     known = r.plan.healthy_gpus if r.considered_gpus is None else r.considered_gpus
     least = r.baseline.gpus_per_node if r.policy.replan_gpus is None else r.policy.replan_gpus
     return r.but(reconsider=seen.long_run) if abs(usual - known) > least else r
+
+
+def _rederived(r: Rollout, found: Derived, now: datetime) -> Rollout:
+    """The buffer asked of health history once more: where it moves the promise, a plan is wanted."""
+    seen = r.seen
+    assert seen is not None
+    assert r.plan is not None
+    standing = None if r.plan.derived is None else r.plan.derived.promise
+    promise = followed(standing, found)
+    text = f"the buffer is derived anew: {found.needed} of {found.total} GPUs, {found.text}"
+    r = r.but(derived_at=now).noting(AuditKind.PLAN, text, now, promised=standing, may_promise=promise)
+    islands = seen.long_run or (() if seen.health is None else seen.health.islands)
+    return r if promise == standing else r.but(reconsider=islands)
 
 
 def _begun(r: Rollout, now: datetime) -> Rollout:
@@ -258,13 +278,17 @@ def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
     moved = proposed_changes(r, plan)
     if not moved:
         return r
-    r = r.but(proposed_at=now, proposal=Proposal(plan=plan, at=now) if plan.backed else None)
+    r = r.but(proposed_at=now, proposal=None if plan.fault else Proposal(plan=plan, at=now))
     inside = r.envelope is not None and r.envelope.holds(plan)
     window = duration_text(r.policy.replan_window)
     text = f"on the usual health of {window} ({plan.healthy_gpus} healthy GPUs, {before} when planned): "
     text += ", ".join(f"{t} {old} -> {new}" for t, (old, new) in moved.items())
+    text += "" if plan.derived is None else f"; buffer {plan.derived.needed} of {plan.total_gpus}: {plan.derived.text}"
     text += f"; {'inside' if inside else 'outside'} what was approved"
-    text += "" if plan.backed else f"; not backed within max_tier {plan.max_tier}, so it cannot be approved"
+    if not plan.honest:
+        text += f"; it cannot be approved: {plan.fault}"
+    elif not plan.backed:
+        text += f"; not backed within max_tier {plan.max_tier}, so it cannot be approved"
     r = r.noting(
         AuditKind.PLAN,
         f"proposed plan {plan.hash} {text}",
@@ -275,7 +299,7 @@ def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
         considered_gpus=known,
         inside=inside,
     )
-    if plan.backed and may_apply(r, now):
+    if not plan.fault and may_apply(r, now):
         return _begun(r, now)
     return r.telling(NoticeKind.HELD, [], detail=f"plan {plan.hash} is proposed {text}")
 
@@ -326,7 +350,7 @@ def _overtaken(r: Rollout, now: datetime) -> Rollout:
     moved = not planned_on(r, r.sight.known)
     if r.stage is Stage.PLANNED and moved:
         better = r.envelope is not None and not r.approved and r.sight.known.healthy_gpus > r.plan.healthy_gpus
-        if better or not r.plan.backed:
+        if better or r.plan.fault:
             return r.but(replan="health has changed since the plan was made")
     if r.proposing:
         short = tests(r.seen, r.plan.values) and not r.seen.backed

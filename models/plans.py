@@ -8,9 +8,10 @@ from functools import cached_property
 
 from models.backing import Backing, back, touched
 from models.base import Model, Share, content_hash
-from models.buffer import after_buffer, ceiling_of
+from models.buffer import after_buffer, buffer_of, ceiling_of
 from models.capacity import Island
 from models.cuts import Ladder
+from models.derived import Derived
 from models.divide import divide, divide_within
 from models.ground import BlockCounts, Ground
 from models.policy import TIERS, Basis, Policy, Scope, ShareBy, Tier
@@ -76,11 +77,27 @@ class Plan(Model):
     suffices: Tier | None
     usage_from: str
     quotas: tuple[QuotaPlan, ...]
+    derived: Derived | None = None
+    """What the buffer stands on, where it comes from health history."""
 
     @cached_property
     def hash(self) -> str:
         """What an approval names."""
-        return content_hash(self)
+        # Histories hold approvals of plans that did not know of it.
+        return content_hash(self, exclude={"derived"} if self.derived is None else None)
+
+    @property
+    def honest(self) -> bool:
+        """False where health history says that nothing can be promised."""
+        return self.derived is None or self.derived.promise is not None
+
+    @property
+    def fault(self) -> str:
+        """Why it cannot be launched, approved or written; empty where it can."""
+        if not self.honest:
+            assert self.derived is not None
+            return f"cannot honestly promise anything of this cluster: {self.derived.text}"
+        return "" if self.backed else "not backed by healthy GPUs"
 
     @property
     def cut_gpus(self) -> int:
@@ -149,7 +166,7 @@ class _Sketch:
 
     def __init__(self, snapshot: Snapshot, policy: Policy, max_tier: Tier) -> None:
         self.snapshot, self.policy, self.max_tier = snapshot, policy, max_tier
-        self.buffer = policy.buffer_at(snapshot.completed_rollouts)
+        self.buffer = buffer_of(snapshot, policy)
         self.ceiling = ceiling_of(snapshot, policy)
         self.ground = Ground(snapshot)
         self.tree = self.ground.tree
@@ -287,6 +304,7 @@ class _Sketch:
             suffices=suffices,
             usage_from=self.snapshot.usage_from,
             quotas=tuple(rows[q.team] for q in self.snapshot.quotas),
+            derived=self.snapshot.derived if self.policy.terms is not None else None,
         )
 
     def _rows(self) -> dict[str, QuotaPlan]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Share, brief
+from models.derived import Derived, HealthTerms
 
 
 class Tier(StrEnum):
@@ -90,9 +91,9 @@ class Ramp(Model):
 
 
 class HealthBuffer(Model):
-    """The seat of the buffer derived from health history; no estimator sits in it yet."""
+    """Derived from the cluster's health history (models.promises): so much that the target share of hours holds."""
 
-    health: dict[str, Any]
+    health: HealthTerms
 
 
 def _buffer(value: Any) -> Any:
@@ -101,15 +102,15 @@ def _buffer(value: Any) -> Any:
         if "ramp" in value:
             return Ramp.model_validate(value)
         if "health" in value:
-            raise ValueError("the health-derived buffer is not available yet: give a number or a ramp")
-        raise ValueError(f"must be a number or {{ramp: [...]}}, not {brief(value)}")
+            return HealthBuffer.model_validate(value)
+        raise ValueError(f"must be a number, {{ramp: [...]}} or {{health: {{...}}}}, not {brief(value)}")
     return value
 
 
 class Policy(Model):
     """Settings of one cluster, or the default of all. Defaults: DESIGN.md, "Policy"."""
 
-    buffer: Annotated[Share | Ramp, BeforeValidator(_buffer)] = Fraction(15, 100)
+    buffer: Annotated[Share | Ramp | HealthBuffer, BeforeValidator(_buffer)] = Fraction(15, 100)
     basis: Basis = Basis.TOTAL
     scope: Scope = Scope.CLUSTER
     share: ShareBy = ShareBy.TIER
@@ -149,14 +150,25 @@ class Policy(Model):
     """Who may resolve another's objection beside the rollout's owner."""
 
     @model_validator(mode="after")
-    def _positive_waits(self) -> Self:
+    def _fitting(self) -> Self:
         for field in ("safety_poll", "stale_after", "replan_window"):
             if getattr(self, field) <= timedelta(0):
                 raise ValueError(f"{field} must be longer than zero")
+        if self.terms is not None and self.basis is not Basis.TOTAL:
+            raise ValueError(f"basis must be total with a health buffer, not {self.basis}")
         return self
 
-    def buffer_at(self, completed_rollouts: int) -> Fraction:
-        """b for the cluster's next rollout; a ramp stays on its last step."""
+    @property
+    def terms(self) -> HealthTerms | None:
+        """What is asked of a buffer from health history; None where the policy says the buffer itself."""
+        return self.buffer.health if isinstance(self.buffer, HealthBuffer) else None
+
+    def buffer_at(self, completed_rollouts: int, derived: Derived | None = None) -> Fraction:
+        """b for the cluster's next rollout; a ramp stays on its last step. Without a history its floor holds."""
+        if isinstance(self.buffer, HealthBuffer):
+            if derived is None:
+                return self.buffer.health.floor
+            return Fraction(min(derived.needed, derived.total - 1), derived.total)
         if isinstance(self.buffer, Ramp):
             return self.buffer.ramp[min(completed_rollouts, len(self.buffer.ramp) - 1)]
         return self.buffer

@@ -32,6 +32,8 @@ WEEK = 168
 _LEVEL_WEEKS = 2
 _LAST_HOURS = 24
 _OWN_WEEKS = 52
+REMEMBERED = timedelta(weeks=_OWN_WEEKS + _LEVEL_WEEKS)
+"""Nothing older is gone by."""
 _PRIOR_AT = 1000
 """The prior's size is said for one hour in so many."""
 
@@ -79,8 +81,11 @@ def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, 
     wants = terms.history.total_seconds() / 3600
     if level is None or len(seen) < wants:
         ground = Ground.STALE if level is None and len(seen) >= wants else Ground.SHORT
-        why = "the last two weeks are mostly unknown" if ground is Ground.STALE else f"only {len(seen)} hours are known"
-        text = f"{why}: at least the floor of {float(terms.floor):.3g} holds"
+        known = "hour is" if len(seen) == 1 else "hours are"
+        why = "the last two weeks are mostly unknown" if ground is Ground.STALE else f"only {len(seen)} {known} known"
+        text = f"{why}: the floor of {float(terms.floor):.3g} holds"
+        if needed > floor:
+            text = f"{why}, and they already ask for more than the floor of {float(terms.floor):.3g}"
         needed = max(floor, needed)
     else:
         ground = Ground.HISTORY

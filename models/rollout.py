@@ -147,6 +147,8 @@ class Rollout(Model):
     considered_gpus: Count | None = None
     """The long-run healthy GPUs that were last planned on; None: those of the plan."""
     proposed_at: Time | None = None
+    derived_at: Time | None = None
+    """When its buffer was last derived anew from health history, since it is monitored."""
     restoring: bool = False
     """Our values are to be written again over what others changed (drift), knowingly."""
 
@@ -307,6 +309,7 @@ class Rollout(Model):
             proposal=None,
             proposing=False,
             considered_gpus=None,
+            derived_at=None,
             plan=self.plan if self.plan_before is None else self.plan_before,
             plan_before=None,
         )

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from models.base import Count, Model, Name, PositiveCount, Time, content_hash
 from models.capacity import Island, healthy, total
+from models.derived import Derived
 from models.fleet import ClusterSpec
 from models.quota import Quota, QuotaTree, check_islands
 
@@ -29,6 +30,8 @@ class Snapshot(Model):
     completed_rollouts: Count = 0
     usage_from: str = "instant"
     health_at: Time | None = None
+    derived: Derived | None = None
+    """The buffer that its health history asks for, where its policy wants one. Units: GPUs."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -50,7 +53,8 @@ class Snapshot(Model):
 
     @property
     def hash(self) -> str:
-        return content_hash(self)
+        # Histories hold hashes of snapshots that did not know of it.
+        return content_hash(self, exclude={"derived"} if self.derived is None else None)
 
     def with_values(self, values: dict[str, int]) -> Snapshot:
         """The same cluster with other quota values (teams not named keep theirs)."""

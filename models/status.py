@@ -150,6 +150,8 @@ def needs_of(r: Rollout, now: datetime) -> str:
             return f"superseded: {r.superseded}. Give: {lines[0]}"
         return f"mend the cause, then give: {lines[0]}, or leave it as it is: {lines[1]}"
     if r.plan is not None and not r.replan and (r.stage is Stage.PLANNED or r.realigning):
+        if not r.plan.honest:
+            return f"{r.plan.fault}: wait for better health, or backstop abort {r.cluster} --reason ..."
         if not r.plan.backed:
             return f"today's health does not back the plan: wait for it, or backstop abort {r.cluster} --reason ..."
         if not r.approved:

@@ -308,6 +308,7 @@ class ClusterRollout:
                     frozen=r.baseline,
                     keep_usage=r.envelope is not None,
                     islands=islands,
+                    promised=None if r.plan is None or r.plan.derived is None else r.plan.derived.promise,
                     at=workflow.now(),
                 ),
                 start_to_close_timeout=timedelta(minutes=5),

@@ -17,10 +17,12 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger_bulk import among, store
 from activities.adapters.ledger_db import Database
+from activities.adapters.ledger_history import stretches_of
 from models.base import duration_text
 from models.capacity import Island
 from models.effects import CLOCK_SKEW, HealthSample, TeamUsage, UsageReading
 from models.errors import BadInput
+from models.history import Stretch
 from models.tables import HealthRow, IslandRow, QuotaRow, UsageRow
 
 ENOUGH_SAMPLES = 20
@@ -46,6 +48,10 @@ class LedgerHealth:
         with self._database.reading() as session:
             given = {"cluster": cluster, "since": now - window, "latest": now + CLOCK_SKEW, "enough": ENOUGH_SAMPLES}
             return {row.island: row.healthy for row in session.connection().execute(_medians(), given)}
+
+    def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Stretch]:
+        with self._database.reading() as session:
+            return stretches_of(session, cluster, since, now)
 
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
         """The samples are stored, marked with their source; answers how many rows.

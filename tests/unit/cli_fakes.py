@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -29,6 +29,7 @@ from models.fleet_messages import (
     Prospect,
 )
 from models.fleet_rollout import FleetStage, Wave
+from models.history import HealthHours
 from models.messages import CommandAnswer, LaunchAnswer, LaunchRequest, Risk, RolloutStatus, TeamStatus
 from models.milestones import MilestoneFile, PlanNow
 from models.plans import make_plan
@@ -131,6 +132,9 @@ class FakeBackstop:
         default_factory=lambda: PlanNow(
             plan=a_plan(3, NOON), measured={"monitored_clusters": 2, "phantom_gpus": 30}, monitored=("h100-pod-000",)
         )
+    )
+    hours: HealthHours = field(
+        default_factory=lambda: HealthHours(cluster="h100-worked", total_gpus=361, gpus_per_node=8)
     )
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)
@@ -279,15 +283,19 @@ class FakeBackstop:
     async def rollouts(self) -> list[RolloutSummary]:
         return await self.overview()
 
-    async def snapshot(self, cluster: str) -> tuple[Snapshot, Policy]:
-        self._ask("snapshot", cluster)
+    async def snapshot(self, cluster: str, over: Mapping[str, Any] | None = None) -> tuple[Snapshot, Policy]:
+        self._ask("snapshot", cluster, *([over] if over else []))
         if cluster != WORKED.name:
             raise Refusal(f"cluster {cluster!r} is not in the ledger")
         return snapshot_of(WORKED), Policy()
 
-    async def snapshots(self) -> list[tuple[Snapshot, Policy]]:
-        self._ask("snapshots")
+    async def snapshots(self, over: Mapping[str, Any] | None = None) -> list[tuple[Snapshot, Policy]]:
+        self._ask("snapshots", *([over] if over else []))
         return [(snapshot_of(WORKED), Policy())]
+
+    async def health_hours(self, cluster: str) -> HealthHours:
+        self._ask("health_hours", cluster)
+        return self.hours
 
     async def builds(self) -> list[Build]:
         self._ask("builds")

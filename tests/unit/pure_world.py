@@ -21,6 +21,7 @@ from models.backing import Backing, back
 from models.base import parse_duration
 from models.capacity import Island
 from models.commands import CommandRequest, obey, refusal
+from models.derived import Derived, stepped
 from models.effects import (
     INVERSE,
     Change,
@@ -135,6 +136,8 @@ class World:
         self.islands = {name: Island(name=name, total_gpus=t, healthy_gpus=h) for name, (t, h) in where.items()}
         self.history: list[tuple[datetime, str, int]] = [(T0, name, h) for name, (_, h) in where.items()]
         """Healthy GPUs by island from then on, in the order of time."""
+        self.asked: Derived | None = None
+        """The buffer that a year of health asks for, where the policy goes by it."""
         self.sampled_at: datetime | None = None
         """The time of the last sample of a source that has fallen silent; None: it reports all the while."""
         self.ahead_to: datetime | None = None
@@ -392,6 +395,8 @@ class World:
         since = self.now - (request.flex_after or timedelta(0))
         usual = {} if request.long_run is None else self.usual(request.long_run)
         seen = observed(self.reading(), self.sample(), self.windows, request, self.least(since), usual)
+        if request.derive is not None:
+            seen = seen.model_copy(update={"derived": self.asked})
         changes = (c for c in self.changes.values() if c.generation > self.r.generation)
         return seen.model_copy(update={"changes": tuple(changes)})
 
@@ -428,6 +433,9 @@ class World:
         else:
             baseline = self.snapshot()
             baseline = baseline if believed is None else baseline.with_islands(believed)
+        if self.asked is not None:
+            promised = None if r.plan is None or r.plan.derived is None else r.plan.derived.promise
+            baseline = baseline.model_copy(update={"derived": stepped(self.asked, promised)})
         plan = make_plan(baseline, self.policy)
         self.plans.append(plan)
         return baseline, reading, plan

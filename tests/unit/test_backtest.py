@@ -323,6 +323,8 @@ def test_the_page_and_the_picture_show_ceilings_and_breaks(file: str, tmp_path: 
         (["--policy", "gut"], "'gut' is not one of"),
         (["--json", "--csv", "-"], "--csv - is given beside --json"),
         (["--png", "/nowhere/x.png"], "--png /nowhere/x.png: cannot be written"),
+        (["--gpus-per-node", "8"], "counts nodes: how many GPUs each has (--gpus-per-node) does not matter"),
+        (["--gpus-per-node", "8.5"], "--gpus-per-node must be a whole number, not 8.5"),
     ],
 )
 def test_a_bad_option_is_one_sentence(
@@ -358,6 +360,30 @@ def test_on_real_history_health_keeps_its_word_with_less_than_any_fixed_buffer_t
         assert found["health"].refused == 0
 
 
+def test_a_day_is_marked_where_it_falls_below_any_promise_that_was_made_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two bad weeks: by the second less is promised, but what was promised before them still holds for four weeks."""
+    rows = [97] * (4 * WEEK) + [89] * (2 * WEEK)
+    text = HOURLY + "".join(f"a,{h},,100,{n},{n}\n" for h, n in enumerate(rows))
+    path, page = written(tmp_path / "h.csv", text), tmp_path / "r.html"
+    said = []
+    for weeks in ("1", "4"):
+        assert run(["backtest", path, "--policy", "health", "--horizon", weeks, "--html", str(page), "--json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        days = re.findall(r"On (\d+) days? of 42", page.read_text())[0]
+        said.append((found["broken_hours"] > 0, int(days)))
+    assert said == [(True, 7), (True, 14)]
+
+
+def test_the_table_says_how_many_hours_are_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = HOURLY + hourly("a", 400) + "a,410,,100,97,97\n"
+    assert run(["backtest", written(tmp_path / "h.csv", rows), "--policy", "fixed-15"]) == 0
+    first, *_, last = capsys.readouterr().out.split("a, promised for ")
+    assert first == ""
+    assert last.startswith("4 weeks: 401 hours and 10 unknown, each held against up to 4 promises\n")
+
+
 # --- one cluster, and made-up history -----------------------------------------------------------------
 
 
@@ -365,13 +391,14 @@ def test_a_sceptic_gets_five_lines_and_a_picture(file: str, tmp_path: Path, caps
     picture = tmp_path / "b.png"
     assert run(["buffer", "b", "--health", file, "--png", str(picture)]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith("b: 100 nodes; 4 weeks of hours are known; 20 nodes have been down for most")
+    assert shown[0].startswith("b: 100 nodes; 672 hours (4 weeks) of its health are known; 20 have been down for most")
     assert shown[1].startswith(
         "For 99.9% of the hours of the next 4 weeks: promise 75, keep 25 nodes (25.0%). For 99%: "
     )
     assert shown[2] == "Why: 20 down most of the time or of the last day, 5 in reserve for what comes on top."
-    assert shown[3].startswith("Its record, decided week by week on this history: 672 (40.0%) of 1680 hours broken")
-    assert shown[4].startswith("Beside it, a flat 20.0%: none of 1680 hours broken")
+    assert shown[3].startswith("Its record, decided week by week on this history: 672 (40.0%) of 1,680 hours broken")
+    assert shown[3].endswith("THAT MISSES THE 99.9% ASKED FOR: what happened here, its past did not foretell.")
+    assert shown[4].startswith("Beside it: a flat 19% would have broken 1,680 hours; a flat 20% is the smallest that ")
     assert shown[6].startswith("worst of each week  |")
     assert picture.stat().st_size > 1000
 

@@ -199,7 +199,17 @@ def test_a_bad_fleet_is_refused_by_line_field_and_value(tmp_path: Path, old: str
         ("{buffer: lots}", "policy.buffer must be a number, not 'lots'"),
         ("{buffer: {ramp: [0.2, 0.1]}}", "policy.buffer: a ramp must grow at each step: 0.1 follows 0.2"),
         ("{buffer: {ramp: [0.2, x]}}", "policy.buffer.ramp[1] must be a number, not 'x'"),
-        ("{buffer: {ramps: [0.2]}}", "policy.buffer must be a number or {ramp: [...]}, not {'ramps': [0.2]}"),
+        ("{buffer: {health: {target: 2}}}", "policy.buffer.health.target must be at least 0 and below 1, not 2"),
+        ("{buffer: {health: {target: 0.4}}}", "policy.buffer.health.target must be from 0.5 to 0.99999, not 0.4"),
+        ("{buffer: {health: {horizon: 1d}}}", "policy.buffer.health.horizon must be from 1w to 52w, not 24h"),
+        ("{buffer: {health: {floor: 0.6}}}", "policy.buffer.health.floor must be at most 0.5 (most), not 0.6"),
+        ("{buffer: {health: {flor: 0.1}}}", "policy.buffer.health.flor is not a field that is known"),
+        ("{buffer: {health: 3}}", "policy.buffer.health must be"),
+        ("{buffer: {health: {}}, basis: healthy}", "policy.basis must be total with a health buffer, not healthy"),
+        (
+            "{buffer: {ramps: [0.2]}}",
+            "policy.buffer must be a number, {ramp: [...]} or {health: {...}}, not {'ramps': [0.2]}",
+        ),
         ("{notice: 3 days}", "policy.notice must be a duration such as 30s, 10m, 24h or 14d, not '3 days'"),
         ("{notice: 1.0e+20}", "policy.notice: a duration cannot be longer than ten years: 1e+20"),
         (

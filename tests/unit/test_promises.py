@@ -139,7 +139,7 @@ def test_a_promise_falls_at_once_and_rises_by_steps_past_the_band() -> None:
 
 
 def test_terms_that_contradict_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"floor .* must not be above most"):
+    with pytest.raises(ValueError, match=r"floor must be at most 0.5 .most., not 0.6"):
         HealthTerms(floor=Fraction(6, 10))
     with pytest.raises(ValueError, match="total and node must be at least 1"):
         derived(flat(0, 1), 0)

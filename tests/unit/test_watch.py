@@ -93,6 +93,9 @@ class Health(SlowLedger):
     def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
         raise AssertionError("the watch does not ask for history")
 
+    def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Any]:
+        raise AssertionError("the watch does not ask for history")
+
     def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
         def islands(cluster: str) -> tuple[Island]:
             return (Island(name="main", total_gpus=8, healthy_gpus=8 - (cluster in self.failed)),)
