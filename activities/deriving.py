@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
+from activities import meters
 from activities.ports import CalendarPort, HealthPort
 from models.derived import Derived, HealthTerms
 from models.history import Hourly, hourly
@@ -50,4 +51,5 @@ class Deriver:
         down = np.empty(0) if found is None else found.total - found.worst - found.planned
         answer = derived(down, max(1, total_gpus), terms, gpus_per_node)
         self._kept[cluster] = key, now, answer
+        meters.buffer(cluster, answer)
         return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from opentelemetry import metrics
 
+from models.derived import Derived
 from models.effects import EffectKind, Observation
 
 _meter = metrics.get_meter("backstop")
@@ -12,6 +13,7 @@ _backing = _meter.create_gauge("backstop.backing_gpus", unit="{gpu}", descriptio
 _healthy = _meter.create_gauge("backstop.healthy_gpus", unit="{gpu}", description="GPUs a job could be placed on")
 _flex = _meter.create_gauge("backstop.flex_gpus", unit="{gpu}", description="Surplus and unused quota")
 _phantom = _meter.create_gauge("backstop.phantom_gpus", unit="{gpu}", description="Promised without a healthy GPU")
+_buffer = _meter.create_gauge("backstop.buffer_gpus", unit="{gpu}", description="Unpromised as health history asks")
 _stage = _meter.create_gauge("backstop.stage", description="1 for the stage a cluster's rollout is in")
 _transitions = _meter.create_counter("backstop.transitions", description="Stage changes")
 _rollbacks = _meter.create_counter("backstop.rollbacks", description="Rollbacks begun, by reason")
@@ -30,6 +32,10 @@ def cluster_gauges(seen: Observation) -> None:
     _phantom.set(max(0, now.assigned_gpus - now.backed_gpus), at)
     if seen.health is not None:
         _healthy.set(seen.health.healthy_gpus, at)
+
+
+def buffer(cluster: str, found: Derived) -> None:
+    _buffer.set(found.needed, {"cluster": cluster})
 
 
 def transition(cluster: str, before: str, after: str) -> None:

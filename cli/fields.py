@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 
 from models.base import duration_text
 from models.capacity import Island
+from models.derived import HealthTerms
 from models.fleet import ClusterSpec, Fleet, Team, Window
 from models.policy import Policy
 from models.quota import Quota
@@ -92,7 +93,8 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
     Policy: {
         "buffer": Note(
             _SHARE,
-            "The share that is not promised, or {ramp: [...]}: growing shares, a step for each completed rollout.",
+            "The share that is not promised; or {ramp: [...]}: growing shares, a step for each completed rollout; "
+            "or {health: {...}}: from the cluster's health history.",
         ),
         "basis": Note("word", "What the buffer is a share of: total or healthy GPUs."),
         "scope": Note("word", "cluster: the buffer is taken from the whole; quota: from each quota."),
@@ -130,6 +132,13 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
         "authorities": Note(
             "list of names", "Who may resolve another's objection, beside the owner.", "the owner alone"
         ),
+    },
+    HealthTerms: {
+        "target": Note("0.5 to 0.99999", "The share of hours of the horizon in which the promise is to hold."),
+        "horizon": Note(_DURATION, "For how long is promised; from 1w to 52w."),
+        "floor": Note(_SHARE, "The buffer while history is short or stale; at most `most`."),
+        "most": Note(_SHARE, "A cluster that needs a larger buffer cannot be promised honestly."),
+        "history": Note(_DURATION, "Less than this is short; from 1d to 52w."),
     },
 }
 

@@ -54,7 +54,11 @@ NeededReason = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON (docs/commands.md names the schema).")]
 Buffer = Annotated[
-    str, typer.Option(metavar="SHARE", help="The share of the cluster that is not promised, such as 0.15.")
+    str,
+    typer.Option(
+        metavar="SHARE",
+        help="The share of the cluster that is not promised, such as 0.15; or health: from its health history.",
+    ),
 ]
 MaxTier = Annotated[
     str, typer.Option(metavar="TIER", help="The deepest tier to cut: unallocated, unscheduled, idle or busy.")
@@ -97,6 +101,8 @@ def settings_of(buffer: str, max_tier: str, settings: list[str] | None) -> dict[
     for key, value, option in (("buffer", buffer, "--buffer"), ("max_tier", max_tier, "--max-tier")):
         if value:
             _once(found, key, value, option)
+    if found.get("buffer") == "health":
+        found["buffer"] = {"health": {}}
     return found
 
 

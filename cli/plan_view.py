@@ -27,6 +27,7 @@ def plan_parts(plan: Plan) -> list[RenderableType]:
             f": {gpus(plan.total_gpus)} installed, {plan.healthy_gpus} healthy, "
             f"{plan.assigned_gpus} promised; {_ceiling(plan)}",
         ),
+        *([] if plan.derived is None else [line(f"Buffer: {plan.derived.text}.")]),
         _what(plan),
         _verdict(plan),
     ]
@@ -59,7 +60,7 @@ def plans_parts(plans: Sequence[Plan]) -> list[RenderableType]:
             plan.phantom_gpus,
             plan.to_flex_gpus,
             _short_verdict(plan),
-            style="" if plan.backed and not plan.short_by_gpus else "yellow",
+            style="" if not plan.fault and not plan.short_by_gpus else "yellow",
         )
     cut, phantom, flex = (sum(getattr(p, f) for p in plans) for f in ("cut_gpus", "phantom_gpus", "to_flex_gpus"))
     return [
@@ -70,6 +71,8 @@ def plans_parts(plans: Sequence[Plan]) -> list[RenderableType]:
 
 
 def _short_verdict(plan: Plan) -> str:
+    if not plan.honest:
+        return "cannot promise"
     if plan.backed and not plan.short_by_gpus:
         return "ok"
     short = f"short {plan.short_by_gpus}" if plan.short_by_gpus else ""
@@ -77,6 +80,8 @@ def _short_verdict(plan: Plan) -> str:
 
 
 def _ceiling(plan: Plan) -> str:
+    if plan.derived is not None:
+        return f"at most {plan.ceiling_gpus} may be (buffer {plan.derived.needed}, by its health history)"
     return f"at most {plan.ceiling_gpus} may be (buffer {fraction_text(plan.buffer)} of {plan.basis})"
 
 
@@ -93,6 +98,11 @@ def _what(plan: Plan) -> Text:
 
 def _verdict(plan: Plan) -> Text:
     """Whether the plan will do, and if not, what would."""
+    if not plan.honest:
+        return line(
+            ("It cannot honestly be promised", "yellow"),
+            ". Such a plan cannot be launched: give a buffer yourself (--buffer), or wait for better health.",
+        )
     if plan.backed and not plan.short_by_gpus:
         return line(("Backed", "green"), ": after it a healthy GPU stands behind every promised one.")
     found = []

@@ -12,6 +12,7 @@ from models.errors import BadInput
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
+    from models.backtest import Series
     from models.plans import Plan
     from models.policy import Policy
     from models.snapshot import Snapshot
@@ -23,6 +24,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop plan --file examples/fleet.yaml",
             "backstop plan --file examples/fleet.yaml --cluster h100-worked --max-tier unscheduled",
             "backstop plan h100-worked --buffer 0.10 --json",
+            "backstop plan --file fleet.yaml --buffer health --health history.csv",
         ),
         rich_help_panel=LOOK,
     )(plan)
@@ -39,6 +41,12 @@ def plan(
     file: Annotated[
         str, typer.Option(metavar="FILE", help="A fleet file (- is standard input); without it, the ledger.")
     ] = "",
+    health: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="Beside --file: health history as CSV, for buffers by it; without it, their floor."
+        ),
+    ] = "",
     buffer: Buffer = "",
     max_tier: MaxTier = "",
     policy: Settings = None,
@@ -53,11 +61,14 @@ def plan(
         raise BadInput(f"--cluster is {cluster!r} beside CLUSTER {named!r}: give one of them")
     from models.policy import Policy
 
+    if health and not file:
+        raise BadInput("--health goes with --file: the ledger has its own history")
     wanted = cluster or named
     settings = settings_of(buffer, max_tier, policy)
     policy_with(Policy(), settings, buffer, max_tier)  # a slip is named here, by its option
     found = snapshots_of(file, wanted, who(actor), settings)
-    made = [_made(snapshot, default, settings, buffer, max_tier) for snapshot, default in found]
+    history = _histories(health)
+    made = [_made(snapshot, default, settings, buffer, max_tier, history) for snapshot, default in found]
     _answer(made, single=bool(wanted), as_json=as_json)
 
 
@@ -100,10 +111,30 @@ def _from_ledger(wanted: str, actor: str, over: dict[str, Any]) -> list[tuple[Sn
     return ask(actor, question)
 
 
-def _made(snapshot: Snapshot, default: Policy, settings: dict[str, Any], buffer: str, max_tier: str) -> Plan:
+def _histories(file: str) -> dict[str, Series]:
+    if not file:
+        return {}
+    from client.series import read_series
+
+    return {series.cluster: series for series in read_series(file)}
+
+
+def _made(
+    snapshot: Snapshot,
+    default: Policy,
+    settings: dict[str, Any],
+    buffer: str,
+    max_tier: str,
+    history: Mapping[str, Series],
+) -> Plan:
+    from models.backtest import derived_gpus
     from models.plans import make_plan
 
-    return make_plan(snapshot, policy_with(default, settings, buffer, max_tier))
+    policy, series = policy_with(default, settings, buffer, max_tier), history.get(snapshot.cluster)
+    if policy.terms is not None and series is not None:
+        found = derived_gpus(series, snapshot.total_gpus, snapshot.gpus_per_node, policy.terms)
+        snapshot = snapshot.model_copy(update={"derived": found})
+    return make_plan(snapshot, policy)
 
 
 def _answer(plans: list[Plan], *, single: bool, as_json: bool) -> None:

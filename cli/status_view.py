@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cli.output import clean, gpus, line, moment, row, span, table
 from models.calendar import Foretold
+from models.derived import Derived
 from models.gates import Condition
 from models.messages import Risk, RolloutStatus, TeamStatus, Undoing
 from models.stages import Stage
@@ -70,6 +71,9 @@ def _standing(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
         approved = f"approved by {s.approved_by}" if s.approved_by else "not approved"
         wave = f", wave {s.wave}" if s.wave else ""
         yield "plan", line(f"{s.plan_hash}, {approved}{wave}, cuts {gpus(s.cut_gpus)}")
+    if s.buffer is not None:
+        looked = "" if s.buffer_at is None else f"; looked at again {moment(s.buffer_at)}"
+        yield "buffer", line(_buffer(s.buffer), looked)
     seen = "" if s.health_at is None else f", as of {moment(s.health_at)}"
     yield "health", line(_health(s), seen, "" if s.health_known else ("; not known or stale", "yellow"))
     if not s.stage.ended:
@@ -99,10 +103,16 @@ def _proposed(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
     inside = "inside" if p.inside else "outside"
     made = f"{p.plan_hash}, on the usual health of {gpus(p.healthy_gpus)} ({p.planned_gpus} when planned)"
     yield "proposed", line((made, "yellow"), f"; {inside} what was approved")
+    if p.buffer is not None:
+        yield "", line(f"buffer {_buffer(p.buffer)}")
     for value in p.values[:_ROWS]:
         yield "", line(f"{value.team} {value.quota_gpus} -> {value.proposed_gpus}")
     if len(p.values) > _ROWS:
         yield "", line(f"and {len(p.values) - _ROWS} quotas more: {_in_full(s)}")
+
+
+def _buffer(found: Derived) -> str:
+    return f"{found.needed} of {gpus(found.total)}, by health history: {found.text}"
 
 
 def foretold_line(told: Foretold, now: datetime) -> Text:

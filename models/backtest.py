@@ -251,6 +251,12 @@ def explained(series: Series, terms: HealthTerms, total: int | None = None) -> E
     )
 
 
+def derived_gpus(series: Series, total_gpus: int, gpus_per_node: int, terms: HealthTerms) -> Derived:
+    """The buffer of a cluster of this size from a history that counts nodes or GPUs. Units: GPUs."""
+    down = series.down * gpus_per_node if series.node == 1 else series.down
+    return derived(down, max(1, total_gpus), terms, gpus_per_node)
+
+
 def _least_fixed(kept: Callable[[str, Decide], Record], most_broken: int) -> int | None:
     """The smallest whole percent that breaks no more hours; a larger buffer never breaks more."""
     percents = range(_MOST_FIXED + 1)

@@ -28,7 +28,8 @@ _HOUR = 3600
 class Stretch:
     """What one island was from `since` up to `until`, stretch by stretch in the order of time, without overlap.
 
-    Shapes: (stretches,) each. Units: seconds since 1970; nodes or GPUs. `planned`: unhealthy as was declared.
+    The last one ends `STANDS` after the last look. Shapes: (stretches,) each. Units: seconds since 1970; nodes or GPUs.
+    `planned`: unhealthy as was declared.
     """
 
     since: Hours
@@ -71,9 +72,9 @@ def hourly(islands: Mapping[str, Stretch], windows: Sequence[Window] = (), end: 
     seen = {name: one for name, one in sorted(islands.items()) if len(one.since)}
     if not seen:
         return None
-    # What was looked at last says nothing of the hours after its own.
-    last = max(float(one.since[-1]) for one in seen.values())
-    end = min(end, (last // _HOUR + 1) * _HOUR, max(float(one.until[-1]) for one in seen.values()))
+    # What was looked at last, as long ago as it stands, says nothing of the hours after its own.
+    until = max(float(one.until[-1]) for one in seen.values())
+    end = min(end, ((until - STANDS) // _HOUR + 1) * _HOUR, until)
     first = min(float(one.since[0]) for one in seen.values())
     if first >= end:
         return None

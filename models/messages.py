@@ -14,7 +14,7 @@ from models.audit import AuditEntry
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, of_ordinary_size
 from models.calendar import Foretold
 from models.capacity import Island
-from models.derived import HealthTerms
+from models.derived import Derived, HealthTerms
 from models.effects import Change, HealthSample, Mode, QuotaReading
 from models.gates import Condition
 from models.notices import Delivery, Notice
@@ -211,6 +211,8 @@ class ProposalStatus(Model):
     """The health that the standing plan was made on."""
     inside: bool
     """No cut is deeper than what was approved."""
+    buffer: Derived | None = None
+    """What its buffer stands on, where it comes from health history."""
     values: tuple[ProposedValue, ...]
     """Leaf quotas that it changes."""
 
@@ -245,6 +247,10 @@ class RolloutStatus(Model):
     """The surplus that a scheduler reads; None: it is not told one."""
     flex_grows_at: Time | None = None
     """When more of it will be published, if what is healthy now stays so."""
+    buffer: Derived | None = None
+    """What the plan's buffer stands on, where it comes from health history."""
+    buffer_at: Time | None = None
+    """When that was last derived anew, in `monitored`."""
     proposal: ProposalStatus | None = None
     cut_gpus: GpuCount
     gate: str | None
@@ -403,6 +409,7 @@ class DeskRequest(Model):
         "facts",
         "snapshot",
         "snapshots",
+        "health_hours",
         "archive",
         "archived",
         "calendar",

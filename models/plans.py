@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import cached_property
 
+import numpy as np
+
 from models.backing import Backing, back, touched
 from models.base import Model, Share, content_hash
 from models.buffer import after_buffer, buffer_of, ceiling_of
@@ -15,6 +17,7 @@ from models.derived import Derived
 from models.divide import divide, divide_within
 from models.ground import BlockCounts, Ground
 from models.policy import TIERS, Basis, Policy, Scope, ShareBy, Tier
+from models.promises import derived
 from models.reasons import reason_for
 from models.snapshot import Snapshot
 
@@ -149,6 +152,9 @@ def make_plan(snapshot: Snapshot, policy: Policy, *, max_tier: Tier | None = Non
     `max_tier` overrides the policy's. Source: DESIGN.md, "The cut ladder".
     """
     limit = policy.max_tier if max_tier is None else max_tier
+    if policy.terms is not None and snapshot.derived is None:
+        found = derived(np.empty(0), max(1, snapshot.total_gpus), policy.terms, snapshot.gpus_per_node)
+        snapshot = snapshot.model_copy(update={"derived": found})
     sketches = {limit: _Sketch(snapshot, policy, limit)}
     chosen = sketches[limit]
 

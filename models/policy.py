@@ -164,7 +164,7 @@ class Policy(Model):
         return self.buffer.health if isinstance(self.buffer, HealthBuffer) else None
 
     def buffer_at(self, completed_rollouts: int, derived: Derived | None = None) -> Fraction:
-        """b for the cluster's next rollout; a ramp stays on its last step. Without a history its floor holds."""
+        """b for the cluster's next rollout; a ramp stays on its last step. Without what was derived its floor holds."""
         if isinstance(self.buffer, HealthBuffer):
             if derived is None:
                 return self.buffer.health.floor

@@ -44,6 +44,8 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         backed_gpus=stands.backed_gpus,
         phantom_gpus=max(0, stands.assigned_gpus - stands.backed_gpus),
         flex_gpus=stands.flex_gpus,
+        buffer=None if plan is None else plan.derived,
+        buffer_at=r.derived_at,
         proposal=_proposal(r),
         flex_published_gpus=flex_published(r) if r.stage is Stage.MONITORED else None,
         flex_grows_at=None if r.flex_since is None else flex_due(r),
@@ -76,6 +78,7 @@ def _proposal(r: Rollout) -> ProposalStatus | None:
         healthy_gpus=plan.healthy_gpus,
         planned_gpus=r.plan.healthy_gpus,
         inside=r.envelope is not None and r.envelope.holds(plan),
+        buffer=plan.derived,
         values=tuple(
             ProposedValue(team=team, quota_gpus=old, proposed_gpus=new)
             for team, (old, new) in proposed_changes(r, plan).items()

@@ -12,14 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cli.history_csv import as_csv
 from cli.main import run
 from client.series import read_series
 from models.derived import HealthTerms
 from models.errors import Refusal
 from models.generator import Recipe, simulated
 from models.history import HealthHours, Hourly
-from models.promises import WEEK
-from tests.unit.cli_fakes import FakeBackstop, answering
+from models.messages import ProposalStatus
+from models.promises import WEEK, derived
+from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 
 WEEKS = 6
 
@@ -121,3 +123,69 @@ def test_a_target_that_has_no_looser_one_is_said_once(fake: FakeBackstop, capsys
     assert run(["buffer", "h100-worked", "--target", "0.5"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[1].count("For ") == 1
+
+
+# --- plan and status --------------------------------------------------------------------------------------
+
+FLEET = """
+clusters:
+  - name: h100-worked
+    islands: [{name: main, total_gpus: 360, healthy_gpus: 352}]
+    quotas: [{team: research, gpus: 360}]
+"""
+
+
+def planned(tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    assert run(["plan", "--file", str(tmp_path / "fleet.yaml"), "--cluster", "h100-worked", *arguments]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_file_has_no_history_so_that_the_floor_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = planned(tmp_path, capsys, "--buffer", "health")
+    assert shown[0].endswith("at most 306 may be (buffer 54, by its health history)")
+    assert shown[1] == "Buffer: there is no health history: the floor of 0.15 holds."
+
+
+@pytest.mark.parametrize("unit", ["nodes", "gpus"])
+def test_a_history_beside_the_file_is_gone_by(unit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = simulated(Recipe(cluster="h100-worked", nodes=45, weeks=10, bursts=0), 2)
+    size = 1 if unit == "nodes" else 8
+    total, worst, mean = (size * row for row in (made.total, made.worst, made.mean))
+    hours = Hourly(0, total, worst, mean, made.absent)
+    (tmp_path / "h.csv").write_text(as_csv("h100-worked", hours, unit))
+    wanted = derived(8 * made.down, 360, node=8)
+    shown = planned(tmp_path, capsys, "--buffer", "health", "--health", str(tmp_path / "h.csv"))
+    assert f"(buffer {wanted.needed}, by its health history)" in shown[0]
+    assert shown[1] == f"Buffer: {wanted.text}."
+
+
+def test_a_plan_that_cannot_honestly_be_promised_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wild = "".join(f"h100-worked,{h},45,20\n" for h in range(4 * WEEK))
+    (tmp_path / "h.csv").write_text("cluster,hour,total_nodes,healthy_nodes_min\n" + wild)
+    shown = planned(tmp_path, capsys, "--buffer", "health", "--health", str(tmp_path / "h.csv"))
+    assert "more than 0.5: 200 down most of the time" in shown[1]
+    assert shown[3].startswith("It cannot honestly be promised. Such a plan cannot be launched")
+
+
+def test_a_history_without_a_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "h100-worked", "--health", "h.csv"]) == 2
+    assert "--health goes with --file: the ledger has its own history" in capsys.readouterr().err
+
+
+def test_the_ledger_is_asked_with_the_buffer_that_was_given(fake: FakeBackstop) -> None:
+    assert run(["plan", "h100-worked", "--buffer", "health", "--max-tier", "busy"]) == 0
+    assert fake.asked == [("snapshot", "h100-worked", {"buffer": {"health": {}}})]
+
+
+def test_status_says_what_the_buffer_stands_on(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    stands = derived(np.full(4 * WEEK, 16.0), 361, node=8)
+    proposed = ProposalStatus(
+        plan_hash="f00d", at=NOON, healthy_gpus=350, planned_gpus=361, inside=False, values=(), buffer=stands
+    )
+    fake.statuses = [status(buffer=stands, buffer_at=NOON, proposal=proposed)]
+    assert run(["status", "h100-worked"]) == 0
+    said = f"{stands.needed} of 361 GPUs, by health history: 16 down most of the time"
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count(said) == 2
+    assert "looked at again 2026-01-31 12:00" in shown

@@ -57,6 +57,17 @@ def test_the_hours_are_those_of_all_samples(ledger: Ledger, tool: ForeignTool, s
     assert np.allclose(ours.mean, wanted.mean, equal_nan=True)
 
 
+def test_a_long_time_without_a_change_is_one_stretch_of_many_hours(ledger: Ledger, tool: ForeignTool) -> None:
+    now = ledger.health._database.now()
+    for island in ("X", "Y"):
+        sampled(tool, island, {now - timedelta(hours=50 - n): (200, 184) for n in range(40)})
+    found = ledger.health.history(CLUSTER, now - timedelta(days=9), now)
+    assert {len(one.since) for one in found.values()} == {1}
+    ours = hourly(found)
+    assert ours is not None
+    assert ours.worst.tolist() == [368] * 40
+
+
 def test_what_lies_before_or_ahead_of_now_is_left_out(ledger: Ledger, tool: ForeignTool) -> None:
     now = ledger.health._database.now()
     times = (now - timedelta(hours=9), now - timedelta(hours=2), now - timedelta(minutes=30), now + timedelta(hours=2))

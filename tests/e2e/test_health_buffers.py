@@ -1,0 +1,165 @@
+"""A buffer from the ledger's health history: planned, launched, derived anew, and refused."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.backtest import Series, explained
+from models.capacity import Island
+from models.effects import HealthSample
+from models.errors import Refusal
+from models.generator import Recipe, simulated
+from models.plans import make_plan
+from models.promises import derived
+from models.stages import Command, Stage
+from tests.e2e.world import World, cluster, eventually, fresh, team
+
+TOTAL = 400
+WEEKS = 8
+BY_HEALTH = {"buffer": {"health": {}}, "spare_gpus": 0}
+
+
+def spec(name: str, **policy: Any) -> dict[str, Any]:
+    """50 nodes of 8, all healthy now, and every GPU promised."""
+    quotas = [team("a", 240, busy=200), team("b", 160, busy=40)]
+    return cluster(name, {"main": (TOTAL, TOTAL)}, quotas, **policy)
+
+
+def down(seed: int = 3) -> np.ndarray:
+    """GPUs down in each hour, oldest first."""
+    made = simulated(Recipe(nodes=TOTAL // 8, weeks=WEEKS, bursts=0), seed)
+    found: np.ndarray = 8 * made.down
+    return found
+
+
+async def lived(world: World, name: str, gpus_down: np.ndarray) -> datetime:
+    """Samples on the hour up to this one, which is answered, and one of now with nothing down."""
+    now = datetime.now(UTC)
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    first = hour - timedelta(hours=len(gpus_down))
+    samples = [
+        HealthSample(
+            cluster=name,
+            at=first + timedelta(hours=n),
+            islands=(Island(name="main", total_gpus=TOTAL, healthy_gpus=TOTAL - int(gpus)),),
+        )
+        for n, gpus in enumerate(gpus_down)
+    ]
+    assert await world.person("exporter").add_health(samples) == len(samples)
+    await world.healthy(name, main=(TOTAL, TOTAL))
+    return hour
+
+
+async def undisturbed(until_next_hour: float = 30) -> None:
+    """Not as an hour ends: what is derived before and after it is derived from another history."""
+    now = datetime.now(UTC)
+    left = 3600 - now.minute * 60 - now.second
+    if left < until_next_hour:
+        await asyncio.sleep(left + 1)
+
+
+async def test_the_plan_goes_by_the_ledgers_history_and_everybody_finds_the_same(world_on_each: World) -> None:
+    world, name = world_on_each, fresh("by-health")
+    await undisturbed()
+    await world.fleet(spec(name, **BY_HEALTH))
+    gone = down()
+    await lived(world, name, gone)
+    wanted = derived(gone, TOTAL, node=8)
+    assert 0 < wanted.needed < TOTAL // 2
+
+    snapshot, policy = await world.tpm.snapshot(name)
+    assert snapshot.derived == wanted
+    plan = make_plan(snapshot, policy)
+    assert (plan.ceiling_gpus, plan.derived) == (TOTAL - wanted.needed, wanted)
+
+    hours = await world.tpm.health_hours(name)
+    series = Series(name, hours.hours.total, hours.hours.worst, hours.hours.mean, hours.hours.planned, 8)
+    assert policy.terms is not None
+    assert explained(series, policy.terms, hours.total_gpus).now == wanted
+
+    over, asked = await world.tpm.snapshot(name, {"buffer": 0.1})
+    assert (over.derived, asked.terms) == (None, None)
+
+    await world.start(name)
+    status = await world.until(name, Stage.MONITORED)
+    assert status.plan_hash == plan.hash
+    assert sum(world.sql.gpus(name).values()) == TOTAL - wanted.needed
+
+
+async def test_a_declared_absence_is_nobodys_failure(world: World) -> None:
+    name = fresh("declared")
+    await undisturbed()
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    window = {
+        "kind": "maintenance",
+        "starts": (hour - timedelta(hours=20)).isoformat(),
+        "ends": (hour - timedelta(hours=1)).isoformat(),
+        "reason": "new switches",
+        "gpus": 96,
+    }
+    await world.fleet({**spec(name, **BY_HEALTH), "windows": [window]})
+    gone = down()
+    gone[-24:] = 0
+    before = derived(gone, TOTAL, node=8)
+    gone[-20:-1] = 96
+    await lived(world, name, gone)
+    snapshot, _ = await world.tpm.snapshot(name)
+    assert snapshot.derived == before
+    assert derived(gone, TOTAL, node=8).needed > before.needed
+
+
+async def test_worse_history_is_proposed_and_waits_for_a_person(world_on_each: World) -> None:
+    """A week is two seconds here. What is down for a day is not over yet, though all is healthy at the moment."""
+    world, name = world_on_each, fresh("rederived")
+    await undisturbed(60)
+    await world.fleet(spec(name, **BY_HEALTH, safety_poll="0.7s", replan_window="2s"))
+    gone = down()
+    gone[-30:] = 8
+    await lived(world, name, gone)
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    promised = sum(world.sql.gpus(name).values())
+    assert promised == TOTAL - derived(gone, TOTAL, node=8).needed
+
+    gone[-30:] = 48
+    await lived(world, name, gone)
+    wanted = derived(gone, TOTAL, node=8)
+    assert wanted.needed > TOTAL - promised
+    status = await world.until(name, lambda s: s.proposal is not None)
+    assert status.proposal is not None
+    assert status.proposal.plan_hash in status.needs
+    await asyncio.sleep(1)
+    assert sum(world.sql.gpus(name).values()) == promised
+    await world.say(name, Command.APPROVE, plan_hash=status.proposal.plan_hash)
+    await eventually(lambda: sum(world.sql.gpus(name).values()) == TOTAL - wanted.needed, "the lower promise")
+    texts = [e["text"] for e in world.sql.archive(name)]
+    assert any(t.startswith(f"the buffer is derived anew: {wanted.needed} of {TOTAL} GPUs, 48 down") for t in texts)
+
+
+async def test_a_cluster_too_wild_to_promise_is_refused_with_the_reason(world: World) -> None:
+    name = fresh("wild")
+    await undisturbed()
+    await world.fleet(spec(name, **BY_HEALTH))
+    await lived(world, name, np.full(4 * 168, 240.0))
+    with pytest.raises(Refusal) as refused:
+        await world.launch(name)
+    assert "cannot honestly promise anything of this cluster" in refused.value.message
+    assert "more than 0.5: 240 down most of the time" in refused.value.message
+    assert sum(world.sql.gpus(name).values()) == TOTAL
+
+
+@pytest.mark.parametrize("hours", [0, 100])
+async def test_short_history_falls_back_to_the_floor(world: World, hours: int) -> None:
+    name = fresh("short")
+    await undisturbed()
+    await world.fleet(spec(name, **BY_HEALTH))
+    await lived(world, name, np.zeros(hours))
+    snapshot, policy = await world.tpm.snapshot(name)
+    assert make_plan(snapshot, policy).ceiling_gpus == 340
+    assert snapshot.derived is not None
+    assert snapshot.derived.text.startswith("only 100 hours are known" if hours else "there is no health history")
