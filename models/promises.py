@@ -124,7 +124,7 @@ def _surprises(down: Hours, horizon: timedelta, shape: Shape) -> Hours:
 
 
 def _reserve(down: Hours, nodes: float, node: int, terms: HealthTerms, shape: Shape) -> int:
-    """The least that all but 1 - target of the surprises stay within, own and prior ones."""
+    """The least, in whole nodes, that all but 1 - target of the surprises stay within, own and prior ones."""
     prior = node * (shape.prior_share * nodes + shape.prior_root * math.sqrt(nodes) + 1)
     scale = prior / math.log(_PRIOR_AT)
     misses = float(1 - terms.target)
@@ -132,8 +132,8 @@ def _reserve(down: Hours, nodes: float, node: int, terms: HealthTerms, shape: Sh
     own = np.ceil(own * min(shape.enlarged, max(1.0, own.max(initial=0) / prior)))
     weeks = len(own) / max(1, round(terms.horizon / timedelta(hours=1)))
     most = max(int(own.max(initial=0)), math.ceil(scale * math.log(1 / misses)) + 1)
-    sizes = np.arange(most + 1)
-    seen = np.bincount(own.astype(np.int64), minlength=most + 1)
+    sizes = np.arange(0, most + node, node)
+    seen = np.bincount(np.ceil(own / node).astype(np.int64), minlength=len(sizes))
     beyond = 1 - np.cumsum(seen) / max(1, len(own))
     expected = (weeks * beyond + shape.prior_weeks * np.exp(-sizes / scale)) / (weeks + shape.prior_weeks)
-    return int(np.argmax(expected <= misses))
+    return int(sizes[np.argmax(expected <= misses)])

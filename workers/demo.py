@@ -1,4 +1,4 @@
-"""`backstop demo`: one cluster from planned to monitored, a failure, the rollback, the retry, the audit."""
+"""`backstop demo`: a buffer from history; one cluster to monitored, a failure, the rollback, the retry, the audit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import yaml
 
+from models.generator import Recipe, simulated
 from models.stages import Stage
 from workers.main import run_and_exit
 from workers.story import Story, on_stage, say
 
 FLEET = Path(__file__).resolve().parent.parent / "examples" / "fleet.yaml"
 CLUSTER, ISLAND = "h100-worked", "main"
+STEADY = "h200-open"
 CLOCKS = {
     "notice": "3s",
     "soak_buffered": "4s",
@@ -48,26 +50,32 @@ async def tell(story: Story) -> None:
     say(f"\n--- 3. One of them: {CLUSTER} promises 345 GPUs and has 319 healthy ones.")
     story.run("plan", "--file", str(fleet), "--cluster", CLUSTER)
 
-    say("\n--- 4. The TPM launches it and approves the plan by its hash. The team is told, then limits follow.")
+    say(f"\n--- 4. How large a buffer is honest? Half a year of made-up health of {STEADY}, hour by hour.")
+    history = simulated(Recipe(nodes=64, weeks=26), seed=2)
+    await story.lived(STEADY, "main", history, gpus_per_node=8)
+    story.run("buffer", STEADY)
+    story.run("plan", STEADY, "--buffer", "health")
+
+    say("\n--- 5. The TPM launches it and approves the plan by its hash. The team is told, then limits follow.")
     story.run("launch", CLUSTER, "--owner", "gpu-tpm", "--reason", "pilot")
     plan = (await story.backstop.status(CLUSTER)).plan_hash or ""
     story.run("approve", CLUSTER, "--plan", plan)
     await story.until(CLUSTER, lambda s: s.stage is Stage.MONITORED, 60, "monitored")
     story.run("status", CLUSTER)
 
-    say("\n--- 5. Hardware fails: 319 -> 300 healthy GPUs. The quota of 306 promises more than there is.")
+    say("\n--- 6. Hardware fails: 319 -> 300 healthy GPUs. The quota of 306 promises more than there is.")
     await story.healthy(CLUSTER, island, 361, 300)
     await story.until(CLUSTER, lambda s: s.stage is Stage.ROLLED_BACK, 30, "rolled_back")
     say("          Rolled back by itself, to what 300 GPUs can back; limits are soft again.")
     story.run("status", CLUSTER)
 
-    say("\n--- 6. The nodes come back. Once health has been good for long enough, it tries again by itself.")
+    say("\n--- 7. The nodes come back. Once health has been good for long enough, it tries again by itself.")
     await story.healthy(CLUSTER, island, 361, 319)
     await story.until(CLUSTER, lambda s: s.stage is Stage.MONITORED and s.attempt == 2, 60, "monitored again")
 
-    say("\n--- 7. What happened? The audit, from the workflow's history.")
+    say("\n--- 8. What happened? The audit, from the workflow's history.")
     story.run("audit", CLUSTER)
-    say("\n--- 8. And the archive in the ledger: does its hash chain hold?")
+    say("\n--- 9. And the archive in the ledger: does its hash chain hold?")
     story.run("audit", CLUSTER, "--verify")
 
 

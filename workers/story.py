@@ -18,11 +18,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO
 
 from client.backstop import Backstop
+from models.backtest import Series
 from models.capacity import Island
 from models.effects import HealthSample
 from models.errors import Unavailable
@@ -71,6 +72,21 @@ class Story:
             islands=(Island(name=island, total_gpus=total, healthy_gpus=healthy),),
         )
         await self.backstop.add_health([sample])
+
+    async def lived(self, cluster: str, island: str, series: Series, gpus_per_node: int) -> None:
+        """The health source has reported each of these hours, up to the present one. Units: the series' are nodes."""
+        total, worst = (gpus_per_node * row for row in (series.total, series.worst))
+        first = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=len(total))
+        await self.backstop.add_health(
+            [
+                HealthSample(
+                    cluster=cluster,
+                    at=first + timedelta(hours=n),
+                    islands=(Island(name=island, total_gpus=int(total[n]), healthy_gpus=int(worst[n])),),
+                )
+                for n in range(len(total))
+            ]
+        )
 
     async def until(
         self, cluster: str, reached: Callable[[RolloutStatus], bool], seconds: float, what: str

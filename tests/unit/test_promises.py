@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.derived import TERMS, Ground, HealthTerms, Steps, followed
+from models.generator import Recipe, simulated
 from models.promises import SHAPE, WEEK, derived
 
 NODES = 100
@@ -144,3 +145,11 @@ def test_terms_that_contradict_are_refused() -> None:
     with pytest.raises(ValueError, match="total and node must be at least 1"):
         derived(flat(0, 1), 0)
     assert HealthTerms(horizon=timedelta(weeks=1)).horizon == timedelta(weeks=1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_history_in_gpus_promises_what_the_same_one_in_nodes_does(seed: int) -> None:
+    """Hardware fails by the node: a reserve of six nodes and a quarter would not hold seven."""
+    made = simulated(Recipe(nodes=64, weeks=20), seed)
+    in_nodes, in_gpus = derived(made.down, 64), derived(8 * made.down, 512, node=8)
+    assert (in_gpus.level, in_gpus.reserve) == (8 * in_nodes.level, 8 * in_nodes.reserve)
