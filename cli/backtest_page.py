@@ -60,7 +60,7 @@ def picture(file: str, series: Sequence[Series], promised: Promised) -> None:
         figure = Figure(figsize=(9, 3.1 * len(shown)), layout="constrained")
         plots = figure.subplots(len(shown), squeeze=False)[:, 0]
         for one, plot in zip(shown, plots, strict=True):
-            plot.set_title(short(one.cluster, 60), loc="left", fontsize=10)
+            plot.set_title(short(one.cluster, 60), loc="left", fontsize=10, pad=24)  # above the legend
             _draw(plot, one, promised)
         try:
             figure.savefig(Path(file), format="png", dpi=110)
