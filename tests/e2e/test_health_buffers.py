@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from models.backtest import Series, explained
-from models.capacity import Island
-from models.effects import HealthSample
 from models.errors import Refusal
 from models.generator import Recipe, simulated
 from models.plans import make_plan
@@ -37,24 +35,6 @@ def down(seed: int = 3) -> np.ndarray:
     return found
 
 
-async def lived(world: World, name: str, gpus_down: np.ndarray) -> datetime:
-    """Samples on the hour up to this one, which is answered, and one of now with nothing down."""
-    now = datetime.now(UTC)
-    hour = now.replace(minute=0, second=0, microsecond=0)
-    first = hour - timedelta(hours=len(gpus_down))
-    samples = [
-        HealthSample(
-            cluster=name,
-            at=first + timedelta(hours=n),
-            islands=(Island(name="main", total_gpus=TOTAL, healthy_gpus=TOTAL - int(gpus)),),
-        )
-        for n, gpus in enumerate(gpus_down)
-    ]
-    assert await world.person("exporter").add_health(samples) == len(samples)
-    await world.healthy(name, main=(TOTAL, TOTAL))
-    return hour
-
-
 async def undisturbed(until_next_hour: float = 30) -> None:
     """Not as an hour ends: what is derived before and after it is derived from another history."""
     now = datetime.now(UTC)
@@ -68,7 +48,7 @@ async def test_the_plan_goes_by_the_ledgers_history_and_everybody_finds_the_same
     await undisturbed()
     await world.fleet(spec(name, **BY_HEALTH))
     gone = down()
-    await lived(world, name, gone)
+    await world.lived(name, TOTAL, gone)
     wanted = derived(gone, TOTAL, node=8)
     assert 0 < wanted.needed < TOTAL // 2
 
@@ -107,7 +87,7 @@ async def test_a_declared_absence_is_nobodys_failure(world: World) -> None:
     gone[-24:] = 0
     before = derived(gone, TOTAL, node=8)
     gone[-20:-1] = 96
-    await lived(world, name, gone)
+    await world.lived(name, TOTAL, gone)
     snapshot, _ = await world.tpm.snapshot(name)
     assert snapshot.derived == before
     assert derived(gone, TOTAL, node=8).needed > before.needed
@@ -120,14 +100,14 @@ async def test_worse_history_is_proposed_and_waits_for_a_person(world_on_each: W
     await world.fleet(spec(name, **BY_HEALTH, safety_poll="0.7s", replan_window="2s"))
     gone = down()
     gone[-30:] = 8
-    await lived(world, name, gone)
+    await world.lived(name, TOTAL, gone)
     await world.start(name)
     await world.until(name, Stage.MONITORED)
     promised = sum(world.sql.gpus(name).values())
     assert promised == TOTAL - derived(gone, TOTAL, node=8).needed
 
     gone[-30:] = 48
-    await lived(world, name, gone)
+    await world.lived(name, TOTAL, gone)
     wanted = derived(gone, TOTAL, node=8)
     assert wanted.needed > TOTAL - promised
     status = await world.until(name, lambda s: s.proposal is not None)
@@ -145,7 +125,7 @@ async def test_a_cluster_too_wild_to_promise_is_refused_with_the_reason(world: W
     name = fresh("wild")
     await undisturbed()
     await world.fleet(spec(name, **BY_HEALTH))
-    await lived(world, name, np.full(4 * 168, 240.0))
+    await world.lived(name, TOTAL, np.full(4 * 168, 240.0))
     with pytest.raises(Refusal) as refused:
         await world.launch(name)
     assert "cannot honestly promise anything of this cluster" in refused.value.message
@@ -158,7 +138,7 @@ async def test_short_history_falls_back_to_the_floor(world: World, hours: int) -
     name = fresh("short")
     await undisturbed()
     await world.fleet(spec(name, **BY_HEALTH))
-    await lived(world, name, np.zeros(hours))
+    await world.lived(name, TOTAL, np.zeros(hours))
     snapshot, policy = await world.tpm.snapshot(name)
     assert make_plan(snapshot, policy).ceiling_gpus == 340
     assert snapshot.derived is not None

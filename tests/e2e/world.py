@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +220,24 @@ class World:
             islands=tuple(Island(name=n, total_gpus=t, healthy_gpus=h) for n, (t, h) in islands.items()),
         )
         assert await self.person("exporter").add_health([sample]) == len(islands)
+
+    async def lived(self, cluster: str, total: int, down: Iterable[float]) -> None:
+        """The health source has reported island main of so many GPUs: by the hour up to this one how many were down.
+
+        And now none of them is.
+        """
+        gone = [int(gpus) for gpus in down]
+        first = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=len(gone))
+        samples = [
+            HealthSample(
+                cluster=cluster,
+                at=first + timedelta(hours=n),
+                islands=(Island(name="main", total_gpus=total, healthy_gpus=total - gpus),),
+            )
+            for n, gpus in enumerate(gone)
+        ]
+        assert await self.person("exporter").add_health(samples) == len(samples)
+        await self.healthy(cluster, main=(total, total))
 
     async def launch(self, cluster: str, rollout: str = "", **more: Any) -> LaunchAnswer:
         request = LaunchRequest(

@@ -180,6 +180,20 @@ async def realigned(world: World, name: str, _: FaultyQuotas) -> None:
     await close(world, name)
 
 
+async def rederived(world: World, name: str, _: FaultyQuotas) -> None:
+    """A buffer from health history: launched by it, derived anew once the history is worse, proposed and approved."""
+    down = [8.0] * (3 * 168)
+    await world.lived(name, 361, down)
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.lived(name, 361, [*down[:-30], *[48.0] * 30])
+    status = await world.until(name, lambda status: status.proposal is not None)
+    assert status.proposal is not None
+    await world.say(name, Command.APPROVE, plan_hash=status.proposal.plan_hash)
+    await world.until(name, lambda status: status.proposal is None)
+    await close(world, name)
+
+
 async def cancelled(world: World, name: str, _: FaultyQuotas) -> None:
     """Cancelled in Temporal, which means `abort`."""
     await world.start(name)
@@ -256,7 +270,7 @@ SCENES: dict[str, Scene] = {
     for scene in (
         *(straight, paused, objected, undone, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
-        *(swift, slow),
+        *(swift, slow, rederived),
         *(fleet, fleet_undone, fleet_continued),
     )
 }
@@ -265,6 +279,7 @@ FORGETFUL = ("continued", "left", "fleet_continued")
 POLICIES: dict[str, dict[str, Any]] = {
     "realigned": {"on_breach": "realign"},
     "cancelled": {"soak_buffered": "1h"},
+    "rederived": {"buffer": {"health": {}}, "safety_poll": "0.7s", "replan_window": "2s"},
 }
 
 
