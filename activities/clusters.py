@@ -18,7 +18,7 @@ from models.derived import stepped
 from models.effects import HealthSample, Observation, QuotaReading, Standing, truthful
 from models.errors import BlastRadius, Refusal
 from models.fleet import Window, merged_policy
-from models.flex import FlexSight, flex_pool, in_quota_use
+from models.flex_pool import FlexSight, flex_pool, in_quota_use
 from models.guard import explained
 from models.history import HealthHours
 from models.messages import AimRequest, Drafted, DraftRequest, LaunchRequest, ObserveRequest, Opening, OpenRequest

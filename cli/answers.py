@@ -16,6 +16,7 @@ from models.derived import Derived
 from models.fleet import ClusterSpec
 from models.fleet_messages import Prospect
 from models.fleet_rollout import FleetStage
+from models.flex import Division
 from models.haircut import Haircut
 from models.milestones import Standing
 from models.plans import Plan
@@ -125,6 +126,25 @@ class BufferAnswer(Answer):
             least=found.least,
             below=found.below,
         )
+
+
+class FlexShare(Model):
+    team: str
+    gpus: int
+    """Its quota's part included."""
+
+
+class FlexShares(Model):
+    """A division, as schedulers read it: a plain object, with neither schema nor version."""
+
+    shares: tuple[FlexShare, ...]
+    """Of the teams that have no children, in the order given."""
+    unused_gpus: int
+
+    @staticmethod
+    def of(found: Division) -> FlexShares:
+        shares = tuple(FlexShare(team=p.team, gpus=p.gpus) for p in found.portions)
+        return FlexShares(shares=shares, unused_gpus=found.unused_gpus)
 
 
 class BurndownAnswer(Answer):

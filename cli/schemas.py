@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import BaseModel
@@ -74,6 +74,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     from cli import answers
     from models.backtest import Record
     from models.fleet_messages import FleetStatus
+    from models.flex import FlexDemand
     from models.messages import RolloutStatus
 
     models: dict[str, type[BaseModel]] = {
@@ -102,6 +103,8 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     }
     made = {name: partial(_answer_schema, model) for name, model in models.items()}
     made["backtest"] = partial(_list_schema, "backtest", Record)
+    made["flex-shares"] = partial(_plain_schema, answers.FlexShares, "flex-shares", "serialization")
+    made["flex-demand"] = partial(_plain_schema, FlexDemand, "flex-demand", "validation")
     return {"fleet": fleet_schema, **dict(sorted(made.items()))}
 
 
@@ -139,6 +142,12 @@ def _list_schema(name: str, model: type[BaseModel]) -> dict[str, Any]:
     """Of an answer that is a list and so has no room for its version beside it."""
     made = _tidied(model.model_json_schema(mode="serialization"), _output)
     return {"$schema": _DIALECT, "title": f"backstop.{name}/1", "type": "array", "items": made}
+
+
+def _plain_schema(model: type[BaseModel], name: str, mode: Literal["validation", "serialization"]) -> dict[str, Any]:
+    """Of a document that does not name its version."""
+    made = _tidied(model.model_json_schema(mode=mode), _input if mode == "validation" else _output)
+    return {"$schema": _DIALECT, **made, "title": f"backstop.{name}/1"}
 
 
 def _input(node: dict[str, Any]) -> dict[str, Any]:

@@ -14,16 +14,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from client import plain_yaml
 from client.sentences import Problem, first_problem, shown
+from models.base import Model
 from models.capacity import Island
 from models.effects import HealthSample
 from models.errors import BadInput
 from models.fleet import ClusterSpec, Fleet, merged_policy
+from models.flex import FlexDemand
 from models.milestones import MilestoneFile
 from models.policy import Policy
 
@@ -65,12 +67,25 @@ def read_fleet(path: str | Path) -> Fleet:
 
 def read_milestones(path: str | Path) -> MilestoneFile:
     """The plan's milestones, as YAML or JSON. "-": standard input. Errors: BadInput."""
+    return _document(path, MilestoneFile, "milestones")
+
+
+def read_flex_demand(path: str | Path) -> FlexDemand:
+    """What is to be divided among whom, as YAML or JSON. "-": standard input. Errors: BadInput."""
+    return _document(path, FlexDemand, "capacity_gpus and teams")
+
+
+_ModelT = TypeVar("_ModelT", bound=Model)
+
+
+def _document(path: str | Path, model: type[_ModelT], fields: str) -> _ModelT:
+    """A file that is one document. `fields`: what it has at least, for people to read."""
     name, text = _text(path)
     data = _parsed(name, text)
     if not isinstance(data, dict):
-        raise BadInput(f"{name} must be a mapping with the field milestones, not {shown(data)}")
+        raise BadInput(f"{name} must be a mapping with the fields {fields}, not {shown(data)}")
     try:
-        return MilestoneFile.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as error:
         raise _refused(name, text, first_problem(error, data)) from None
 

@@ -15,7 +15,7 @@ from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
 from models.capacity import Island
 from models.derived import Derived
 from models.fleet import Window
-from models.flex import FlexSight
+from models.flex_pool import FlexSight
 from models.quota import Quota
 
 

@@ -24,7 +24,7 @@ from models.effects import (
     Reserve,
     ValueWrite,
 )
-from models.flex import following
+from models.flex_pool import following
 from models.gates import conditions, drift_of, health_fresh, holds_now, is_open, mode_drift
 from models.messages import ObserveRequest
 from models.plans import Plan

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from models.backing import back_on
 from models.base import Count, GpuCount, Model, Name, Time
 from models.effects import HealthSample, QuotaReading, TeamUsage
-from models.flex import flex_pool, in_quota_use
+from models.flex_pool import flex_pool, in_quota_use
 from models.ground import Ground
 from models.outcome import in_quota
 from models.snapshot import Snapshot, filled

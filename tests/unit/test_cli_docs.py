@@ -28,6 +28,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 COMMANDS_MD = (DOCS / "commands.md").read_text()
 SCHEMAS = makers()
+PLAIN = ("flex-demand", "flex-shares")
+"""Documents that do not name their version: their form was asked for."""
 MILESTONES = ("milestones set", "milestones note", "milestones show")
 CALENDAR = ("hold", "calendar show", "calendar import", "calendar end")
 FLEET = {f"fleet {name}" for name in ("import", "show", "status", *FLEET_COMMANDS)}
@@ -42,6 +44,7 @@ WANTED = set(Command) | {
     "buffer",
     "backtest",
     "simulate-health",
+    "flex divide",
     "burndown",
     "report",
     "launch",
@@ -178,7 +181,8 @@ def test_every_schema_is_one_and_is_named_in_the_docs(name: str) -> None:
     Draft202012Validator.check_schema(made)
     if name != "fleet":
         assert made["title"] == f"backstop.{name}/1"
-        assert made.get("type") == "array" or made["properties"]["schema"]["const"] == made["title"]
+        if made["type"] == "object" and name not in PLAIN:
+            assert made["properties"]["schema"]["const"] == made["title"]
         assert f"`backstop.{name}/1`" in COMMANDS_MD
 
 

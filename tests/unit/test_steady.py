@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.effects import EffectKind, Mode
 from models.fleet import WindowKind
-from models.flex import FlexSight, following
+from models.flex_pool import FlexSight, following
 from models.interpreter import Perform
 from models.notices import NoticeKind
 from models.rollout import Rollout

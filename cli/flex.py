@@ -1,0 +1,66 @@
+"""`backstop flex`: what is healthy and not promised, and how it is shared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import LOOK, AsJson, examples
+
+if TYPE_CHECKING:
+    from models.flex import Division, FlexDemand
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="What is healthy and not promised, and how it is shared.")
+    group.command(
+        "divide",
+        epilog=examples(
+            "backstop flex divide --file examples/flex.yaml",
+            "backstop flex divide --file examples/flex.yaml --mode quota --json",
+        ),
+    )(divide)
+    app.add_typer(group, name="flex", rich_help_panel=LOOK)
+
+
+def divide(
+    file: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="What is divided among whom, as YAML or JSON (- is standard input).",
+            show_default=False,
+        ),
+    ],
+    mode: Annotated[
+        str,
+        typer.Option(metavar="MODE", help="equal, quota or weight: what flex is shared by, in place of the file's."),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Divide GPUs fairly: what quotas promise first, then the rest.
+
+    Nobody gets more than its demand or its limit, and nothing is left while somebody could use it. Nothing is changed.
+    """
+    from client.files import read_flex_demand
+    from models.errors import BadInput
+    from models.flex import Mode, division
+
+    asked = read_flex_demand(file)
+    if mode:
+        if mode not in set(Mode):
+            raise BadInput(f"--mode must be one of {', '.join(Mode)}, not {mode!r}")
+        asked = asked.model_copy(update={"mode": Mode(mode)})
+    _answer(asked, division(asked), as_json=as_json)
+
+
+def _answer(asked: FlexDemand, found: Division, *, as_json: bool) -> None:
+    from cli.answers import FlexShares
+    from cli.flex_view import parts
+    from cli.output import show, show_json
+
+    if as_json:
+        show_json(FlexShares.of(found).model_dump(mode="json"))
+    else:
+        show(*parts(asked, found))
