@@ -17,6 +17,7 @@ from models.fleet import ClusterSpec
 from models.fleet_messages import Prospect
 from models.fleet_rollout import FleetStage
 from models.flex import Division
+from models.flex_jobs import Scene
 from models.haircut import Haircut
 from models.milestones import Standing
 from models.plans import Plan
@@ -145,6 +146,12 @@ class FlexShares(Model):
     def of(found: Division) -> FlexShares:
         shares = tuple(FlexShare(team=p.team, gpus=p.gpus) for p in found.portions)
         return FlexShares(shares=shares, unused_gpus=found.unused_gpus)
+
+
+class FlexScenes(Model):
+    """A story of jobs, step by step; like a division it names no version."""
+
+    steps: tuple[Scene, ...]
 
 
 class BurndownAnswer(Answer):

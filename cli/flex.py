@@ -21,6 +21,12 @@ def add_to(app: typer.Typer) -> None:
             "backstop flex divide --file examples/flex.yaml --mode quota --json",
         ),
     )(divide)
+    group.command(
+        "simulate",
+        epilog=examples(
+            "backstop flex simulate examples/flex-story.yaml", "backstop flex simulate examples/flex-story.yaml --json"
+        ),
+    )(simulate)
     app.add_typer(group, name="flex", rich_help_panel=LOOK)
 
 
@@ -53,6 +59,32 @@ def divide(
             raise BadInput(f"--mode must be one of {', '.join(Mode)}, not {mode!r}")
         asked = asked.model_copy(update={"mode": Mode(mode)})
     _answer(asked, division(asked), as_json=as_json)
+
+
+def simulate(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="A cluster, its teams and what happens: YAML or JSON (- is standard input)."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Play jobs through on a cluster's quotas and flex: who runs, who waits, who gives back, after each step.
+
+    Nothing is changed: it is a story, to see what a division comes to for jobs.
+    """
+    from cli.answers import FlexScenes
+    from cli.flex_view import story_parts
+    from cli.output import show, show_json
+    from client.files import read_flex_story
+    from models.flex_jobs import told
+
+    scenes = told(read_flex_story(file))
+    if as_json:
+        show_json(FlexScenes(steps=scenes).model_dump(mode="json"))
+    else:
+        show(*story_parts(scenes))
 
 
 def _answer(asked: FlexDemand, found: Division, *, as_json: bool) -> None:

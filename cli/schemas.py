@@ -75,6 +75,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     from models.backtest import Record
     from models.fleet_messages import FleetStatus
     from models.flex import FlexDemand
+    from models.flex_jobs import FlexStory
     from models.messages import RolloutStatus
 
     models: dict[str, type[BaseModel]] = {
@@ -104,6 +105,8 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     made = {name: partial(_answer_schema, model) for name, model in models.items()}
     made["backtest"] = partial(_list_schema, "backtest", Record)
     made["flex-shares"] = partial(_plain_schema, answers.FlexShares, "flex-shares", "serialization")
+    made["flex-scenes"] = partial(_plain_schema, answers.FlexScenes, "flex-scenes", "serialization")
+    made["flex-story"] = partial(_plain_schema, FlexStory, "flex-story", "validation")
     made["flex-demand"] = partial(_plain_schema, FlexDemand, "flex-demand", "validation")
     return {"fleet": fleet_schema, **dict(sorted(made.items()))}
 

@@ -26,6 +26,7 @@ from models.effects import HealthSample
 from models.errors import BadInput
 from models.fleet import ClusterSpec, Fleet, merged_policy
 from models.flex import FlexDemand
+from models.flex_jobs import FlexStory
 from models.milestones import MilestoneFile
 from models.policy import Policy
 
@@ -73,6 +74,11 @@ def read_milestones(path: str | Path) -> MilestoneFile:
 def read_flex_demand(path: str | Path) -> FlexDemand:
     """What is to be divided among whom, as YAML or JSON. "-": standard input. Errors: BadInput."""
     return _document(path, FlexDemand, "capacity_gpus and teams")
+
+
+def read_flex_story(path: str | Path) -> FlexStory:
+    """A cluster, its teams and what happens, as YAML or JSON. "-": standard input. Errors: BadInput."""
+    return _document(path, FlexStory, "capacity_gpus, teams and steps")
 
 
 _ModelT = TypeVar("_ModelT", bound=Model)

@@ -1,0 +1,451 @@
+"""Jobs on flex: who runs, who waits, who gives back. A small scheduler, pure, to try a division out on jobs.
+
+Theory of operation. Jobs are whole. A job runs in quota where its team's quota holds it, else on flex. After each
+change of jobs or hardware the fair division (models.flex) of all that is asked for says what each team ought to have.
+Then, until nothing more happens:
+
+1. Hardware that is gone is given back, by flex first, then by the quota jobs of who is most above its share.
+2. A waiting job that fits starts: in quota before flex, and of flex who is furthest below its share first. GPUs that
+   nobody else can use may be used above one's share.
+3. A waiting quota job takes GPUs back from flex jobs. A waiting flex job whose team stays within its share takes them
+   back from flex jobs of teams that stay at theirs or above.
+
+No cycle: of (GPUs that run in quota, the sum over teams of min(what it has, its share), GPUs in use) each of 2 and 3
+raises one and lowers none before it, and all are bounded.
+
+Who gives back: whole jobs, the least overshoot that whole jobs allow; of equal overshoot the jobs of who is furthest
+above its share, the lowest priority, the youngest. A job runs for `min_run` before it can be taken, and is not taken
+twice within `window`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from fractions import Fraction
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+
+from models.base import Duration, GpuCount, Model, Name, exact_fraction
+from models.flex import FlexDemand, FlexTeam, Mode, division
+
+_GRAIN = 1000
+"""A GPU is so many parts: fractions of one are exact to a thousandth."""
+
+
+class Target(StrEnum):
+    """What a job may run on."""
+
+    QUOTA = "quota"
+    FLEX = "flex"
+    BOTH = "both"
+    """Quota where there is room, else flex: best effort over quota."""
+
+
+class On(StrEnum):
+    QUOTA = "quota"
+    FLEX = "flex"
+
+
+def _number(value: Fraction) -> int | float:
+    return int(value) if value.denominator == 1 else float(value)
+
+
+def _parts(value: Any) -> Fraction:
+    found = exact_fraction(value)
+    if (found * _GRAIN).denominator != 1:
+        raise ValueError(f"must be GPUs to a thousandth at most, not {value}")
+    return found
+
+
+Gpus = Annotated[
+    Fraction,
+    BeforeValidator(_parts),
+    PlainSerializer(_number, return_type=float | int),
+    WithJsonSchema({"type": "number"}),
+]
+"""GPUs, or a fraction of one; to a thousandth."""
+
+
+class FlexJob(Model):
+    job: Name
+    team: Name
+    gpus: Annotated[Gpus, Field(gt=0, le=10**7)]
+    target: Target = Target.BOTH
+    preemptible: bool = True
+    """One that is not runs in quota or waits."""
+    priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
+    """The larger first, among jobs of a team."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.target is Target.FLEX and not self.preemptible:
+            raise ValueError("preemptible must be true of a job for flex: quota may need what it runs on")
+        return self
+
+
+class FlexStep(Model):
+    """One thing that happens: a job comes, a job goes, or hardware does."""
+
+    submit: FlexJob | None = None
+    delete: Name | None = None
+    capacity_gpus: GpuCount | None = None
+    after: Duration = timedelta(0)
+    """How long after the step before."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if sum(x is not None for x in (self.submit, self.delete, self.capacity_gpus)) != 1:
+            raise ValueError("must have one of submit, delete and capacity_gpus")
+        return self
+
+
+class FlexStory(Model):
+    """A cluster, its teams, and what happens."""
+
+    capacity_gpus: GpuCount
+    mode: Mode = Mode.QUOTA
+    teams: tuple[FlexTeam, ...] = Field(min_length=1)
+    steps: tuple[FlexStep, ...] = Field(max_length=10_000)
+    min_run: Duration = timedelta(0)
+    """A job is not taken back before it has run so long."""
+    window: Duration = timedelta(0)
+    """A job is not taken back twice within so long."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        FlexDemand(capacity_gpus=self.capacity_gpus, teams=self.teams)  # refuses what is wrong with the teams
+        parents = {t.parent for t in self.teams}
+        leaves = {t.team for t in self.teams} - parents
+        known: set[str] = set()
+        for n, step in enumerate(self.steps):
+            if step.submit is not None:
+                if step.submit.team not in leaves:
+                    raise ValueError(
+                        f"steps[{n}].submit.team is {step.submit.team!r}, which is not a team without children"
+                    )
+                if step.submit.job in known:
+                    raise ValueError(f"steps[{n}].submit.job {step.submit.job!r} is there already")
+                known.add(step.submit.job)
+            elif step.delete is not None:
+                if step.delete not in known:
+                    raise ValueError(f"steps[{n}].delete is {step.delete!r}, and there is no such job then")
+                known.discard(step.delete)
+        return self
+
+
+class JobNow(Model):
+    job: str
+    team: str
+    gpus: Gpus
+    on: On | None
+    """None: it waits."""
+
+
+class Taken(Model):
+    """A job that gave back its GPUs, and waits again."""
+
+    job: str
+    team: str
+    gpus: Gpus
+    why: str
+
+
+class TeamNow(Model):
+    team: str
+    quota_gpus: int
+    share_gpus: int
+    """What the fair division gives it of all that is asked for now."""
+    allocated_gpus: Gpus
+    in_quota_gpus: Gpus
+    queued_jobs: int
+    queued_gpus: Gpus
+
+
+class Scene(Model):
+    """How things stand after one step."""
+
+    step: int
+    what: str
+    at: Duration
+    """Since the beginning."""
+    capacity_gpus: int
+    started: tuple[str, ...]
+    preempted: tuple[Taken, ...]
+    running: tuple[JobNow, ...]
+    queued: tuple[JobNow, ...]
+    teams: tuple[TeamNow, ...]
+    unused_gpus: Gpus
+
+
+def told(story: FlexStory) -> tuple[Scene, ...]:
+    """What comes of each step. The same for the same story. Source: the module's docstring."""
+    floor = _Floor(story)
+    return tuple(floor.after(n, step) for n, step in enumerate(story.steps))
+
+
+# --- who gives back ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A job that could be taken back. Units: parts of a GPU; time since the beginning."""
+
+    job: str
+    team: str
+    size: int
+    priority: int
+    since: timedelta
+    number: int
+    """Its place among all that were submitted."""
+
+
+def given_back(jobs: Sequence[Running], need: int, above: Mapping[str, int]) -> list[Running]:
+    """Whole jobs that give back at least `need`, as little more as they allow; [] where they cannot.
+
+    `above`: by how much each team is above its share. Units: parts of a GPU.
+    """
+    if need <= 0 or sum(j.size for j in jobs) < need:
+        return []
+    order = sorted(jobs, key=lambda j: (-above.get(j.team, 0), j.priority, -j.since, -j.number))
+    grain = math.gcd(*(j.size for j in order))
+    sizes = [j.size // grain for j in order]
+    least = -(-need // grain)
+    mask = (1 << (least + max(sizes))) - 1
+    sums = [1]  # which sums the jobs from here to the end can make, a bit each
+    for size in reversed(sizes):
+        sums.append((sums[-1] | sums[-1] << size) & mask)
+    sums.reverse()
+    enough = sums[0] >> least
+    left = least + (enough & -enough).bit_length() - 1
+    chosen = []
+    for n, job in enumerate(order):
+        if sizes[n] <= left and sums[n + 1] >> (left - sizes[n]) & 1:
+            chosen.append(job)
+            left -= sizes[n]
+    return chosen
+
+
+# --- the floor --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Job:
+    spec: FlexJob
+    size: int
+    number: int
+    on: On | None = None
+    since: timedelta = timedelta(0)
+    taken_at: timedelta | None = None
+
+
+class _Floor:
+    """Jobs and GPUs at one time."""
+
+    def __init__(self, story: FlexStory) -> None:
+        self._story = story
+        parents = {t.parent for t in story.teams}
+        self._teams = [t for t in story.teams if t.team not in parents]
+        self._quota = {t.team: (t.quota_gpus or 0) * _GRAIN for t in self._teams}
+        self._limit = {t.team: t.limit_gpus * _GRAIN for t in self._teams if t.limit_gpus is not None}
+        self._capacity = story.capacity_gpus
+        self._now = timedelta(0)
+        self._jobs: dict[str, _Job] = {}
+        self._share: dict[str, int] = {}
+        self._started: dict[str, None] = {}
+        self._taken: list[Taken] = []
+
+    def after(self, number: int, step: FlexStep) -> Scene:
+        self._now += step.after
+        self._started, self._taken = {}, []
+        if step.submit is not None:
+            what = f"{step.submit.team} submits {step.submit.job}"
+            size = int(step.submit.gpus * _GRAIN)
+            self._jobs[step.submit.job] = _Job(step.submit, size, number)
+        elif step.delete is not None:
+            what = f"{step.delete} ends"
+            del self._jobs[step.delete]
+        else:
+            assert step.capacity_gpus is not None
+            what = f"{self._capacity} -> {step.capacity_gpus} GPUs"
+            self._capacity = step.capacity_gpus
+        self._divide()
+        self._shed()
+        while self._promote() or self._start() or self._take_for_quota() or self._take_for_share():
+            pass
+        return self._scene(number, what)
+
+    # --- sums -----------------------------------------------------------------------------------------
+
+    def _of(self, team: str, on: On | None = None) -> int:
+        """Parts that run of a team's jobs; on quota or on flex alone where that is said."""
+        return sum(
+            j.size for j in self._jobs.values() if j.spec.team == team and j.on is not None and on in (None, j.on)
+        )
+
+    @property
+    def _free(self) -> int:
+        return self._capacity * _GRAIN - sum(j.size for j in self._jobs.values() if j.on is not None)
+
+    def _above(self) -> dict[str, int]:
+        return {t.team: self._of(t.team) - self._share[t.team] for t in self._teams}
+
+    def _divide(self) -> None:
+        asked = []
+        for t in self._story.teams:
+            mine = [j for j in self._jobs.values() if j.spec.team == t.team]
+            bound = sum(j.size for j in mine if _quota_only(j))
+            rest = sum(j.size for j in mine if not _quota_only(j))
+            want = min(bound, self._quota.get(t.team, 0)) + rest
+            asked.append(t.model_copy(update={"demand_gpus": -(-want // _GRAIN)}))
+        found = division(FlexDemand(capacity_gpus=self._capacity, mode=self._story.mode, teams=tuple(asked)))
+        self._share = {p.team: p.gpus * _GRAIN for p in found.portions}
+
+    # --- what may happen ------------------------------------------------------------------------------
+
+    def _shed(self) -> None:
+        """Hardware that is gone: flex gives back first, and what may not be taken yet before what runs in quota."""
+        for jobs_of in (self._takeable, lambda: self._running(On.FLEX), self._running):
+            jobs, need = jobs_of(), -self._free
+            for job in given_back(jobs, need, self._above()) or (jobs if need > 0 else []):
+                self._take(job, "hardware is gone")
+
+    def _running(self, on: On | None = None) -> list[Running]:
+        return [
+            Running(j.spec.job, j.spec.team, j.size, j.spec.priority, j.since, j.number)
+            for j in self._jobs.values()
+            if j.on is not None and on in (None, j.on)
+        ]
+
+    def _takeable(self) -> list[Running]:
+        """Flex jobs that have run long enough, and were not taken lately."""
+        story, now = self._story, self._now
+        found = []
+        for r in self._running(On.FLEX):
+            taken_at = self._jobs[r.job].taken_at
+            if now - r.since >= story.min_run and (taken_at is None or now - taken_at >= story.window):
+                found.append(r)
+        return found
+
+    def _take(self, running: Running, why: str) -> None:
+        job = self._jobs[running.job]
+        job.on, job.taken_at = None, self._now
+        self._taken.append(Taken(job=running.job, team=running.team, gpus=job.spec.gpus, why=why))
+
+    def _fits_quota(self, j: _Job) -> bool:
+        return j.spec.target is not Target.FLEX and self._of(j.spec.team, On.QUOTA) + j.size <= self._quota[j.spec.team]
+
+    def _within_limit(self, j: _Job) -> bool:
+        limit = self._limit.get(j.spec.team)
+        return limit is None or self._of(j.spec.team) + j.size <= limit
+
+    def _promote(self) -> bool:
+        """A flex job that its team's quota has room for now runs in quota: nothing moves."""
+        for j in self._in_order([j for j in self._jobs.values() if j.on is On.FLEX]):
+            if self._fits_quota(j):
+                j.on = On.QUOTA
+                return True
+        return False
+
+    def _in_order(self, jobs: Sequence[_Job]) -> list[_Job]:
+        return sorted(jobs, key=lambda j: (-j.spec.priority, j.number))
+
+    def _waiting(self) -> list[_Job]:
+        """Those for quota first; then of who would be furthest below its share."""
+        above = self._above()
+
+        def key(j: _Job) -> tuple[bool, int, int, int]:
+            quota = self._fits_quota(j)
+            return (not quota, 0 if quota else above[j.spec.team] + j.size, -j.spec.priority, j.number)
+
+        return sorted((j for j in self._jobs.values() if j.on is None and self._within_limit(j)), key=key)
+
+    def _start(self) -> bool:
+        for j in self._waiting():
+            on = On.QUOTA if self._fits_quota(j) else On.FLEX
+            if j.size <= self._free and not (on is On.FLEX and _quota_only(j)):
+                self._run(j, on)
+                return True
+        return False
+
+    def _run(self, j: _Job, on: On) -> None:
+        j.on, j.since = on, self._now
+        self._started[j.spec.job] = None
+
+    def _take_for_quota(self) -> bool:
+        for j in self._waiting():
+            if not self._fits_quota(j):
+                continue
+            back = given_back(self._takeable(), j.size - self._free, self._above())
+            if back:
+                self._make_room(j, On.QUOTA, back, f"{j.spec.job} runs in the quota of {j.spec.team}")
+                return True
+        return False
+
+    def _take_for_share(self) -> bool:
+        above = self._above()
+        for j in self._waiting():
+            team = j.spec.team
+            if _quota_only(j) or above[team] + j.size > 0:
+                continue
+            back = given_back(self._beyond_shares(above, team), j.size - self._free, above)
+            if back:
+                self._make_room(j, On.FLEX, back, f"{team} is below its share, and this was above one")
+                return True
+        return False
+
+    def _beyond_shares(self, above: Mapping[str, int], but: str) -> list[Running]:
+        """Jobs whose teams stay at their shares or above, whichever of them are taken."""
+        found = []
+        left = dict(above)
+        for r in sorted(self._takeable(), key=lambda r: (r.priority, -r.since, -r.number)):
+            if r.team != but and r.size <= left[r.team]:
+                left[r.team] -= r.size
+                found.append(r)
+        return found
+
+    def _make_room(self, j: _Job, on: On, back: Sequence[Running], why: str) -> None:
+        for r in back:
+            self._take(r, why)
+        self._run(j, on)
+
+    # --- how things stand ------------------------------------------------------------------------------
+
+    def _scene(self, number: int, what: str) -> Scene:
+        jobs = [
+            JobNow(job=j.spec.job, team=j.spec.team, gpus=j.spec.gpus, on=j.on)
+            for j in sorted(self._jobs.values(), key=lambda j: (j.spec.team, j.number))
+        ]
+        queued = [j for j in jobs if j.on is None]
+        teams = tuple(
+            TeamNow(
+                team=t.team,
+                quota_gpus=t.quota_gpus or 0,
+                share_gpus=self._share[t.team] // _GRAIN,
+                allocated_gpus=Fraction(self._of(t.team), _GRAIN),
+                in_quota_gpus=Fraction(self._of(t.team, On.QUOTA), _GRAIN),
+                queued_jobs=sum(j.team == t.team for j in queued),
+                queued_gpus=sum((j.gpus for j in queued if j.team == t.team), Fraction(0)),
+            )
+            for t in self._teams
+        )
+        return Scene(
+            step=number,
+            what=what,
+            at=self._now,
+            capacity_gpus=self._capacity,
+            started=tuple(name for name in self._started if name in self._jobs and self._jobs[name].on is not None),
+            preempted=tuple(self._taken),
+            running=tuple(j for j in jobs if j.on is not None),
+            queued=tuple(queued),
+            teams=teams,
+            unused_gpus=Fraction(self._free, _GRAIN),
+        )
+
+
+def _quota_only(j: _Job) -> bool:
+    return j.spec.target is Target.QUOTA or not j.spec.preemptible
