@@ -30,7 +30,9 @@ class Deriver:
         until = now.replace(minute=0, second=0, microsecond=0)
         islands = self._health.history(cluster, until - REMEMBERED, until)
         windows = self._calendar.windows([cluster]).get(cluster, ())
-        found = hourly(islands, windows, until.timestamp())
+        sample = self._health.read([cluster]).get(cluster)
+        there = () if sample is None else [i.name for i in sample.islands if i.total_gpus]
+        found = hourly(islands, windows, until.timestamp(), there)
         return None if found is None else found.up_to(int(until.timestamp() // 3600))
 
     def derived(

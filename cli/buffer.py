@@ -76,6 +76,8 @@ def buffer(
     """
     if export and health:
         raise BadInput("--export writes the ledger's history, and --health names another: give one of them")
+    if export == "-" and as_json:
+        raise BadInput("--export - is given beside --json: standard output takes one of them")
     if gpus_per_node and not health:
         raise BadInput("--gpus-per-node is for --health: the ledger knows it of each cluster")
     asked = _Asked(target, horizon, floor)
@@ -88,6 +90,8 @@ def buffer(
     found = _from_ledger(cluster, who(actor))
     if export:
         _export(export, found)
+        if export == "-":
+            return
     series = _series(found)
     _answer(series, asked.over(found.terms), found.total_gpus or None, png=png, as_json=as_json)
 

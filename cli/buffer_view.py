@@ -46,7 +46,7 @@ def _history(found: Explained, unit: str) -> str:
     size = f"{found.series.cluster}: {count(now.total, unit)}"
     if not now.known_hours:
         return f"{size}; nothing is known of their health."
-    known = f"{count(now.known_hours, 'hour')} ({now.known_hours / WEEK:.0f} weeks) of its health are known"
+    known = f"{count(now.known_hours, 'hour')} ({count(round(now.known_hours / WEEK), 'week')}) of its health are known"
     unknown = f" and {hours - now.known_hours} are not" if hours > now.known_hours else ""
     return (
         f"{size}; {known}{unknown}; {now.level} have been down for most of the last two weeks or of the last day, "
@@ -61,7 +61,7 @@ def _target(share: Fraction) -> str:
 def _promised(found: Derived, unit: str) -> str:
     if found.promise is None:
         return "cannot honestly promise anything"
-    return f"promise {found.promise}, keep {count(found.needed, unit)} ({percent(found.needed / found.total)})"
+    return f"promise {found.promise:,}, keep {count(found.needed, unit)} ({percent(found.needed / found.total)})"
 
 
 def _kept(r: Record) -> str:
@@ -82,16 +82,18 @@ def _neighbours(found: Explained) -> str:
     said = []
     if found.below is not None:
         said.append(f"a flat {_flat(found.below)} would have broken {_hours(found.below)}")
-    if found.least is not None:
+    if found.least is not None and found.below is None:
+        said.append(f"even a flat {_flat(found.least)} would have broken no more ({_hours(found.least)})")
+    elif found.least is not None:
         more = "less" if found.least.mean_buffer < ours.mean_buffer else "more"
         apart = percent(abs(found.least.mean_buffer - ours.mean_buffer))
-        equal = f"a flat {_flat(found.least)} is the smallest that breaks no more ({_hours(found.least)})"
-        said.append(f"{equal} and keeps {apart} of the cluster {more}, which nobody could know before")
+        equal = f"of whole percents a flat {_flat(found.least)} is the smallest that breaks no more"
+        cost = f"keeps {apart} of the cluster {more}, which nobody could know before"
+        said.append(f"{equal} ({_hours(found.least)}) and {cost}")
     least = ours.mean_buffer if found.least is None else max(ours.mean_buffer, found.least.mean_buffer + 0.005)
     for r in [r for r in flat if r.mean_buffer > least][:1]:
-        idle = r.stranded_fraction - ours.stranded_fraction
-        left = f"{percent(abs(idle))} of the cluster {'more' if idle >= 0 else 'less'} idle or to flex"
-        said.append(f"a flat {_flat(r)} breaks {_hours(r)} and leaves {left}")
+        more = percent(r.mean_buffer - ours.mean_buffer)
+        said.append(f"a flat {_flat(r)} breaks {_hours(r)} and leaves {more} of the cluster more idle or to flex")
     return "; ".join(said) or "no flat buffer up to 60% breaks as little"
 
 

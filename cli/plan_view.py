@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.output import gpus, indented, line, row, table
-from models.base import fraction_text
+from models.base import duration_text, fraction_text
+from models.derived import Derived
 from models.plans import Plan
 from models.policy import Tier
 
@@ -27,7 +28,7 @@ def plan_parts(plan: Plan) -> list[RenderableType]:
             f": {gpus(plan.total_gpus)} installed, {plan.healthy_gpus} healthy, "
             f"{plan.assigned_gpus} promised; {_ceiling(plan)}",
         ),
-        *([] if plan.derived is None else [line(f"Buffer: {plan.derived.text}.")]),
+        *([] if plan.derived is None else [line(f"Buffer for {_asked(plan.derived)}: {plan.derived.text}.")]),
         _what(plan),
         _verdict(plan),
     ]
@@ -83,6 +84,10 @@ def _ceiling(plan: Plan) -> str:
     if plan.derived is not None:
         return f"at most {plan.ceiling_gpus} may be (buffer {plan.derived.needed}, by its health history)"
     return f"at most {plan.ceiling_gpus} may be (buffer {fraction_text(plan.buffer)} of {plan.basis})"
+
+
+def _asked(found: Derived) -> str:
+    return f"{float(100 * found.terms.target):g}% of the hours of {duration_text(found.terms.horizon)}"
 
 
 def _what(plan: Plan) -> Text:

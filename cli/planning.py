@@ -67,6 +67,8 @@ def plan(
     settings = settings_of(buffer, max_tier, policy)
     policy_with(Policy(), settings, buffer, max_tier)  # a slip is named here, by its option
     found = snapshots_of(file, wanted, who(actor), settings)
+    if health and not any(policy_with(own, settings, buffer, max_tier).terms for _, own in found):
+        raise BadInput("--health is given, and no buffer goes by it: give --buffer health too")
     history = _histories(health)
     made = [_made(snapshot, default, settings, buffer, max_tier, history) for snapshot, default in found]
     _answer(made, single=bool(wanted), as_json=as_json)

@@ -38,6 +38,10 @@ def buffer_of(snapshot: Snapshot, policy: Policy) -> Fraction:
 
 def ceiling_of(snapshot: Snapshot, policy: Policy) -> int:
     """C of a snapshot under a policy."""
+    if policy.terms is not None and snapshot.derived is not None and snapshot.derived.promise is None:
+        # It can ask for all there is, which is no share that a buffer may have.
+        left = snapshot.total_gpus - snapshot.derived.needed
+        return max(0, min(left, snapshot.healthy_gpus - spare_of(snapshot, policy)))
     return static_ceiling(
         snapshot.total_gpus,
         snapshot.healthy_gpus,

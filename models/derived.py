@@ -34,7 +34,7 @@ class HealthTerms(Model):
     def _sensible(self) -> Self:
         if not _LEAST_TARGET <= self.target <= _MOST_TARGET:
             wanted = f"from {float(_LEAST_TARGET):g} to {float(_MOST_TARGET):g}"
-            raise ValueError(f"target must be {wanted}, not {float(self.target):g}")
+            raise ValueError(f"target must be {wanted}, not {float(self.target)}")
         if not timedelta(weeks=1) <= self.horizon <= timedelta(weeks=52):
             raise ValueError(f"horizon must be from 1w to 52w, not {duration_text(self.horizon)}")
         if not timedelta(days=1) <= self.history <= timedelta(weeks=52):
@@ -60,6 +60,8 @@ class Derived(Model):
     """A buffer and what it is made of. Units: as the history counts (nodes or GPUs), whole; hours."""
 
     ground: Ground
+    terms: HealthTerms
+    """What was asked."""
     total: int
     needed: int
     """What must stay unpromised: level and reserve, or the floor where that is more and history is no ground."""

@@ -117,7 +117,13 @@ class Fleet(Model):
 
 
 def merged_policy(default: Policy, override: Mapping[str, Any]) -> Policy:
-    """A default with what one cluster says laid over it."""
+    """A default with what one cluster says laid over it; terms of a health buffer lie over those that are there."""
     if not override:
         return default
-    return Policy.model_validate({**default.model_dump(mode="json", exclude_unset=True), **override})
+    kept = default.model_dump(mode="json", exclude_unset=True)
+    given, standing = (
+        b.get("health") if isinstance(b, dict) else None for b in (override.get("buffer"), kept.get("buffer"))
+    )
+    if isinstance(given, dict) and isinstance(standing, dict):
+        override = {**override, "buffer": {**override["buffer"], "health": {**standing, **given}}}
+    return Policy.model_validate({**kept, **override})

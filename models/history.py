@@ -7,7 +7,7 @@ lowest that this sum was in it; an hour of which less than half is known is unkn
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -63,11 +63,16 @@ def stretches(at: Hours, total: Hours, healthy: Hours, planned: Hours | None = N
     return Stretch(at, until, total, healthy, np.zeros(len(at)) if planned is None else planned)
 
 
-def hourly(islands: Mapping[str, Stretch], windows: Sequence[Window] = (), end: float = np.inf) -> Hourly | None:
+def hourly(
+    islands: Mapping[str, Stretch],
+    windows: Sequence[Window] = (),
+    end: float = np.inf,
+    there: Collection[str] = (),
+) -> Hourly | None:
     """The cluster that these islands are together, up to `end` (seconds); None where nothing is known of it.
 
-    An island is there from its first stretch to its last. What declared windows explain of the missing counts as
-    planned, as the guard counts it.
+    An island is there from its first stretch to its last, and one of those known to be `there` to the end: silent, it
+    is unknown, not gone. What declared windows explain of the missing counts as planned, as the guard counts it.
     """
     seen = {name: one for name, one in sorted(islands.items()) if len(one.since)}
     if not seen:
@@ -83,7 +88,7 @@ def hourly(islands: Mapping[str, Stretch], windows: Sequence[Window] = (), end: 
     declared = [w for w in windows if w.kind is not WindowKind.FREEZE]
     gone: dict[str, Hours] = {}
     for name, one in seen.items():
-        values = _at(one, at[:-1])
+        values = _at(one, at[:-1], end if name in there else float(one.until[-1]))
         total += values[0]
         healthy += values[1]
         planned += values[2]
@@ -103,10 +108,10 @@ def _instants(islands: Mapping[str, Stretch], windows: Sequence[Window], first: 
     return np.append(found[(found >= first) & (found < end)], end)
 
 
-def _at(one: Stretch, at: Hours) -> tuple[Hours, Hours, Hours]:
+def _at(one: Stretch, at: Hours, gone: float) -> tuple[Hours, Hours, Hours]:
     """Total, healthy and planned at these times: zero where the island is not there, NaN where it is not known."""
     last = np.searchsorted(one.since, at, side="right") - 1
-    there = (last >= 0) & (at < one.until[-1])
+    there = (last >= 0) & (at < gone)
     known = there & (at < one.until[last])
     hole = np.where(there, np.nan, 0.0)
     total, healthy, planned = (np.where(known, column[last], hole) for column in (one.total, one.healthy, one.planned))

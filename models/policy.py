@@ -98,11 +98,12 @@ class HealthBuffer(Model):
 
 def _buffer(value: Any) -> Any:
     """Pick the form by its key, so that an error speaks of one form and not of all three."""
-    if isinstance(value, dict):
+    if isinstance(value, dict) and not {"ramp", "health"} <= value.keys():
         if "ramp" in value:
             return Ramp.model_validate(value)
         if "health" in value:
             return HealthBuffer.model_validate(value)
+    if value == "health" or isinstance(value, dict):
         raise ValueError(f"must be a number, {{ramp: [...]}} or {{health: {{...}}}}, not {brief(value)}")
     return value
 

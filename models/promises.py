@@ -68,16 +68,23 @@ def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, 
         raise ValueError(f"total and node must be at least 1, not {total} and {node}")
     seen = down[~np.isnan(down)]
     floor = total - math.floor((1 - terms.floor) * total)
-    plain = {"total": total, "known_hours": len(seen), "worst": math.ceil(seen.max()) if len(seen) else 0}
     if not len(seen):
-        text = f"there is no health history: the floor of {float(terms.floor):.3g} holds"
-        return Derived(ground=Ground.SHORT, needed=floor, level=0, reserve=0, text=text, **plain)
+        return Derived(
+            ground=Ground.SHORT,
+            terms=terms,
+            total=total,
+            needed=floor,
+            level=0,
+            reserve=0,
+            known_hours=0,
+            worst=0,
+            text=f"there is no health history: the floor of {float(terms.floor):.3g} holds",
+        )
     recent = down[-_LEVEL_WEEKS * WEEK :]
     level = _level(recent, shape.level_share)
     reserve = _reserve(down, total / node, node, terms, shape)
     standing = math.ceil(seen[-WEEK:].max()) if level is None else level
-    needed = min(total, standing + reserve)
-    made = plain | {"level": standing, "reserve": reserve}
+    needed = standing + reserve
     wants = terms.history.total_seconds() / 3600
     if level is None or len(seen) < wants:
         ground = Ground.STALE if level is None and len(seen) >= wants else Ground.SHORT
@@ -91,9 +98,20 @@ def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, 
         ground = Ground.HISTORY
         text = f"{level} down most of the time or of the last day, {reserve} in reserve for what comes on top"
     if needed > terms.most * total:
-        text = f"{needed} of {total} would have to stay unpromised, more than {float(terms.most):.3g}: {text}"
+        asked = f"{needed} of {total}" if needed < total else f"all {total}"
+        text = f"{asked} would have to stay unpromised, more than {float(terms.most):.3g}: {text}"
         ground = Ground.WILD
-    return Derived(ground=ground, needed=needed, text=text, **made)
+    return Derived(
+        ground=ground,
+        terms=terms,
+        total=total,
+        needed=min(total, needed),
+        level=standing,
+        reserve=reserve,
+        known_hours=len(seen),
+        worst=math.ceil(seen.max()),
+        text=text,
+    )
 
 
 def _level(recent: Hours, share: float) -> int | None:
@@ -104,7 +122,8 @@ def _level(recent: Hours, share: float) -> int | None:
     known = recent[~np.isnan(recent)]
     if len(known) < _LEVEL_WEEKS * WEEK // 2:
         return None
-    return math.ceil(max(np.quantile(known, share), np.quantile(known[-_LAST_HOURS:], share)))
+    # Of two middle hours the worse: between them is what no hour was.
+    return math.ceil(max(np.quantile(part, share, method="higher") for part in (known, known[-_LAST_HOURS:])))
 
 
 def _surprises(down: Hours, horizon: timedelta, shape: Shape) -> Hours:

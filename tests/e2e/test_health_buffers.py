@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from models.backtest import Series, explained
+from models.capacity import Island
+from models.derived import Ground
+from models.effects import HealthSample
 from models.errors import Refusal
 from models.generator import Recipe, simulated
 from models.plans import make_plan
@@ -143,3 +146,25 @@ async def test_short_history_falls_back_to_the_floor(world: World, hours: int) -
     assert make_plan(snapshot, policy).ceiling_gpus == 340
     assert snapshot.derived is not None
     assert snapshot.derived.text.startswith("only 100 hours are known" if hours else "there is no health history")
+
+
+async def test_an_island_that_has_fallen_silent_is_unknown_and_not_gone(world: World) -> None:
+    """Its exporter died ten days ago: what is promised must not forget what it had down."""
+    name = fresh("silent")
+    await undisturbed()
+    await world.fleet(cluster(name, {"a": (512, 504), "b": (512, 256)}, [team("t", 1000)], **BY_HEALTH))
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    samples = [
+        HealthSample(
+            cluster=name,
+            at=hour - timedelta(hours=ago),
+            islands=(Island(name=island, total_gpus=512, healthy_gpus=healthy),),
+        )
+        for island, healthy, last in (("a", 504, 1), ("b", 256, 240))
+        for ago in range(last, 5 * 168)
+    ]
+    await world.person("exporter").add_health(samples)
+    snapshot, _ = await world.tpm.snapshot(name)
+    assert snapshot.derived is not None
+    assert (snapshot.derived.ground, snapshot.derived.known_hours) == (Ground.STALE, 5 * 168 - 240)
+    assert snapshot.derived.needed >= 264

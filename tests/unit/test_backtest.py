@@ -398,7 +398,7 @@ def test_a_sceptic_gets_five_lines_and_a_picture(file: str, tmp_path: Path, caps
     assert shown[2] == "Why: 20 down most of the time or of the last day, 5 in reserve for what comes on top."
     assert shown[3].startswith("Its record, decided week by week on this history: 672 (40.0%) of 1,680 hours broken")
     assert shown[3].endswith("THAT MISSES THE 99.9% ASKED FOR: what happened here, its past did not foretell.")
-    assert shown[4].startswith("Beside it: a flat 19% would have broken 1,680 hours; a flat 20% is the smallest that ")
+    assert shown[4].startswith("Beside it: a flat 19% would have broken 1,680 hours; of whole percents a flat 20% is ")
     assert shown[6].startswith("worst of each week  |")
     assert picture.stat().st_size > 1000
 

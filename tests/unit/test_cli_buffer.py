@@ -89,6 +89,13 @@ def test_what_is_exported_is_read_back_as_it_was(
     assert capsys.readouterr().out.splitlines()[:6] == from_ledger
 
 
+def test_what_is_exported_to_standard_output_is_alone_there(
+    fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["buffer", "h100-worked", "--export", "-"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1 + WEEKS * WEEK - 24
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -98,6 +105,8 @@ def test_what_is_exported_is_read_back_as_it_was(
         (["--target", "0.2"], "--target must be from 0.5 to 0.99999, not 0.2"),
         (["--floor", "0.7"], "--floor must be from 0 to 0.5, not 0.7"),
         (["--export", "/nowhere/x.csv"], "--export /nowhere/x.csv: cannot be written"),
+        (["--export", "-", "--json"], "--export - is given beside --json"),
+        (["--png", "-"], "--png takes the name of a file, not -"),
     ],
 )
 def test_a_bad_option_is_one_sentence(
@@ -144,7 +153,7 @@ def planned(tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str)
 def test_a_file_has_no_history_so_that_the_floor_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = planned(tmp_path, capsys, "--buffer", "health")
     assert shown[0].endswith("at most 306 may be (buffer 54, by its health history)")
-    assert shown[1] == "Buffer: there is no health history: the floor of 0.15 holds."
+    assert shown[1] == "Buffer for 99.9% of the hours of 28d: there is no health history: the floor of 0.15 holds."
 
 
 @pytest.mark.parametrize("unit", ["nodes", "gpus"])
@@ -157,7 +166,7 @@ def test_a_history_beside_the_file_is_gone_by(unit: str, tmp_path: Path, capsys:
     wanted = derived(8 * made.down, 360, node=8)
     shown = planned(tmp_path, capsys, "--buffer", "health", "--health", str(tmp_path / "h.csv"))
     assert f"(buffer {wanted.needed}, by its health history)" in shown[0]
-    assert shown[1] == f"Buffer: {wanted.text}."
+    assert shown[1].endswith(f": {wanted.text}.")
 
 
 def test_a_plan_that_cannot_honestly_be_promised_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,6 +175,12 @@ def test_a_plan_that_cannot_honestly_be_promised_says_so(tmp_path: Path, capsys:
     shown = planned(tmp_path, capsys, "--buffer", "health", "--health", str(tmp_path / "h.csv"))
     assert "more than 0.5: 200 down most of the time" in shown[1]
     assert shown[3].startswith("It cannot honestly be promised. Such a plan cannot be launched")
+
+
+def test_a_history_that_no_buffer_goes_by_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    assert run(["plan", "--file", str(tmp_path / "fleet.yaml"), "--health", "h.csv"]) == 2
+    assert "--health is given, and no buffer goes by it: give --buffer health too" in capsys.readouterr().err
 
 
 def test_a_history_without_a_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

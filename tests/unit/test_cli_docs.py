@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 COMMANDS_MD = (DOCS / "commands.md").read_text()
 SCHEMAS = makers()
-PLAIN = ("flex-demand", "flex-shares")
+PLAIN = ("flex-demand", "flex-shares", "flex-story", "flex-scenes")
 """Documents that do not name their version: their form was asked for."""
 MILESTONES = ("milestones set", "milestones note", "milestones show")
 CALENDAR = ("hold", "calendar show", "calendar import", "calendar end")
@@ -45,6 +45,7 @@ WANTED = set(Command) | {
     "backtest",
     "simulate-health",
     "flex divide",
+    "flex simulate",
     "burndown",
     "report",
     "launch",

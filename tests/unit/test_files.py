@@ -204,6 +204,12 @@ def test_a_bad_fleet_is_refused_by_line_field_and_value(tmp_path: Path, old: str
         ("{buffer: {health: {horizon: 1d}}}", "policy.buffer.health.horizon must be from 1w to 52w, not 24h"),
         ("{buffer: {health: {floor: 0.6}}}", "policy.buffer.health.floor must be at most 0.5 (most), not 0.6"),
         ("{buffer: {health: {flor: 0.1}}}", "policy.buffer.health.flor is not a field that is known"),
+        ("{buffer: health}", "policy.buffer must be a number, {ramp: [...]} or {health: {...}}, not 'health'"),
+        (
+            "{buffer: {health: {}, ramp: [0.1]}}",
+            "policy.buffer must be a number, {ramp: [...]} or {health: {...}}, not {",
+        ),
+        ("{buffer: {health: {target: 0.9999999}}}", "target must be from 0.5 to 0.99999, not 0.9999999"),
         ("{buffer: {health: 3}}", "policy.buffer.health must be"),
         ("{buffer: {health: {}}, basis: healthy}", "policy.basis must be total with a health buffer, not healthy"),
         (

@@ -109,6 +109,15 @@ def test_two_windows_explain_no_gpu_twice() -> None:
     assert found.planned.tolist() == [24, 32, 32]
 
 
+def test_an_island_that_is_there_and_silent_is_unknown_and_not_gone() -> None:
+    islands = {"x": every_half_hour([40] * 10), "y": every_half_hour([8] * 4)}
+    gone, silent = hourly(islands), hourly(islands, there=["x", "y"])
+    assert gone is not None
+    assert gone.worst.tolist() == [48, 48, 48, 40, 40]  # a look stands for an hour
+    assert silent is not None
+    assert silent.worst.tolist() == [48, 48, 48]
+
+
 def test_nothing_is_said_of_what_comes_after_the_end() -> None:
     found = hourly({"x": every_half_hour([40] * 6)}, end=START + 2 * 3600)
     assert found is not None

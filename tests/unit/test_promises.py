@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.derived import TERMS, Ground, HealthTerms, Steps, followed
+from models.fleet import merged_policy
 from models.generator import Recipe, simulated
+from models.policy import Policy
 from models.promises import SHAPE, WEEK, derived
 
 NODES = 100
@@ -153,3 +155,24 @@ def test_a_history_in_gpus_promises_what_the_same_one_in_nodes_does(seed: int) -
     made = simulated(Recipe(nodes=64, weeks=20), seed)
     in_nodes, in_gpus = derived(made.down, 64), derived(8 * made.down, 512, node=8)
     assert (in_gpus.level, in_gpus.reserve) == (8 * in_nodes.level, 8 * in_nodes.reserve)
+
+
+def test_of_two_middle_hours_the_worse_is_the_level() -> None:
+    half = np.tile([24.0, 32.0], 3 * WEEK)
+    assert derived(half, 768, node=8).level == 32
+
+
+def test_terms_lie_over_the_terms_that_stand() -> None:
+    standing = Policy.model_validate({"buffer": {"health": {"target": 0.99, "horizon": "1w"}}})
+    assert merged_policy(standing, {"buffer": {"health": {}}}) == standing
+    found = merged_policy(standing, {"buffer": {"health": {"horizon": "2w"}}}).terms
+    assert found is not None
+    assert (found.target, found.horizon) == (Fraction(99, 100), timedelta(weeks=2))
+    assert merged_policy(standing, {"buffer": 0.1}).terms is None
+    assert merged_policy(Policy(), {"buffer": {"health": {}}}).terms == TERMS
+
+
+def test_a_cluster_that_needs_all_it_has_is_left_nothing() -> None:
+    found = derived(np.full(4 * WEEK, 240.0), 256, node=8)
+    assert (found.ground, found.needed, found.promise) == (Ground.WILD, 256, None)
+    assert found.text.startswith("all 256 would have to stay unpromised, more than 0.5: 240 down most of the time")

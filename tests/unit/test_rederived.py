@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.derived import Derived, Ground
+from models.derived import TERMS, Derived, Ground
 from models.notices import NoticeKind
 from models.stages import Stage
 from tests.unit.pure_world import World
@@ -27,7 +27,15 @@ def asks(needed: int, ground: Ground = Ground.HISTORY) -> Derived:
     """`needed` of the 361 GPUs must stay unpromised."""
     text = f"{needed - 20} down most of the time, 20 in reserve"
     return Derived(
-        ground=ground, total=TOTAL, needed=needed, level=needed - 20, reserve=20, known_hours=5000, worst=60, text=text
+        ground=ground,
+        terms=TERMS,
+        total=TOTAL,
+        needed=needed,
+        level=needed - 20,
+        reserve=20,
+        known_hours=5000,
+        worst=60,
+        text=text,
     )
 
 
