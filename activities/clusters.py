@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,6 +18,8 @@ from models.derived import stepped
 from models.effects import HealthSample, Observation, QuotaReading, Standing, truthful
 from models.errors import BlastRadius, Refusal
 from models.fleet import Window, merged_policy
+from models.flex import Mode
+from models.flex_now import FlexNow, flex_now
 from models.flex_pool import FlexSight, flex_pool, in_quota_use
 from models.guard import explained
 from models.history import HealthHours
@@ -170,6 +172,13 @@ class ClusterActivities:
             )
             snapshot = snapshot.model_copy(update={"derived": found})
         return snapshot, policy
+
+    def flex(self, clusters: Sequence[str], mode: Mode, now: datetime) -> list[FlexNow]:
+        """The flex of each, by its last samples. Errors: Refusal for an unknown cluster."""
+        samples, usage = self._health.read(clusters), self._usage.latest(clusters, now)
+        return [
+            flex_now(self._quotas.read(c), truthful(samples.get(c), now), usage.get(c, {}), now, mode) for c in clusters
+        ]
 
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:
         """What a buffer from health history goes by. Errors: Refusal for an unknown cluster."""

@@ -18,6 +18,7 @@ from models.base import Count, GpuCount, Model, Name, PositiveCount, Time, Words
 from models.calendar import Declared, Entry, span_text
 from models.effects import HealthSample
 from models.errors import BadInput
+from models.flex import Mode
 from models.messages import DeskAnswer, DeskRequest
 from models.milestones import CHAIN, MONITORED, PHANTOM, WAVES, MilestoneFile, Note, PlanNow
 from models.policy import Policy
@@ -54,6 +55,11 @@ class _Planning(Model):
 
 class _PlanningPage(_Page):
     policy: dict[str, Any] = Field(default_factory=dict)
+
+
+class _Flex(_Page):
+    cluster: Words = ""
+    mode: Mode = Mode.EQUAL
 
 
 class _Rows(Model):
@@ -155,6 +161,7 @@ class DeskActivities:
             "snapshot": self._snapshot,
             "snapshots": self._snapshots,
             "health_hours": self._health_hours,
+            "flex": self._flex,
             "archive": self._archive,
             "archived": self._archived,
             "calendar": self._calendar,
@@ -211,6 +218,13 @@ class DeskActivities:
         """What a launch would plan from now: the same values, health and usage."""
         asked = _of(q, _Planning)
         return _planning(*self._rollouts.present(asked.cluster, datetime.now(UTC), asked.policy))
+
+    def _flex(self, q: DeskRequest) -> list[dict[str, Any]]:
+        asked = _of(q, _Flex)
+        names = sorted(n for n in self._registry.names() if n > asked.after)[: asked.limit]
+        wanted = [asked.cluster] if asked.cluster else names
+        found = self._rollouts.flex(wanted, asked.mode, datetime.now(UTC))
+        return [one.model_dump(mode="json") for one in found]
 
     def _health_hours(self, q: DeskRequest) -> dict[str, Any]:
         """The hours that a buffer from health history goes by, and what it is asked for."""

@@ -18,6 +18,7 @@ from models.fleet_messages import Prospect
 from models.fleet_rollout import FleetStage
 from models.flex import Division
 from models.flex_jobs import Scene
+from models.flex_now import FlexNow
 from models.haircut import Haircut
 from models.milestones import Standing
 from models.plans import Plan
@@ -127,6 +128,22 @@ class BufferAnswer(Answer):
             least=found.least,
             below=found.below,
         )
+
+
+class FlexAnswer(Answer):
+    """Flex now, of one cluster or of all, and what it has offered since."""
+
+    schema_: Literal["backstop.flex/1"] = Field(default="backstop.flex/1", alias="schema")
+    clusters: tuple[FlexNow, ...]
+    since: Time
+    record: tuple[FlexOffered, ...]
+    """Hour by hour, of all these together; hours that nobody knows are left out."""
+
+
+class FlexOffered(Model):
+    at: Time
+    flex_gpus: int
+    healthy_gpus: int
 
 
 class FlexShare(Model):

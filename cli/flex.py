@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from cli.options import LOOK, AsJson, examples
+from cli.options import LOOK, Actor, AsJson, examples, named, who
+from models.errors import BadInput
 
 if TYPE_CHECKING:
-    from models.flex import Division, FlexDemand
+    from client.backstop import Backstop
+    from models.flex import Division, FlexDemand, Mode
+    from models.flex_now import FlexNow
+    from models.tallies import Point
+
+_MOST_TIMES = 490
+"""What the ledger answers at once."""
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="What is healthy and not promised, and how it is shared.")
+    group = typer.Typer(cls=_Flex, help="What is healthy and not promised, and how it is shared.")
+    group.command(
+        "show",
+        epilog=examples(
+            "backstop flex",
+            "backstop flex h100-worked",
+            "backstop flex show h100-worked --since 14d --mode quota --json",
+        ),
+    )(show_flex)
     group.command(
         "divide",
         epilog=examples(
@@ -28,6 +45,83 @@ def add_to(app: typer.Typer) -> None:
         ),
     )(simulate)
     app.add_typer(group, name="flex", rich_help_panel=LOOK)
+
+
+class _Flex(TyperGroup):
+    """`backstop flex CLUSTER` is `backstop flex show CLUSTER`: what is no command of it names a cluster."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = (*self.commands, *self.get_help_option_names(ctx))
+        return super().parse_args(ctx, args if args and args[0] in known else ["show", *args])
+
+
+def show_flex(
+    cluster: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False, callback=named
+        ),
+    ] = "",
+    mode: Annotated[
+        str, typer.Option(metavar="MODE", help="equal, quota or weight: what flex is shared by, for who is above it.")
+    ] = "equal",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="The record from then on: 7d ago, or a day such as 2026-11-01.")
+    ] = "7d",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show what is promised and used, and beside it flex: how much there is, who is on it, what it has offered.
+
+    Flex is what is healthy and no quota stands on (surplus), and what quotas leave unused. Who is furthest above its
+    fair share of it would give it back first.
+    """
+    from cli.burndown import CARRIED, beginning
+    from cli.session import ask
+
+    wanted = mode_of(mode)
+    now = datetime.now(UTC)
+    begin = beginning("--since", since, now)
+    times = hours_between(begin, now)
+
+    async def question(door: Backstop) -> tuple[list[FlexNow], list[Point]]:
+        found = await door.flex(cluster, wanted)
+        points, _ = await door.tallies(cluster, times, min(CARRIED, times[-1] - times[-2]))
+        return found, points
+
+    _tell(*ask(who(actor), question), single=bool(cluster), begin=begin, as_json=as_json)
+
+
+def mode_of(text: str) -> Mode:
+    """Errors: BadInput naming the option and the value."""
+    from models.flex import Mode
+
+    if text not in set(Mode):
+        raise BadInput(f"--mode must be one of {', '.join(Mode)}, not {text!r}")
+    return Mode(text)
+
+
+def hours_between(begin: datetime, end: datetime) -> list[datetime]:
+    """Every whole hour between them and the end; every second, third and so on where those are too many."""
+    step, last = timedelta(hours=1), end.replace(minute=0, second=0, microsecond=0)
+    while (last - begin) / step > _MOST_TIMES:
+        step += timedelta(hours=1)
+    many = max(1, int((last - begin) / step))
+    return [*(last - n * step for n in range(many, -1, -1)), end]
+
+
+def _tell(found: list[FlexNow], points: list[Point], *, single: bool, begin: datetime, as_json: bool) -> None:
+    from cli.answers import FlexAnswer, FlexOffered
+    from cli.flex_view import cluster_parts, fleet_parts
+    from cli.output import show, show_json
+
+    record = [FlexOffered(at=p.at, flex_gpus=p.flex_gpus, healthy_gpus=p.healthy_gpus) for p in points if p.known]
+    if as_json:
+        show_json(FlexAnswer(clusters=tuple(found), since=begin, record=tuple(record)).as_json())
+    elif single:
+        show(*cluster_parts(found[0], record))
+    else:
+        show(*fleet_parts(found, record))
 
 
 def divide(
@@ -50,14 +144,11 @@ def divide(
     Nobody gets more than its demand or its limit, and nothing is left while somebody could use it. Nothing is changed.
     """
     from client.files import read_flex_demand
-    from models.errors import BadInput
-    from models.flex import Mode, division
+    from models.flex import division
 
     asked = read_flex_demand(file)
     if mode:
-        if mode not in set(Mode):
-            raise BadInput(f"--mode must be one of {', '.join(Mode)}, not {mode!r}")
-        asked = asked.model_copy(update={"mode": Mode(mode)})
+        asked = asked.model_copy(update={"mode": mode_of(mode)})
     _answer(asked, division(asked), as_json=as_json)
 
 

@@ -1,4 +1,4 @@
-"""The division of flex as people read it."""
+"""Flex as people read it: what there is, its division, and stories of jobs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,86 @@ from fractions import Fraction
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.output import gpus, line, row, table
+from cli.answers import FlexOffered
+from cli.output import count, gpus, line, moment, row, table
 from models.flex import Division, FlexDemand, Mode
 from models.flex_jobs import JobNow, Scene
+from models.flex_now import FlexNow
 
 _BY = {Mode.EQUAL: "equally", Mode.QUOTA: "in proportion to quota", Mode.WEIGHT: "by weight"}
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 56
+"""Characters of a record."""
+_NAMED = 8
+"""Teams on flex that are named."""
+
+
+def fleet_parts(found: Sequence[FlexNow], record: Sequence[FlexOffered]) -> list[RenderableType]:
+    """A line for each cluster, those with the most free flex first, and the record of all."""
+    if not found:
+        return [line("The ledger has no cluster: backstop fleet import FILE")]
+    made = table("CLUSTER", ">HEALTHY", ">PROMISED", ">IN QUOTA", ">FLEX", ">USED", ">FREE", ">LARGEST BLOCK")
+    for one in sorted(found, key=lambda f: (f.health_at is None, -f.available_gpus, f.cluster)):
+        if one.health_at is None:
+            row(made, one.cluster, "unknown", *([None] * 6), style="yellow")
+            continue
+        block = max((i.block_gpus for i in one.islands), default=0)
+        numbers = (one.promised_gpus, one.in_quota_gpus, one.flex_gpus, one.used_gpus, one.available_gpus, block)
+        row(made, one.cluster, f"{one.healthy_gpus}/{one.total_gpus}", *numbers)
+    known = [f for f in found if f.health_at is not None]
+    flex, used = sum(f.flex_gpus for f in known), sum(f.used_gpus for f in known)
+    free = sum(f.available_gpus for f in known)
+    said = f"{count(len(found), 'cluster')}: {gpus(flex)} of flex, {used} used, {free} free now."
+    return [made, Text(), line(f"{said} In quota: held by jobs inside their quotas."), *_record(record)]
+
+
+def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[RenderableType]:
+    """One cluster: in quota, flex, islands, who is on it, and its record."""
+    if one.health_at is None:
+        return [line((one.cluster, "bold"), ": nobody knows its health, and so nothing of its flex."), *_record(record)]
+    of = "" if one.known_quotas == one.quotas else f" (use is known of {one.known_quotas} of {one.quotas} quotas)"
+    found: list[RenderableType] = [
+        line((one.cluster, "bold"), f": {one.healthy_gpus} of {gpus(one.total_gpus)} healthy, {moment(one.health_at)}"),
+        line(f"In quota: {one.promised_gpus} promised, {one.backed_gpus} backed, {one.in_quota_gpus} used{of}."),
+        line(
+            f"Flex: {one.flex_gpus} ({one.surplus_gpus} that no quota stands on, {one.unused_gpus} that quotas leave "
+            f"unused); {one.used_gpus} used, {one.available_gpus} free now."
+        ),
+    ]
+    if len(one.islands) > 1 or any(i.block_gpus < i.healthy_gpus for i in one.islands):
+        made = table("ISLAND", ">HEALTHY", ">LARGEST BLOCK")
+        for i in one.islands:
+            row(made, i.name, f"{i.healthy_gpus}/{i.total_gpus}", i.block_gpus)
+        found += [Text(), made]
+    if one.on_flex:
+        made = table("ON FLEX", ">HAS", ">SHARE", ">ABOVE", "=")
+        for n, team in enumerate(one.on_flex[:_NAMED]):
+            first = "gives back first" if n == 0 and team.above_gpus > 0 else ""
+            row(made, team.team, team.gpus, team.share_gpus, max(0, team.above_gpus), first)
+        found += [Text(), made]
+        if len(one.on_flex) > _NAMED:
+            found.append(line(f"and {len(one.on_flex) - _NAMED} teams more."))
+    else:
+        found.append(line("Nobody is on flex."))
+    return [*found, *_record(record)]
+
+
+def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
+    """What flex has offered: a bar for some hours each, as low as it was in them."""
+    if not record:
+        return [Text(), line("No record yet: the watch notes it once an hour.")]
+    offered = [r.flex_gpus for r in record]
+    each = -(-len(offered) // _WIDTH)
+    least = [min(offered[n : n + each]) for n in range(0, len(offered), each)]
+    top = max(*offered, 1)
+    bars = "".join(_BARS[min(len(_BARS) - 1, value * len(_BARS) // (top + 1))] if value else " " for value in least)
+    middle = sorted(offered)[len(offered) // 2]
+    said = f"from {moment(record[0].at)}: {min(offered)} to {max(offered)} GPUs, {middle} half of the time or more"
+    if min(offered) == max(offered):
+        said = f"from {moment(record[0].at)}: {gpus(middle)} all the time"
+    return [Text(), line(f"It has offered |{bars}| {said}.")]
 
 
 def parts(asked: FlexDemand, found: Division) -> list[RenderableType]:

@@ -92,6 +92,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
         "fleet-command": answers.FleetCommandTaken,
         "fleet-plan": answers.FleetPlanAnswer,
         "fleet-status": FleetStatus,
+        "flex": answers.FlexAnswer,
         "haircut": answers.HaircutAnswer,
         "import": answers.ImportAnswer,
         "launch": answers.LaunchedAnswer,

@@ -52,6 +52,8 @@ from models.fleet_messages import (
     FleetStatus,
 )
 from models.fleet_rollout import FLEET
+from models.flex import Mode
+from models.flex_now import FlexNow
 from models.history import HealthHours
 from models.messages import (
     DESK_WORKFLOW,
@@ -410,6 +412,16 @@ class Backstop:
     async def health_hours(self, cluster: str) -> HealthHours:
         """A year of its health by the hour, and what its buffer is asked for. Errors: Refusal, unknown cluster."""
         return HealthHours.model_validate(await self._desk("health_hours", cluster=cluster))
+
+    async def flex(self, cluster: str = "", mode: Mode = Mode.EQUAL) -> list[FlexNow]:
+        """The flex of one cluster, or of all by name. Errors: Refusal for an unknown cluster."""
+        found: list[FlexNow] = []
+        while True:
+            after = found[-1].cluster if found else ""
+            page = await self._desk("flex", cluster=cluster, mode=mode.value, after=after, limit=200)
+            found += [FlexNow.model_validate(one) for one in page]
+            if cluster or not page:
+                return found
 
     async def calendar(self, cluster: str = "", since: datetime | None = None) -> list[Entry]:
         """Declared windows that are not over, of one cluster or all. Errors: BadInput for an unknown cluster."""

@@ -410,6 +410,7 @@ class DeskRequest(Model):
         "snapshot",
         "snapshots",
         "health_hours",
+        "flex",
         "archive",
         "archived",
         "calendar",

@@ -29,6 +29,8 @@ from models.fleet_messages import (
     Prospect,
 )
 from models.fleet_rollout import FleetStage, Wave
+from models.flex import Mode
+from models.flex_now import FlexNow
 from models.history import HealthHours
 from models.messages import CommandAnswer, LaunchAnswer, LaunchRequest, Risk, RolloutStatus, TeamStatus
 from models.milestones import MilestoneFile, PlanNow
@@ -136,6 +138,7 @@ class FakeBackstop:
     hours: HealthHours = field(
         default_factory=lambda: HealthHours(cluster="h100-worked", total_gpus=361, gpus_per_node=8)
     )
+    flexes: list[FlexNow] = field(default_factory=list)
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)
     actor: str = ""
@@ -296,6 +299,10 @@ class FakeBackstop:
     async def health_hours(self, cluster: str) -> HealthHours:
         self._ask("health_hours", cluster)
         return self.hours
+
+    async def flex(self, cluster: str = "", mode: Mode = Mode.EQUAL) -> list[FlexNow]:
+        self._ask("flex", cluster, mode)
+        return self.flexes
 
     async def builds(self) -> list[Build]:
         self._ask("builds")

@@ -1,0 +1,127 @@
+"""The flex of one cluster at one moment: how much there is, who is on it, who would give it back first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from models.backing import back
+from models.base import GpuCount, Model, Name, Time
+from models.effects import HealthSample, QuotaReading, TeamUsage
+from models.flex import FlexDemand, FlexTeam, Mode, division
+from models.flex_pool import flex_pool, in_quota_use
+from models.snapshot import Snapshot, filled
+
+
+class IslandNow(Model):
+    name: Name
+    total_gpus: GpuCount
+    healthy_gpus: GpuCount
+    block_gpus: GpuCount
+    """The largest contiguous block that healthy hardware could hold, were the island empty."""
+
+
+class OnFlex(Model):
+    """A team whose jobs run beyond its quota. Units: whole GPUs."""
+
+    team: Name
+    gpus: GpuCount
+    """What its jobs hold beyond its quota."""
+    share_gpus: GpuCount
+    """What the fair division gives it beyond its quota, of all that is asked for now."""
+
+    @property
+    def above_gpus(self) -> int:
+        return self.gpus - self.share_gpus
+
+
+class FlexNow(Model):
+    """One cluster. In quota and flex are told apart: what is promised and used, and what is not. Units: whole GPUs."""
+
+    cluster: Name
+    at: Time
+    health_at: Time | None
+    """None: nobody knows its health, and nothing below stands."""
+    total_gpus: GpuCount = 0
+    healthy_gpus: GpuCount = 0
+    promised_gpus: GpuCount = 0
+    backed_gpus: GpuCount = 0
+    in_quota_gpus: GpuCount = 0
+    """Held by jobs inside their quotas; where use is unknown, all of the quota."""
+    surplus_gpus: GpuCount = 0
+    unused_gpus: GpuCount = 0
+    used_gpus: GpuCount = 0
+    """Held by jobs beyond their quotas."""
+    known_quotas: GpuCount = 0
+    quotas: GpuCount = 0
+    islands: tuple[IslandNow, ...] = ()
+    on_flex: tuple[OnFlex, ...] = ()
+    """Who would give back first comes first: who is furthest above its share."""
+
+    @property
+    def flex_gpus(self) -> int:
+        return self.surplus_gpus + self.unused_gpus
+
+    @property
+    def available_gpus(self) -> int:
+        return max(0, self.flex_gpus - self.used_gpus)
+
+
+def flex_now(
+    reading: QuotaReading,
+    sample: HealthSample | None,
+    usage: Mapping[str, TeamUsage],
+    now: datetime,
+    mode: Mode = Mode.EQUAL,
+) -> FlexNow:
+    """What these readings say of flex. Errors: ValueError for quotas that make no sense.
+
+    Source: DESIGN.md, "Words": surplus = H - B, unused = max(0, H - in-quota use - surplus).
+    """
+    if sample is None or not sample.islands:
+        return FlexNow(cluster=reading.cluster, at=now, health_at=None)
+    quotas = tuple(p.as_quota() for p in reading.quotas)
+    snapshot = Snapshot(cluster=reading.cluster, islands=filled(quotas, sample.islands), quotas=quotas)
+    backing, tree = back(snapshot), snapshot.tree
+    leaves = {leaf: tree.by_team[leaf].gpus for leaf in tree.leaves}
+    scheduled = {team: said.scheduled_gpus for team, said in usage.items() if team in leaves}
+    in_quota = in_quota_use(leaves, scheduled)
+    pool = flex_pool(backing.healthy_gpus, backing.backed_gpus, in_quota)
+    beyond = {team: gpus - leaves[team] for team, gpus in scheduled.items() if gpus > leaves[team]}
+    shares = _shares(snapshot, usage, mode)
+    on_flex = [OnFlex(team=t, gpus=gpus, share_gpus=max(0, shares[t] - leaves[t])) for t, gpus in beyond.items()]
+    return FlexNow(
+        cluster=reading.cluster,
+        at=now,
+        health_at=sample.at,
+        total_gpus=snapshot.total_gpus,
+        healthy_gpus=snapshot.healthy_gpus,
+        promised_gpus=backing.assigned_gpus,
+        backed_gpus=backing.backed_gpus,
+        in_quota_gpus=in_quota,
+        surplus_gpus=pool.surplus_gpus,
+        unused_gpus=pool.unused_gpus,
+        used_gpus=sum(beyond.values()),
+        known_quotas=len(scheduled),
+        quotas=len(leaves),
+        islands=tuple(
+            IslandNow(name=i.name, total_gpus=i.total_gpus, healthy_gpus=i.healthy_gpus, block_gpus=i.room_for_blocks)
+            for i in sample.islands
+        ),
+        on_flex=tuple(sorted(on_flex, key=lambda o: (-o.above_gpus, o.team))),
+    )
+
+
+def _shares(snapshot: Snapshot, usage: Mapping[str, TeamUsage], mode: Mode) -> dict[str, int]:
+    """The fair division of what is healthy among all that run or wait; who says nothing asks for its quota."""
+    leaves = set(snapshot.tree.leaves)
+    teams = []
+    for quota in snapshot.quotas:
+        said = usage.get(quota.team)
+        asks = quota.gpus if said is None else said.scheduled_gpus + (said.pending_gpus or 0)
+        demand = asks if quota.team in leaves else 0
+        teams.append(FlexTeam(team=quota.team, parent=quota.parent, quota_gpus=quota.gpus, demand_gpus=demand))
+    if not teams:
+        return {}
+    asked = FlexDemand(capacity_gpus=snapshot.healthy_gpus, mode=mode, teams=tuple(teams))
+    return {p.team: p.gpus for p in division(asked).portions}

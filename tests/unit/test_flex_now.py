@@ -1,0 +1,154 @@
+"""Flex as it is: the sums, who is on it, and the command that shows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cli.flex import hours_between
+from cli.main import run
+from models.capacity import Island
+from models.effects import HealthSample, Present, QuotaReading, TeamUsage
+from models.flex import Mode
+from models.flex_now import FlexNow, flex_now
+from models.tallies import Point
+from tests.unit.cli_fakes import FakeBackstop, answering
+
+NOW = datetime(2026, 1, 31, 12, 30, tzinfo=UTC)
+
+
+def seen(
+    quotas: dict[str, int],
+    usage: dict[str, tuple[int, int]],
+    *islands: tuple[int, int, int],
+    mode: Mode = Mode.EQUAL,
+) -> FlexNow:
+    """Usage: scheduled and pending by team. Islands: total, healthy, healthy on whole nodes."""
+    reading = QuotaReading(
+        cluster="h100-worked", generation=1, quotas=tuple(Present(team=t, gpus=g) for t, g in quotas.items())
+    )
+    sample = HealthSample(
+        cluster="h100-worked",
+        at=NOW,
+        islands=tuple(
+            Island(name=f"i{n}", total_gpus=t, healthy_gpus=h, block_gpus=b) for n, (t, h, b) in enumerate(islands)
+        ),
+    )
+    said = {t: TeamUsage(team=t, scheduled_gpus=s, pending_gpus=p) for t, (s, p) in usage.items()}
+    return flex_now(reading, sample, said, NOW, mode)
+
+
+def test_the_sums_are_those_of_the_words() -> None:
+    """H = 319, promised 306: 13 are surplus; 310 run in quota at most, so that of 306 six are unused by the other."""
+    found = seen({"research": 300, "evals": 6}, {"research": (310, 0), "evals": (0, 0)}, (361, 319, 304))
+    assert (found.healthy_gpus, found.promised_gpus, found.backed_gpus) == (319, 306, 306)
+    assert (found.in_quota_gpus, found.surplus_gpus, found.unused_gpus) == (300, 13, 6)
+    assert (found.flex_gpus, found.used_gpus, found.available_gpus) == (19, 10, 9)
+    assert [(o.team, o.gpus, o.share_gpus) for o in found.on_flex] == [("research", 10, 10)]
+    assert [(i.name, i.block_gpus) for i in found.islands] == [("i0", 304)]
+
+
+def test_who_is_furthest_above_its_share_would_give_back_first() -> None:
+    quotas = {"a": 4, "b": 4, "c": 8}
+    usage = {"a": (9, 0), "b": (6, 4), "c": (1, 0)}
+    found = seen(quotas, usage, (16, 16, 16))
+    assert [(o.team, o.gpus, o.share_gpus, o.above_gpus) for o in found.on_flex] == [("a", 5, 4, 1), ("b", 2, 3, -1)]
+    by_quota = seen({"a": 6, "b": 2, "c": 8}, usage, (16, 16, 16), mode=Mode.QUOTA)
+    assert [(o.team, o.share_gpus, o.above_gpus) for o in by_quota.on_flex] == [("a", 3, 0), ("b", 4, 0)]
+
+
+def test_unknown_use_counts_as_all_of_the_quota() -> None:
+    found = seen({"a": 10, "b": 10}, {"a": (2, 0)}, (32, 30, 24))
+    assert (found.in_quota_gpus, found.unused_gpus, found.known_quotas, found.quotas) == (12, 8, 1, 2)
+
+
+def test_hardware_that_is_not_there_is_no_flex() -> None:
+    found = seen({"a": 40}, {"a": (50, 0)}, (64, 32, 32))
+    assert (found.backed_gpus, found.surplus_gpus, found.unused_gpus, found.available_gpus) == (32, 0, 0, 0)
+    nothing = flex_now(QuotaReading(cluster="h100-worked", generation=1, quotas=()), None, {}, NOW)
+    assert (nothing.health_at, nothing.flex_gpus) == (None, 0)
+
+
+def test_the_record_is_hourly_as_far_as_the_ledger_answers_at_once() -> None:
+    week = hours_between(NOW - timedelta(days=7), NOW)
+    assert (len(week), week[0], week[-2], week[-1]) == (
+        *(169, datetime(2026, 1, 24, 13, tzinfo=UTC)),
+        *(datetime(2026, 1, 31, 12, tzinfo=UTC), NOW),
+    )
+    year = hours_between(NOW - timedelta(days=365), NOW)
+    assert len(year) <= 500
+    assert year[1] - year[0] == timedelta(hours=18)
+    assert len(hours_between(NOW - timedelta(minutes=1), NOW)) == 3
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBackstop]:
+    monkeypatch.setenv("BACKSTOP_ACTOR", "tpm")
+    train = seen({"a": 4, "b": 4, "c": 8}, {"a": (9, 0), "b": (6, 4), "c": (1, 0)}, (16, 16, 8))
+    silent = flex_now(QuotaReading(cluster="silent", generation=1, quotas=()), None, {}, NOW)
+    points = [
+        Point(
+            at=NOW - timedelta(hours=n),
+            clusters=2,
+            known=known,
+            total_gpus=16,
+            healthy_gpus=16,
+            promised_gpus=16,
+            phantom_gpus=0,
+            flex_gpus=gpus,
+            asking=0,
+            pending_gpus=None,
+            lacking_gpus=None,
+        )
+        for n, (gpus, known) in enumerate([(4, 1), (9, 1), (0, 0), (12, 1)])
+    ]
+    with answering(FakeBackstop(flexes=[silent, train], points=points[::-1])) as door:
+        yield door
+
+
+def test_the_fleet_has_a_line_for_each_cluster(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["flex", "--since", "2026-01-01"]) == 0
+    shown = capsys.readouterr().out
+    rows = [words for words in map(str.split, shown.splitlines()) if words and words[0] in ("h100-worked", "silent")]
+    assert rows == [["h100-worked", "16/16", "16", "9", "7", "7", "0", "8"], ["silent", "unknown", *"------"]]
+    assert "2 clusters: 7 GPUs of flex, 7 used, 0 free now." in shown
+    assert "It has offered |" in shown
+    assert "4 to 12 GPUs, 9 half of the time or more" in shown
+    assert fake.asked[0] == ("flex", "", Mode.EQUAL)
+
+
+@pytest.mark.parametrize("words", [["flex", "h100-worked"], ["flex", "show", "h100-worked"]])
+def test_a_cluster_by_its_name_alone(fake: FakeBackstop, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    fake.flexes = fake.flexes[1:]
+    assert run([*words, "--mode", "quota"]) == 0
+    shown = capsys.readouterr().out
+    assert fake.asked[0] == ("flex", "h100-worked", Mode.QUOTA)
+    assert "In quota: 16 promised, 16 backed, 9 used." in shown
+    assert "Flex: 7 (0 that no quota stands on, 7 that quotas leave unused); 7 used, 0 free now." in shown
+    assert [line.split()[:4] for line in shown.splitlines() if line.startswith(("a ", "b "))] == [
+        ["a", "5", "4", "1"],
+        ["b", "2", "3", "0"],
+    ]
+    assert "gives back first" in shown
+
+
+def test_the_answer_as_json_has_the_record(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["flex", "--json", "--since", "2026-01-01"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "backstop.flex/1"
+    assert [r["flex_gpus"] for r in found["record"]] == [12, 9, 4]
+    assert [c["cluster"] for c in found["clusters"]] == ["silent", "h100-worked"]
+
+
+def test_bad_options_are_one_sentence(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["flex", "h100-worked", "--mode", "fair"]) == 2
+    assert "--mode must be one of equal, quota, weight, not 'fair'" in capsys.readouterr().err
+    assert run(["flex", "--since", "tomorrow"]) == 2
+    assert "--since" in capsys.readouterr().err
