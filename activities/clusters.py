@@ -28,9 +28,13 @@ from models.plans import BreachTarget, Envelope, breach_target, make_plan
 from models.policy import Policy
 from models.quota import Quota
 from models.snapshot import Snapshot, filled
+from models.why import Why, why
 
 HISTORY_FRESH = timedelta(hours=1)
 """Where many clusters are planned, a year of each one's samples is not read more often."""
+
+_SINCE = timedelta(days=30)
+"""How far back it is looked for when an island was last whole."""
 
 
 class ClusterActivities:
@@ -179,6 +183,20 @@ class ClusterActivities:
         return [
             flex_now(self._quotas.read(c), truthful(samples.get(c), now), usage.get(c, {}), now, mode) for c in clusters
         ]
+
+    def why(self, cluster: str, team: str, gpus: int | None, now: datetime, *, block: bool) -> Why | None:
+        """Why the team cannot have so many GPUs there; None where it has no quota, or nobody knows the health.
+
+        Errors: Refusal for a quota that is a sum of others.
+        """
+        reading = self._quotas.read(cluster)
+        sample = self._sample(cluster, now)
+        if sample is None or team not in {q.team for q in reading.quotas}:
+            return None
+        usage = self._usage.latest([cluster], now).get(cluster, {})
+        windows = self._calendar.windows([cluster]).get(cluster, ())
+        history = self._health.history(cluster, now - _SINCE, now)
+        return why(reading, sample, usage, windows, history, team, gpus, now, block=block)
 
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:
         """What a buffer from health history goes by. Errors: Refusal for an unknown cluster."""

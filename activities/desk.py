@@ -17,7 +17,7 @@ from models.audit import AuditEntry, AuditKind, ChainedEntry
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time, Words
 from models.calendar import Declared, Entry, span_text
 from models.effects import HealthSample
-from models.errors import BadInput
+from models.errors import BadInput, Refusal
 from models.flex import Mode
 from models.messages import DeskAnswer, DeskRequest
 from models.milestones import CHAIN, MONITORED, PHANTOM, WAVES, MilestoneFile, Note, PlanNow
@@ -60,6 +60,13 @@ class _PlanningPage(_Page):
 class _Flex(_Page):
     cluster: Words = ""
     mode: Mode = Mode.EQUAL
+
+
+class _Why(Model):
+    team: Name
+    cluster: Words = ""
+    gpus: PositiveCount | None = None
+    block: bool = False
 
 
 class _Rows(Model):
@@ -162,6 +169,7 @@ class DeskActivities:
             "snapshots": self._snapshots,
             "health_hours": self._health_hours,
             "flex": self._flex,
+            "why": self._why,
             "archive": self._archive,
             "archived": self._archived,
             "calendar": self._calendar,
@@ -225,6 +233,21 @@ class DeskActivities:
         wanted = [asked.cluster] if asked.cluster else names
         found = self._rollouts.flex(wanted, asked.mode, datetime.now(UTC))
         return [one.model_dump(mode="json") for one in found]
+
+    def _why(self, q: DeskRequest) -> list[dict[str, Any]]:
+        asked, now = _of(q, _Why), datetime.now(UTC)
+        names = [asked.cluster] if asked.cluster else sorted(self._registry.names())
+        found, refused = [], None
+        for name in names:
+            try:
+                one = self._rollouts.why(name, asked.team, asked.gpus, now, block=asked.block)
+            except Refusal as error:  # a sum of quotas here, and elsewhere perhaps one that jobs run in
+                refused = error
+            else:
+                found += [] if one is None else [one.model_dump(mode="json")]
+        if refused is not None and not found:
+            raise refused
+        return found
 
     def _health_hours(self, q: DeskRequest) -> dict[str, Any]:
         """The hours that a buffer from health history goes by, and what it is asked for."""

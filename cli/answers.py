@@ -5,6 +5,7 @@ Within a version fields may be added; none goes away or changes its meaning.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -25,6 +26,7 @@ from models.plans import Plan
 from models.report import Week
 from models.stages import Command, Stage
 from models.tallies import Point
+from models.why import Why
 
 
 class Answer(Model):
@@ -128,6 +130,30 @@ class BufferAnswer(Answer):
             least=found.least,
             below=found.below,
         )
+
+
+class WhyLine(Why):
+    """One team in one cluster."""
+
+    flex_free_gpus: int | None
+    """What flex has free in that cluster; null: nobody asked, because nothing is missing."""
+
+
+class WhyAnswer(Answer):
+    """Why a team cannot use its quota, cluster by cluster."""
+
+    schema_: Literal["backstop.why/1"] = Field(default="backstop.why/1", alias="schema")
+    clusters: tuple[WhyLine, ...]
+    elsewhere: dict[str, int]
+    """What flex has free in other clusters."""
+
+    @staticmethod
+    def of(found: Sequence[Why], flexes: Sequence[FlexNow]) -> WhyAnswer:
+        free = {f.cluster: f.available_gpus for f in flexes}
+        here = {one.cluster for one in found}
+        lines = (WhyLine(**one.model_dump(), flex_free_gpus=free.get(one.cluster)) for one in found)
+        others = {name: gpus for name, gpus in sorted(free.items()) if gpus and name not in here}
+        return WhyAnswer(clusters=tuple(lines), elsewhere=others)
 
 
 class FlexAnswer(Answer):

@@ -27,6 +27,7 @@ from cli import (
     rollouts,
     schemas,
     simulate_health,
+    why,
 )
 
 app = typer.Typer(
@@ -65,6 +66,7 @@ _MODULES = (
         backtest,
         simulate_health,
         flex,
+        why,
         rollouts,
         burndown,
         report,

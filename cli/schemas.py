@@ -102,6 +102,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
         "report": answers.WeekAnswer,
         "rollouts": answers.RolloutsAnswer,
         "status": RolloutStatus,
+        "why": answers.WhyAnswer,
     }
     made = {name: partial(_answer_schema, model) for name, model in models.items()}
     made["backtest"] = partial(_list_schema, "backtest", Record)

@@ -79,6 +79,7 @@ from models.report import Past
 from models.snapshot import Snapshot
 from models.stages import Command
 from models.tallies import Point
+from models.why import Why
 
 _PATIENCE = timedelta(seconds=30)
 """How long a person waits for a worker's answer."""
@@ -422,6 +423,14 @@ class Backstop:
             found += [FlexNow.model_validate(one) for one in page]
             if cluster or not page:
                 return found
+
+    async def why(self, team: str, cluster: str, gpus: int | None, *, block: bool) -> list[Why]:
+        """Why the team cannot have so many GPUs, in one cluster or wherever it has a quota.
+
+        Errors: BadInput for an unknown cluster, Refusal for a quota that is a sum of others.
+        """
+        found = await self._desk("why", team=team, cluster=cluster, gpus=gpus, block=block)
+        return [Why.model_validate(one) for one in found]
 
     async def calendar(self, cluster: str = "", since: datetime | None = None) -> list[Entry]:
         """Declared windows that are not over, of one cluster or all. Errors: BadInput for an unknown cluster."""

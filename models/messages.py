@@ -411,6 +411,7 @@ class DeskRequest(Model):
         "snapshots",
         "health_hours",
         "flex",
+        "why",
         "archive",
         "archived",
         "calendar",

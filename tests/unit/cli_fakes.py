@@ -41,6 +41,7 @@ from models.rollout import Hold, HoldKind
 from models.snapshot import Snapshot, snapshot_of
 from models.stages import Command, Stage
 from models.tallies import Point
+from models.why import Why
 from tests.unit.weeks import a_past, a_plan
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -139,6 +140,7 @@ class FakeBackstop:
         default_factory=lambda: HealthHours(cluster="h100-worked", total_gpus=361, gpus_per_node=8)
     )
     flexes: list[FlexNow] = field(default_factory=list)
+    whys: list[Why] = field(default_factory=list)
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)
     actor: str = ""
@@ -303,6 +305,10 @@ class FakeBackstop:
     async def flex(self, cluster: str = "", mode: Mode = Mode.EQUAL) -> list[FlexNow]:
         self._ask("flex", cluster, mode)
         return self.flexes
+
+    async def why(self, team: str, cluster: str, gpus: int | None, *, block: bool) -> list[Why]:
+        self._ask("why", team, cluster, gpus, block)
+        return self.whys
 
     async def builds(self) -> list[Build]:
         self._ask("builds")

@@ -1,0 +1,61 @@
+"""Why can't I use my quota? Asked of the ledger through the desk."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from models.errors import Refusal
+from models.stages import Stage
+from models.why import Cause
+from tests.e2e.world import World, cluster, fresh, team, worked_case
+
+
+async def test_the_answer_adds_up_and_names_windows_and_times(world_on_each: World) -> None:
+    world, name = world_on_each, fresh("why")
+    now = datetime.now(UTC)
+    window = {
+        "kind": "sev",
+        "starts": (now - timedelta(hours=1)).isoformat(),
+        "ends": (now + timedelta(hours=1)).isoformat(),
+        "reason": "a switch is down",
+        "gpus": 20,
+    }
+    await world.fleet({**worked_case(name), "windows": [window]})
+    other = fresh("why")
+    await world.fleet({**worked_case(name), "windows": [window]}, worked_case(other))
+    (found,) = await world.tpm.why("research", name, None, block=False)
+    assert (found.quota_gpus, found.startable_gpus, found.gap_gpus) == (345, 9, 336)
+    assert [(r.cause, r.gpus) for r in found.reasons] == [
+        (Cause.DECLARED, 20),
+        (Cause.UNHEALTHY, 6),
+        (Cause.USED, 310),
+    ]
+    assert found.missing[0].since is not None
+    everywhere = await world.tpm.why("research", "", 20, block=True)
+    assert {name, other} <= {one.cluster for one in everywhere}
+    assert await world.tpm.why("nobody", name, None, block=False) == []
+
+
+async def test_a_sum_of_quotas_is_no_answer(world: World) -> None:
+    name = fresh("why-tree")
+    quotas = [{"team": "org", "gpus": 30}, team("org-1", 30, parent="org")]
+    await world.fleet(cluster(name, {"main": (40, 40)}, quotas))
+    with pytest.raises(Refusal, match="is a sum of others: name one of them"):
+        await world.tpm.why("org", name, None, block=False)
+    elsewhere = fresh("why-flat")
+    await world.fleet(
+        cluster(name, {"main": (40, 40)}, quotas), cluster(elsewhere, {"main": (40, 40)}, [team("org", 30)])
+    )
+    assert [one.cluster for one in await world.tpm.why("org", "", None, block=False)] == [elsewhere]
+
+
+async def test_after_a_rollout_the_quota_can_be_used_but_for_what_runs(world: World) -> None:
+    name = fresh("why-after")
+    await world.fleet(worked_case(name))
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    (found,) = await world.tpm.why("research", name, None, block=False)
+    assert (found.quota_gpus, found.wanted_gpus, found.startable_gpus) == (306, 306, 0)
+    assert [(r.cause, r.gpus) for r in found.reasons] == [(Cause.USED, 306)], "all of it is backed"

@@ -1,0 +1,162 @@
+"""Why can't I use my quota? In words and numbers, by hand; and the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cli.main import run
+from client.backstop import RolloutSummary
+from models.capacity import Island
+from models.effects import HealthSample, Present, QuotaReading, TeamUsage
+from models.errors import Refusal
+from models.fleet import Window, WindowKind
+from models.history import Stretch, stretches
+from models.stages import Stage
+from models.why import Why, why
+from tests.unit.cli_fakes import FakeBackstop, answering, status
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+SWITCHES = Window(
+    kind=WindowKind.MAINTENANCE,
+    starts=NOW - timedelta(hours=1),
+    ends=NOW + timedelta(hours=3),
+    reason="new switches",
+    gpus=20,
+)
+
+
+def history(*healthy: int) -> Stretch:
+    """By the hour, the last of them an hour ago; of 361."""
+    at = np.array([(NOW - timedelta(hours=len(healthy) - n)).timestamp() for n in range(len(healthy))])
+    return stretches(at, np.full(len(healthy), 361.0), np.array(healthy, dtype=float))
+
+
+def asked(gpus: int | None = None, *, block: bool = False, **changes: Any) -> Why:
+    """The worked case: 345 of quota, 319 of 361 healthy, 310 scheduled."""
+    usage = changes.pop("usage", {"research": TeamUsage(team="research", scheduled_gpus=310, idle_gpus=12)})
+    quotas = changes.pop("quotas", (Present(team="research", gpus=345),))
+    islands = changes.pop("islands", (Island(name="main", total_gpus=361, healthy_gpus=319, block_gpus=304),))
+    reading = QuotaReading(cluster="h100-worked", generation=1, quotas=quotas)
+    sample = HealthSample(cluster="h100-worked", at=NOW, islands=islands)
+    past = changes.pop("history", {"main": history(361, 361, 340, 319)})
+    return why(reading, sample, usage, changes.pop("windows", ()), past, "research", gpus, NOW, block=block)
+
+
+def reasons(found: Why) -> list[tuple[str, int]]:
+    return [(r.cause.value, r.gpus) for r in found.reasons]
+
+
+def test_all_of_the_quota_is_what_has_no_hardware_and_what_ones_own_jobs_hold() -> None:
+    found = asked()
+    assert (found.wanted_gpus, found.startable_gpus, found.gap_gpus) == (345, 9, 336)
+    assert reasons(found) == [("unhealthy", 26), ("idle", 12), ("used", 298)]
+    assert "42 of 361 in main since 2026-01-31 10:00Z" in found.reasons[0].text
+
+
+def test_what_was_never_seen_whole_is_so_since_then_or_earlier() -> None:
+    assert (
+        "42 of 361 in main since 2026-01-31 10:00Z or earlier"
+        in asked(history={"main": history(340, 319)}).reasons[0].text
+    )
+    unknown = asked(history={}).reasons[0].text
+    assert unknown.endswith("(unhealthy: 42 of 361 in main)")
+
+
+def test_what_could_start_is_missing_nothing() -> None:
+    assert (asked(9).gap_gpus, asked(9).reasons, asked(9).over_gpus) == (0, (), 0)
+    assert reasons(asked(20)) == [("unhealthy", 11)]
+
+
+def test_beyond_the_quota_is_told_apart() -> None:
+    found = asked(400)
+    assert (found.wanted_gpus, found.over_gpus, found.gap_gpus) == (345, 55, 336)
+
+
+def test_a_declared_window_takes_its_part_of_what_is_unhealthy() -> None:
+    found = asked(windows=(SWITCHES,))
+    assert reasons(found) == [("declared", 20), ("unhealthy", 6), ("idle", 12), ("used", 298)]
+    assert found.reasons[0].text == "declared as absent (maintenance: new switches, until 2026-01-31 15:00Z)"
+
+
+def test_a_block_is_missing_what_only_fragmentation_takes() -> None:
+    islands = (
+        Island(name="a", total_gpus=200, healthy_gpus=190, block_gpus=100),
+        Island(name="b", total_gpus=161, healthy_gpus=161, block_gpus=152),
+    )
+    usage = {"research": TeamUsage(team="research", scheduled_gpus=10)}
+    found = asked(200, block=True, islands=islands, usage=usage, history={})
+    assert (found.startable_gpus, reasons(found)) == (152, [("fragmented", 48)])
+    assert found.reasons[0].text == "200 are there, and the largest block of healthy nodes in one island is 152"
+
+
+def test_what_the_tree_withholds_is_its_own_reason() -> None:
+    quotas = (Present(team="org", gpus=100), Present(team="research", gpus=120, parent="org"))
+    found = asked(quotas=quotas, usage={"research": TeamUsage(team="research", scheduled_gpus=30)})
+    assert reasons(found) == [("withheld", 20), ("used", 30)]
+
+
+def test_unknown_use_counts_as_all_of_the_quota_and_says_so() -> None:
+    found = asked(usage={})
+    assert (found.startable_gpus, found.use_known) == (0, False)
+    assert "nobody says what research's jobs hold" in found.reasons[-1].text
+
+
+def test_a_sum_and_a_stranger_are_refused() -> None:
+    with pytest.raises(Refusal, match="is a sum of others"):
+        asked(quotas=(Present(team="research", gpus=9), Present(team="x", gpus=9, parent="research")))
+    with pytest.raises(Refusal, match="is not there"):
+        asked(quotas=(Present(team="evals", gpus=9),))
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBackstop]:
+    monkeypatch.setenv("BACKSTOP_ACTOR", "researcher")
+    open_now = RolloutSummary(
+        cluster="h100-worked",
+        stage="buffered",
+        wave="busy",
+        owner="tpm",
+        unbacked_gpus=0,
+        started=NOW,
+        closed=None,
+        open=True,
+    )
+    statuses: list[Any] = [status(Stage.BUFFERED)]
+    with answering(FakeBackstop(whys=[asked(400)], statuses=statuses, summaries=[open_now])) as door:
+        yield door
+
+
+def test_the_answer_is_in_plain_words_and_adds_up(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["why", "research", "--gpus", "400"]) == 0
+    shown = capsys.readouterr().out
+    assert "research in h100-worked has a quota of 345 GPUs. Of 400 asked for, 9 could start now in quota" in shown
+    numbers = [int(line.split()[0]) for line in shown.splitlines() if line[:1] == " " and line.split()[0].isdigit()]
+    assert sum(numbers) == 336
+    assert "55 more are beyond the quota" in shown
+    assert "A rollout of h100-worked is buffered; paused by oncall: backstop resume h100-worked." in shown
+    assert fake.asked[0] == ("why", "research", "", 400, False)
+
+
+def test_the_answer_as_json(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["why", "research", "--cluster", "h100-worked", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "backstop.why/1"
+    (one,) = found["clusters"]
+    assert sum(r["gpus"] for r in one["reasons"]) == one["gap_gpus"] == 336
+
+
+def test_a_team_that_nobody_knows_is_refused(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.whys = []
+    assert run(["why", "nobody"]) == 2
+    assert "no cluster of the ledger has a quota of 'nobody'" in capsys.readouterr().err
+    assert run(["why", "research", "--gpus", "-1"]) == 2
+    assert "--gpus must be a whole number from 1 to 10000000, not -1" in capsys.readouterr().err
