@@ -255,6 +255,8 @@ class _Floor:
         self._capacity = story.capacity_gpus
         self._now = timedelta(0)
         self._jobs: dict[str, _Job] = {}
+        self._held = {(t.team, on): 0 for t in self._teams for on in On}
+        """Parts that run, by team and what they run on."""
         self._share: dict[str, int] = {}
         self._started: dict[str, None] = {}
         self._taken: list[Taken] = []
@@ -268,7 +270,7 @@ class _Floor:
             self._jobs[step.submit.job] = _Job(step.submit, size, number)
         elif step.delete is not None:
             what = f"{step.delete} ends"
-            del self._jobs[step.delete]
+            self._put(self._jobs.pop(step.delete), None)
         else:
             assert step.capacity_gpus is not None
             what = f"{self._capacity} -> {step.capacity_gpus} GPUs"
@@ -283,21 +285,30 @@ class _Floor:
 
     def _of(self, team: str, on: On | None = None) -> int:
         """Parts that run of a team's jobs; on quota or on flex alone where that is said."""
-        return sum(
-            j.size for j in self._jobs.values() if j.spec.team == team and j.on is not None and on in (None, j.on)
-        )
+        return sum(self._held[team, kind] for kind in On if on in (None, kind))
 
     @property
     def _free(self) -> int:
-        return self._capacity * _GRAIN - sum(j.size for j in self._jobs.values() if j.on is not None)
+        return self._capacity * _GRAIN - sum(self._held.values())
+
+    def _put(self, j: _Job, on: On | None) -> None:
+        """The only place where a job comes to run on something, or stops."""
+        if j.on is not None:
+            self._held[j.spec.team, j.on] -= j.size
+        if on is not None:
+            self._held[j.spec.team, on] += j.size
+        j.on = on
 
     def _above(self) -> dict[str, int]:
         return {t.team: self._of(t.team) - self._share[t.team] for t in self._teams}
 
     def _divide(self) -> None:
         asked = []
+        by_team: dict[str, list[_Job]] = {}
+        for j in self._jobs.values():
+            by_team.setdefault(j.spec.team, []).append(j)
         for t in self._story.teams:
-            mine = [j for j in self._jobs.values() if j.spec.team == t.team]
+            mine = by_team.get(t.team, [])
             bound = sum(j.size for j in mine if _quota_only(j))
             rest = sum(j.size for j in mine if not _quota_only(j))
             want = min(bound, self._quota.get(t.team, 0)) + rest
@@ -333,7 +344,8 @@ class _Floor:
 
     def _take(self, running: Running, why: str) -> None:
         job = self._jobs[running.job]
-        job.on, job.taken_at = None, self._now
+        self._put(job, None)
+        job.taken_at = self._now
         self._taken.append(Taken(job=running.job, team=running.team, gpus=job.spec.gpus, why=why))
 
     def _fits_quota(self, j: _Job) -> bool:
@@ -347,7 +359,7 @@ class _Floor:
         """A flex job that its team's quota has room for now runs in quota: nothing moves."""
         for j in self._in_order([j for j in self._jobs.values() if j.on is On.FLEX]):
             if self._fits_quota(j):
-                j.on = On.QUOTA
+                self._put(j, On.QUOTA)
                 return True
         return False
 
@@ -373,7 +385,8 @@ class _Floor:
         return False
 
     def _run(self, j: _Job, on: On) -> None:
-        j.on, j.since = on, self._now
+        self._put(j, on)
+        j.since = self._now
         self._started[j.spec.job] = None
 
     def _take_for_quota(self) -> bool:
