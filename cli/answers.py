@@ -120,7 +120,7 @@ class BufferAnswer(Answer):
     def of(found: Explained) -> BufferAnswer:
         return BufferAnswer(
             cluster=found.series.cluster,
-            unit="nodes" if found.series.node == 1 else "gpus",
+            unit=found.series.unit,
             horizon_weeks=found.horizon_weeks,
             target=found.terms.target,
             now=found.now,

@@ -90,7 +90,7 @@ def weeks_of(text: str) -> tuple[int, ...]:
     """The horizons, each once. Errors: BadInput."""
     found = []
     for word in text.split(","):
-        value = number("--horizon", word.strip(), 1, 52)
+        value = number("--horizon", word.strip().removesuffix("w"), 1, 52)
         if value != int(value):
             raise BadInput(f"--horizon must be whole weeks, not {word.strip()}")
         found.append(int(value))

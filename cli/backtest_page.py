@@ -106,7 +106,7 @@ def _draw(plot: Axes, one: Series, promised: Promised) -> str:
                 "for it."
             )
     plot.margins(x=0.01, y=0.08)
-    plot.set(xlabel="week", ylabel="nodes" if one.node == 1 else "GPUs")
+    plot.set(xlabel="week", ylabel="nodes" if one.unit == "nodes" else "GPUs")
     plot.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     plot.yaxis.set_major_formatter("{x:,.0f}")
     plot.legend(frameon=False, fontsize=8, ncols=5, loc="lower right", bbox_to_anchor=(1, 1))

@@ -129,7 +129,7 @@ def _series(found: HealthHours) -> Series:
     from models.backtest import Series
 
     hours = found.hours
-    return Series(found.cluster, hours.total, hours.worst, hours.mean, hours.planned, found.gpus_per_node)
+    return Series(found.cluster, hours.total, hours.worst, hours.mean, hours.planned, found.gpus_per_node, "gpus")
 
 
 def _export(file: str, found: HealthHours) -> None:

@@ -26,7 +26,7 @@ def parts(found: Explained) -> list[RenderableType]:
 
 def lines(found: Explained) -> list[str]:
     now, series = found.now, found.series
-    unit = "node" if series.node == 1 else "GPU"
+    unit = "node" if series.unit == "nodes" else "GPU"
     ours = found.records[0]
     strict = f"For {_target(found.terms.target)} of the hours of the next {count(found.horizon_weeks, 'week')}"
     said = f"{strict}: {_promised(now, unit)}."

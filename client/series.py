@@ -16,6 +16,7 @@ import zlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from models.promises import Hours
 
 _MOST_HOURS = 50 * 366 * 24
 _MOST = 10**7
-_UNITS = ("nodes", "gpus")
+_UNITS: tuple[Literal["nodes", "gpus"], ...] = ("nodes", "gpus")
 
 
 def read_series(path: str | Path, gpus_per_node: int | None = None) -> tuple[Series, ...]:
@@ -107,6 +108,7 @@ class _Table:
             given = ", ".join(header)
             raise self._bad(1, f"one of the columns total_nodes and total_gpus is needed; the columns are {given}")
         unit = units[0]
+        self._unit = unit
         self._node = 1 if unit == "nodes" else self._gpus_per_node or 8
         if unit == "nodes" and self._gpus_per_node is not None:
             raise BadInput(f"{self._name} counts nodes: how many GPUs each has (--gpus-per-node) does not matter")
@@ -154,7 +156,7 @@ class _Table:
         found = hourly(looked)
         if found is None:
             raise self._bad(rows.lines[0], f"no hour of cluster {shown(cluster)} is known for half an hour or more")
-        return Series(cluster, found.total, found.worst, found.mean, found.planned, self._node)
+        return Series(cluster, found.total, found.worst, found.mean, found.planned, self._node, self._unit)
 
     # --- cells ------------------------------------------------------------------------------------
 
@@ -229,7 +231,7 @@ class _Table:
 
         absent = np.zeros(length)
         absent[at] = planned
-        return Series(cluster, placed(total), placed(worst), placed(mean), absent, self._node)
+        return Series(cluster, placed(total), placed(worst), placed(mean), absent, self._node, self._unit)
 
     def _spanning(self, cluster: str, hours: int, line: int) -> None:
         """Errors: BadInput for so long a time that a slip is likelier."""

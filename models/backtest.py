@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from scipy.stats import binom
@@ -38,6 +39,7 @@ class Series:
     mean: Hours
     absent: Hours
     node: int = 1
+    unit: Literal["nodes", "gpus"] = "nodes"
 
     @property
     def down(self) -> Hours:
@@ -253,7 +255,7 @@ def explained(series: Series, terms: HealthTerms, total: int | None = None) -> E
 
 def derived_gpus(series: Series, total_gpus: int, gpus_per_node: int, terms: HealthTerms) -> Derived:
     """The buffer of a cluster of this size from a history that counts nodes or GPUs. Units: GPUs."""
-    down = series.down * gpus_per_node if series.node == 1 else series.down
+    down = series.down * gpus_per_node if series.unit == "nodes" else series.down
     return derived(down, max(1, total_gpus), terms, gpus_per_node)
 
 

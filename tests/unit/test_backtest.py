@@ -162,7 +162,9 @@ def test_hours_without_a_row_are_unknown(tmp_path: Path) -> None:
     (one,) = read_series(written(tmp_path / "rack-7.csv", text))
     assert one.cluster == "rack-7"
     assert np.isnan(one.worst).tolist() == [False, True, True, False]
-    assert one.node == 8
+    assert (one.node, one.unit) == (8, "gpus")
+    (single,) = read_series(written(tmp_path / "rack-7.csv", text), 1)
+    assert (single.node, single.unit) == (1, "gpus"), "a node of one GPU is still counted in GPUs"
 
 
 def test_samples_are_summed_over_islands_and_speak_for_their_hour(tmp_path: Path) -> None:
@@ -298,6 +300,8 @@ def test_json_and_csv_have_a_record_for_each_cluster_horizon_and_policy(
     (flat,) = [r for r in found if (r["cluster"], r["policy"], r["horizon_weeks"]) == ("b", "fixed-15", 1)]
     assert (flat["hours"], flat["broken_hours"], flat["mean_buffer"]) == (4 * WEEK, 4 * WEEK, pytest.approx(0.15))
     assert flat["worst_shortfall_fraction"] == pytest.approx(0.05)
+    assert run(["backtest", file, "--horizon", "1w,4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found
     assert run(["backtest", file, "--csv", "-"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [dict(r, **{k: str(v) for k, v in j.items()}) for r, j in zip(rows, found, strict=True)] == rows
