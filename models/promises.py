@@ -129,17 +129,28 @@ def _level(recent: Hours, share: float) -> int | None:
 def _surprises(down: Hours, horizon: timedelta, shape: Shape) -> Hours:
     """By how much each hour exceeded the level of each weekly decision in whose horizon it fell. Unordered.
 
-    Decisions whose horizon has not passed count with what has passed of it.
+    Decisions whose horizon has not passed count with what has passed of it. What still lasts is in today's level, and
+    no surprise as well: its hours count with what exceeds that.
     """
     ahead = max(1, round(horizon / timedelta(hours=1)))
+    today = _level(down[-_LEVEL_WEEKS * WEEK :], shape.level_share) or 0
+    lasts = _lasting_since(down, today)
     found = []
     for back in range(WEEK, min(len(down), _OWN_WEEKS * WEEK) + 1, WEEK):
         at = len(down) - back
         level = _level(down[max(0, at - _LEVEL_WEEKS * WEEK) : at], shape.level_share)
         if level is not None:
-            found.append(down[at : at + ahead] - level)
+            beyond = down[at : at + ahead] - level
+            beyond[max(0, lasts - at) :] -= max(0, today - level)
+            found.append(beyond)
     surprises = np.concatenate(found) if found else np.empty(0)
     return np.maximum(surprises[~np.isnan(surprises)], 0)
+
+
+def _lasting_since(down: Hours, level: int) -> int:
+    """The hour from which on at least this much has been down; none where that began before the level's two weeks."""
+    lower = np.flatnonzero(~(down[-_LEVEL_WEEKS * WEEK :] >= level))
+    return len(down) - min(len(down), _LEVEL_WEEKS * WEEK) + int(lower[-1]) + 1 if len(lower) else len(down)
 
 
 def _reserve(down: Hours, nodes: float, node: int, terms: HealthTerms, shape: Shape) -> int:

@@ -157,6 +157,19 @@ def test_a_history_in_gpus_promises_what_the_same_one_in_nodes_does(seed: int) -
     assert (in_gpus.level, in_gpus.reserve) == (8 * in_nodes.level, 8 * in_nodes.reserve)
 
 
+def test_what_still_lasts_is_level_and_no_surprise_as_well() -> None:
+    down = np.zeros(8 * WEEK)
+    down[-30:] = 200
+    lasting = derived(down, 1024, node=8)
+    calm = derived(np.zeros(8 * WEEK), 1024, node=8)
+    assert (lasting.level, lasting.reserve) == (200, calm.reserve)
+    over = derived(np.append(down, np.zeros(3 * WEEK)), 1024, node=8)
+    assert (over.level, over.reserve >= 200) == (0, True), "once it is over it is a surprise that may come again"
+    down[-10:] = 264
+    assert derived(down, 1024, node=8).level == 200
+    assert derived(down, 1024, node=8).reserve >= 64
+
+
 def test_of_two_middle_hours_the_worse_is_the_level() -> None:
     half = np.tile([24.0, 32.0], 3 * WEEK)
     assert derived(half, 768, node=8).level == 32
