@@ -120,7 +120,9 @@ def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
         return [line("Nothing happens: there are no steps.")]
     found: list[RenderableType] = [line(f"{s.step + 1:>4}  {s.what}: {_what_came(s)}") for s in scenes]
     last = scenes[-1]
-    made = table("TEAM", ">QUOTA", ">SHARE", ">HAS", ">IN QUOTA", ">ON FLEX", ">WAITING", "=RUNS", "=WAITS")
+    made = table(
+        "TEAM", ">QUOTA", ">SHARE", ">HAS", ">IN QUOTA", ">SIBLINGS", ">ON FLEX", ">WAITING", "=RUNS", "=WAITS"
+    )
     for t in last.teams:
         row(
             made,
@@ -129,7 +131,8 @@ def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
             t.share_gpus,
             _number(t.allocated_gpus),
             _number(t.in_quota_gpus),
-            _number(t.allocated_gpus - t.in_quota_gpus),
+            _number(t.siblings_gpus),
+            _number(t.allocated_gpus - t.in_quota_gpus - t.siblings_gpus),
             _number(t.queued_gpus),
             _names(j for j in last.running if j.team == t.team),
             _names(j for j in last.queued if j.team == t.team),

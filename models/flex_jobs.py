@@ -1,17 +1,19 @@
 """Jobs on flex: who runs, who waits, who gives back. A small scheduler, pure, to try a division out on jobs.
 
-Theory of operation. Jobs are whole. A job runs in quota where its team's quota holds it, else on flex. After each
-change of jobs or hardware the fair division (models.flex) of all that is asked for says what each team ought to have.
-Then, until nothing more happens:
+Theory of operation. Jobs are whole. A job runs in quota where its team's quota holds it; else on quota that its
+siblings leave unused, inside their namespace's; else on flex. After each change of jobs or hardware the fair division
+(models.flex) of all that is asked for says what each team ought to have. Then, until nothing more happens:
 
-1. Hardware that is gone is given back, by flex first, then by the quota jobs of who is most above its share.
-2. A waiting job that fits starts: in quota before flex, and of flex who is furthest below its share first. GPUs that
-   nobody else can use may be used above one's share.
-3. A waiting quota job takes GPUs back from flex jobs. A waiting flex job whose team stays within its share takes them
-   back from flex jobs of teams that stay at theirs or above.
+1. Hardware that is gone is given back, by flex first, then by who runs on siblings' quota, then by quota jobs of who is
+   most above its share.
+2. A waiting job that fits starts: in quota before siblings' quota before flex, and of flex who is furthest below its
+   share first. GPUs that nobody else can use may be used above one's share.
+3. A waiting quota job takes GPUs back from flex jobs, then from siblings that run on unused quota; one for siblings'
+   quota takes them from flex jobs. A waiting flex job whose team stays within its share takes them back from flex jobs
+   of teams that stay at theirs or above. A job on siblings' quota that these need themselves runs on as flex.
 
-No cycle: of (GPUs that run in quota, the sum over teams of min(what it has, its share), GPUs in use) each of 2 and 3
-raises one and lowers none before it, and all are bounded.
+No cycle: of (GPUs that run in quota, those and the ones on siblings' quota, the sum over teams of min(what it has, its
+share), GPUs in use) each of 2 and 3 raises one and lowers none before it, and all are bounded.
 
 Who gives back: whole jobs, the least overshoot that whole jobs allow; of equal overshoot the jobs of who is furthest
 above its share, the lowest priority, the youngest. A job runs for `min_run` before it can be taken, and is not taken
@@ -48,6 +50,8 @@ class Target(StrEnum):
 
 class On(StrEnum):
     QUOTA = "quota"
+    SIBLINGS = "siblings"
+    """Quota that the siblings in its namespace leave unused."""
     FLEX = "flex"
 
 
@@ -162,6 +166,8 @@ class TeamNow(Model):
     """What the fair division gives it of all that is asked for now."""
     allocated_gpus: Gpus
     in_quota_gpus: Gpus
+    siblings_gpus: Gpus
+    """On quota that its siblings leave unused."""
     queued_jobs: int
     queued_gpus: Gpus
 
@@ -255,6 +261,8 @@ class _Floor:
         self._capacity = story.capacity_gpus
         self._now = timedelta(0)
         self._jobs: dict[str, _Job] = {}
+        self._root = _roots(story.teams)
+        self._namespace = _quotas(story.teams, self._root)
         self._held = {(t.team, on): 0 for t in self._teams for on in On}
         """Parts that run, by team and what they run on."""
         self._share: dict[str, int] = {}
@@ -320,23 +328,24 @@ class _Floor:
 
     def _shed(self) -> None:
         """Hardware that is gone: flex gives back first, and what may not be taken yet before what runs in quota."""
-        for jobs_of in (self._takeable, lambda: self._running(On.FLEX), self._running):
-            jobs, need = jobs_of(), -self._free
+        for kinds in ((), (On.FLEX,), (On.FLEX, On.SIBLINGS), tuple(On)):
+            jobs, need = self._running(*kinds) if kinds else self._takeable(), -self._free
             for job in given_back(jobs, need, self._above()) or (jobs if need > 0 else []):
                 self._take(job, "hardware is gone")
 
-    def _running(self, on: On | None = None) -> list[Running]:
+    def _running(self, *on: On) -> list[Running]:
         return [
             Running(j.spec.job, j.spec.team, j.size, j.spec.priority, j.since, j.number)
             for j in self._jobs.values()
-            if j.on is not None and on in (None, j.on)
+            if j.on in on
         ]
 
-    def _takeable(self) -> list[Running]:
-        """Flex jobs that have run long enough, and were not taken lately."""
+    def _takeable(self, namespace: str = "") -> list[Running]:
+        """Flex jobs that ran long enough and were not taken lately; those on siblings' quota of a namespace too."""
         story, now = self._story, self._now
         found = []
-        for r in self._running(On.FLEX):
+        here = [r for r in self._running(On.SIBLINGS) if namespace and self._root[r.team] == namespace]
+        for r in (*self._running(On.FLEX), *here):
             taken_at = self._jobs[r.job].taken_at
             if now - r.since >= story.min_run and (taken_at is None or now - taken_at >= story.window):
                 found.append(r)
@@ -349,18 +358,37 @@ class _Floor:
         self._taken.append(Taken(job=running.job, team=running.team, gpus=job.spec.gpus, why=why))
 
     def _fits_quota(self, j: _Job) -> bool:
-        return j.spec.target is not Target.FLEX and self._of(j.spec.team, On.QUOTA) + j.size <= self._quota[j.spec.team]
+        """Its team's quota holds it, and its namespace's holds all that run in quota."""
+        team = j.spec.team
+        if j.spec.target is Target.FLEX or self._of(team, On.QUOTA) + j.size > self._quota[team]:
+            return False
+        return self._in_namespace(self._root[team], On.QUOTA) + j.size <= self._namespace[self._root[team]]
+
+    def _fits_siblings(self, j: _Job) -> bool:
+        if j.spec.target is not Target.BOTH or not j.spec.preemptible:
+            return False
+        root = self._root[j.spec.team]
+        return self._in_namespace(root, On.QUOTA, On.SIBLINGS) + j.size <= self._namespace[root]
+
+    def _in_namespace(self, root: str, *kinds: On) -> int:
+        return sum(self._held[t.team, kind] for t in self._teams if self._root[t.team] == root for kind in kinds)
 
     def _within_limit(self, j: _Job) -> bool:
         limit = self._limit.get(j.spec.team)
         return limit is None or self._of(j.spec.team) + j.size <= limit
 
     def _promote(self) -> bool:
-        """A flex job that its team's quota has room for now runs in quota: nothing moves."""
-        for j in self._in_order([j for j in self._jobs.values() if j.on is On.FLEX]):
+        """A job beyond its quota that has room in it now runs there: nothing moves. True where one came into quota."""
+        beyond = self._in_order([j for j in self._jobs.values() if j.on in (On.FLEX, On.SIBLINGS)])
+        for j in beyond:
             if self._fits_quota(j):
                 self._put(j, On.QUOTA)
                 return True
+        for j in beyond:
+            self._put(j, On.FLEX)
+        for j in beyond:
+            if self._fits_siblings(j):
+                self._put(j, On.SIBLINGS)
         return False
 
     def _in_order(self, jobs: Sequence[_Job]) -> list[_Job]:
@@ -370,15 +398,15 @@ class _Floor:
         """Those for quota first; then of who would be furthest below its share."""
         above = self._above()
 
-        def key(j: _Job) -> tuple[bool, int, int, int]:
-            quota = self._fits_quota(j)
-            return (not quota, 0 if quota else above[j.spec.team] + j.size, -j.spec.priority, j.number)
+        def key(j: _Job) -> tuple[int, int, int, int]:
+            rank = 0 if self._fits_quota(j) else 1 if self._fits_siblings(j) else 2
+            return (rank, above[j.spec.team] + j.size if rank == 2 else 0, -j.spec.priority, j.number)
 
         return sorted((j for j in self._jobs.values() if j.on is None and self._within_limit(j)), key=key)
 
     def _start(self) -> bool:
         for j in self._waiting():
-            on = On.QUOTA if self._fits_quota(j) else On.FLEX
+            on = On.QUOTA if self._fits_quota(j) else On.SIBLINGS if self._fits_siblings(j) else On.FLEX
             if j.size <= self._free and not (on is On.FLEX and _quota_only(j)):
                 self._run(j, on)
                 return True
@@ -391,11 +419,18 @@ class _Floor:
 
     def _take_for_quota(self) -> bool:
         for j in self._waiting():
-            if not self._fits_quota(j):
+            need, team = j.size - self._free, j.spec.team
+            if self._fits_quota(j):
+                on, why = On.QUOTA, f"{j.spec.job} runs in the quota of {team}"
+                back = given_back(self._takeable(), need, self._above())
+                back = back or given_back(self._takeable(self._root[team]), need, self._above())
+            elif self._fits_siblings(j):
+                on, why = On.SIBLINGS, f"{j.spec.job} runs on quota that siblings of {team} leave unused"
+                back = given_back(self._takeable(), need, self._above())
+            else:
                 continue
-            back = given_back(self._takeable(), j.size - self._free, self._above())
             if back:
-                self._make_room(j, On.QUOTA, back, f"{j.spec.job} runs in the quota of {j.spec.team}")
+                self._make_room(j, on, back, why)
                 return True
         return False
 
@@ -441,6 +476,7 @@ class _Floor:
                 share_gpus=self._share[t.team] // _GRAIN,
                 allocated_gpus=Fraction(self._of(t.team), _GRAIN),
                 in_quota_gpus=Fraction(self._of(t.team, On.QUOTA), _GRAIN),
+                siblings_gpus=Fraction(self._of(t.team, On.SIBLINGS), _GRAIN),
                 queued_jobs=sum(j.team == t.team for j in queued),
                 queued_gpus=sum((j.gpus for j in queued if j.team == t.team), Fraction(0)),
             )
@@ -458,6 +494,33 @@ class _Floor:
             teams=teams,
             unused_gpus=Fraction(self._free, _GRAIN),
         )
+
+
+def _roots(teams: Sequence[FlexTeam]) -> dict[str, str]:
+    """By team or namespace: the topmost namespace it is in, itself where it is in none."""
+    parent = {t.team: t.parent for t in teams}
+    found: dict[str, str] = {}
+    for name in (*parent, *(p for p in parent.values() if p is not None)):
+        top = name
+        while (above := parent.get(top)) is not None:
+            top = above
+        found[name] = top
+    return found
+
+
+def _quotas(teams: Sequence[FlexTeam], root: Mapping[str, str]) -> dict[str, int]:
+    """Parts that each topmost namespace promises: its own quota, else the sum of its children's, as in a division."""
+    own = {t.team: t.quota_gpus for t in teams}
+    below: dict[str, list[str]] = {}
+    for t in teams:
+        if t.parent is not None:
+            below.setdefault(t.parent, []).append(t.team)
+
+    def quota(name: str) -> int:
+        given = own.get(name)
+        return sum(quota(c) for c in below.get(name, ())) if given is None else given
+
+    return {top: quota(top) * _GRAIN for top in set(root.values())}
 
 
 def _quota_only(j: _Job) -> bool:

@@ -71,10 +71,15 @@ def test_no_gpu_is_given_twice_and_no_quota_or_limit_is_passed(story: FlexStory)
         for name, team in teams.items():
             assert has(scene, name, On.QUOTA) <= (team.quota_gpus or 0)
             assert team.limit_gpus is None or has(scene, name) <= team.limit_gpus
+        shared = [t for t in story.teams if t.parent is not None]
+        in_namespace = sum(has(scene, t.team, On.QUOTA) + has(scene, t.team, On.SIBLINGS) for t in shared)
+        assert in_namespace <= sum(t.quota_gpus or 0 for t in shared), "never beyond the tree"
+        assert all(not has(scene, t.team, On.SIBLINGS) for t in story.teams if t.parent is None)
         for job in scene.running:
             spec = specs[job.job]
             assert job.on is On.FLEX or spec.target is not Target.FLEX
             assert job.on is On.QUOTA or (spec.preemptible and spec.target is not Target.QUOTA)
+            assert job.on is not On.SIBLINGS or spec.target is Target.BOTH
 
 
 @given(story=stories())

@@ -88,6 +88,36 @@ def test_quota_that_becomes_free_takes_in_what_ran_on_flex() -> None:
     assert (runs(last), taken(last)) == ({"a2": "quota"}, [])
 
 
+NAMESPACE: list[dict[str, Any]] = [
+    {"team": "a", "parent": "n", "quota_gpus": 4},
+    {"team": "b", "parent": "n", "quota_gpus": 4},
+    {"team": "c", "quota_gpus": 4},
+]
+
+
+def test_siblings_have_each_others_unused_quota_inside_their_namespace_and_no_more() -> None:
+    last = played(submit("a1", 4), submit("a2", 4), submit("a3", 4), teams=NAMESPACE)
+    assert runs(last) == {"a1": "quota", "a2": "siblings", "a3": "flex"}
+    assert [(int(t.in_quota_gpus), int(t.siblings_gpus)) for t in last.teams] == [(4, 4), (0, 0), (0, 0)]
+
+
+def test_what_runs_on_siblings_quota_is_not_taken_for_anothers_flex() -> None:
+    flex_first = (submit("c1", 8, target="flex"), submit("a1", 4), submit("a2", 4))
+    last = played(*flex_first, capacity=12, teams=NAMESPACE)
+    assert (runs(last), taken(last)) == ({"a1": "quota", "a2": "siblings"}, ["c1"])
+    assert last.preempted[0].why == "a2 runs on quota that siblings of a leave unused"
+    again = played(*flex_first, submit("c2", 4, target="flex"), capacity=12, teams=NAMESPACE)
+    assert runs(again) == {"a1": "quota", "a2": "siblings", "c2": "flex"}
+
+
+def test_a_sibling_has_its_own_quota_back_and_what_was_on_it_runs_on_as_flex_while_it_can() -> None:
+    story = (submit("a1", 4), submit("a2", 4), submit("b1", 4))
+    roomy = played(*story, teams=NAMESPACE)
+    assert (runs(roomy), taken(roomy)) == ({"a1": "quota", "a2": "flex", "b1": "quota"}, [])
+    tight = played(*story, capacity=8, teams=NAMESPACE)
+    assert (runs(tight), taken(tight)) == ({"a1": "quota", "b1": "quota"}, ["a2"])
+
+
 def test_fractions_of_a_gpu_add_up() -> None:
     last = played(*(submit(f"a{n}", 0.3) for n in range(4)), capacity=1, teams=[{"team": "a", "quota_gpus": 1}])
     assert runs(last) == {"a0": "quota", "a1": "quota", "a2": "quota"}
