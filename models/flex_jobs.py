@@ -257,11 +257,12 @@ class _Floor:
         parents = {t.parent for t in story.teams}
         self._teams = [t for t in story.teams if t.team not in parents]
         self._quota = {t.team: (t.quota_gpus or 0) * _GRAIN for t in self._teams}
-        self._limit = {t.team: t.limit_gpus * _GRAIN for t in self._teams if t.limit_gpus is not None}
+        self._limit = {t.team: t.limit_gpus * _GRAIN for t in story.teams if t.limit_gpus is not None}
+        self._chain = _chains(story.teams)
         self._capacity = story.capacity_gpus
         self._now = timedelta(0)
         self._jobs: dict[str, _Job] = {}
-        self._root = _roots(story.teams)
+        self._root = {name: chain[-1] for name, chain in self._chain.items()}
         self._namespace = _quotas(story.teams, self._root)
         self._held = {(t.team, on): 0 for t in self._teams for on in On}
         """Parts that run, by team and what they run on."""
@@ -374,8 +375,12 @@ class _Floor:
         return sum(self._held[t.team, kind] for t in self._teams if self._root[t.team] == root for kind in kinds)
 
     def _within_limit(self, j: _Job) -> bool:
-        limit = self._limit.get(j.spec.team)
-        return limit is None or self._of(j.spec.team) + j.size <= limit
+        """Its team's limit, and those of the namespaces that it is in."""
+        return all(
+            sum(self._of(t.team) for t in self._teams if name in self._chain[t.team]) + j.size <= self._limit[name]
+            for name in self._chain[j.spec.team]
+            if name in self._limit
+        )
 
     def _promote(self) -> bool:
         """A job beyond its quota that has room in it now runs there: nothing moves. True where one came into quota."""
@@ -496,15 +501,15 @@ class _Floor:
         )
 
 
-def _roots(teams: Sequence[FlexTeam]) -> dict[str, str]:
-    """By team or namespace: the topmost namespace it is in, itself where it is in none."""
+def _chains(teams: Sequence[FlexTeam]) -> dict[str, tuple[str, ...]]:
+    """By team or namespace: itself, and the namespaces it is in, the topmost last."""
     parent = {t.team: t.parent for t in teams}
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, ...]] = {}
     for name in (*parent, *(p for p in parent.values() if p is not None)):
-        top = name
-        while (above := parent.get(top)) is not None:
-            top = above
-        found[name] = top
+        chain = [name]
+        while (above := parent.get(chain[-1])) is not None:
+            chain.append(above)
+        found[name] = tuple(chain)
     return found
 
 

@@ -16,6 +16,7 @@ TEAMS = ("a", "b", "c")
 
 @st.composite
 def stories(draw: st.DrawFn) -> FlexStory:
+    namespace = FlexTeam(team="n", limit_gpus=draw(st.one_of(st.none(), st.integers(0, 15))))
     teams = tuple(
         FlexTeam(
             team=name,
@@ -25,6 +26,8 @@ def stories(draw: st.DrawFn) -> FlexStory:
         )
         for name in TEAMS
     )
+    if any(t.parent for t in teams):
+        teams = (namespace, *teams)
     steps: list[FlexStep] = []
     there: list[str] = []
     for n in range(draw(st.integers(1, 14))):
@@ -70,7 +73,8 @@ def test_no_gpu_is_given_twice_and_no_quota_or_limit_is_passed(story: FlexStory)
         assert scene.unused_gpus >= 0
         for name, team in teams.items():
             assert has(scene, name, On.QUOTA) <= (team.quota_gpus or 0)
-            assert team.limit_gpus is None or has(scene, name) <= team.limit_gpus
+            inside = has(scene, name) + sum(has(scene, t.team) for t in story.teams if t.parent == name)
+            assert team.limit_gpus is None or inside <= team.limit_gpus
         shared = [t for t in story.teams if t.parent is not None]
         in_namespace = sum(has(scene, t.team, On.QUOTA) + has(scene, t.team, On.SIBLINGS) for t in shared)
         assert in_namespace <= sum(t.quota_gpus or 0 for t in shared), "never beyond the tree"
@@ -92,6 +96,10 @@ def test_nothing_is_free_that_a_waiting_job_could_use(story: FlexStory) -> None:
             limited = team.limit_gpus is not None and has(scene, job.team) + job.gpus > team.limit_gpus
             quota_only = not spec.preemptible or spec.target is Target.QUOTA
             outside = quota_only and has(scene, job.team, On.QUOTA) + job.gpus > (team.quota_gpus or 0)
+            over = teams.get(team.parent or "")
+            if over is not None and over.limit_gpus is not None:
+                inside = sum(has(scene, t.team) for t in story.teams if t.parent == over.team)
+                limited = limited or inside + job.gpus > over.limit_gpus
             assert limited or outside or job.gpus > scene.unused_gpus
 
 

@@ -129,6 +129,12 @@ def test_a_limit_holds_though_gpus_are_free() -> None:
     assert (runs(last), int(last.unused_gpus)) == ({"a1": "flex"}, 13)
 
 
+def test_a_namespaces_limit_holds_for_all_of_it() -> None:
+    teams = [{"team": "n", "limit_gpus": 5}, *({"team": t, "parent": "n", "quota_gpus": 2} for t in "ab")]
+    last = played(submit("a1", 3), submit("b1", 2), submit("b2", 1), teams=teams)
+    assert (sorted(runs(last)), int(last.unused_gpus)) == (["a1", "b1"], 11)
+
+
 def test_nobody_is_taken_before_it_has_run_for_min_run() -> None:
     story = (submit("b1", 8), submit("a1", 4, after="5m"))
     early = played(*story, capacity=8, min_run="10m")
