@@ -114,7 +114,7 @@ class ClusterActivities:
             terms = request.policy.terms
             if terms is not None:
                 found = self.deriver.derived(
-                    request.cluster, baseline.total_gpus, baseline.gpus_per_node, terms, request.at
+                    request.cluster, baseline.islands, baseline.gpus_per_node, terms, request.at
                 )
                 baseline = baseline.model_copy(update={"derived": stepped(found, request.promised)})
             plan = make_plan(baseline, request.policy)
@@ -136,7 +136,7 @@ class ClusterActivities:
             seen = observed(reading, sample, windows, request, least, usual)
             if request.derive is not None and seen.health is not None:
                 derived = self.deriver.derived(
-                    request.cluster, seen.health.total_gpus, request.gpus_per_node, request.derive, request.at
+                    request.cluster, seen.health.islands, request.gpus_per_node, request.derive, request.at
                 )
                 seen = seen.model_copy(update={"derived": derived})
             if request.generation is not None and request.generation != reading.generation:
@@ -171,9 +171,7 @@ class ClusterActivities:
         sample = self._sample(cluster, now)
         snapshot = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, now)
         if policy.terms is not None:
-            found = self.deriver.derived(
-                cluster, snapshot.total_gpus, snapshot.gpus_per_node, policy.terms, now, within
-            )
+            found = self.deriver.derived(cluster, snapshot.islands, snapshot.gpus_per_node, policy.terms, now, within)
             snapshot = snapshot.model_copy(update={"derived": found})
         return snapshot, policy
 
@@ -201,7 +199,8 @@ class ClusterActivities:
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:
         """What a buffer from health history goes by. Errors: Refusal for an unknown cluster."""
         facts = self._registry.facts(cluster)
-        found, sample = self.deriver.hours(cluster, now), self._sample(cluster, now)
+        sample = self._sample(cluster, now)
+        found = self.deriver.hours(cluster, () if sample is None else sample.islands, now)
         kept = HealthHours(
             cluster=cluster,
             total_gpus=0 if sample is None else sample.total_gpus,

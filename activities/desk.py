@@ -229,8 +229,10 @@ class DeskActivities:
 
     def _flex(self, q: DeskRequest) -> list[dict[str, Any]]:
         asked = _of(q, _Flex)
-        names = sorted(n for n in self._registry.names() if n > asked.after)[: asked.limit]
-        wanted = [asked.cluster] if asked.cluster else names
+        if asked.cluster:
+            wanted = [asked.cluster]
+        else:
+            wanted = sorted(n for n in self._registry.names() if n > asked.after)[: asked.limit]
         found = self._rollouts.flex(wanted, asked.mode, datetime.now(UTC))
         return [one.model_dump(mode="json") for one in found]
 
