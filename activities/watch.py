@@ -24,7 +24,6 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.clusters import islands_for
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from activities.tallies import Tallier
 from models.backing import Backing, back
@@ -35,7 +34,7 @@ from models.errors import BackstopError, Unavailable
 from models.fleet import Window
 from models.guard import active
 from models.messages import HEALTH_SIGNAL, SOURCE, HealthChanged, WatchInput, rollout_workflow_id
-from models.snapshot import Snapshot
+from models.snapshot import present_snapshot
 from models.stages import Stage
 
 _STALE = timedelta(minutes=30)
@@ -302,8 +301,7 @@ def _short(mark: str) -> bool:
 
 
 def _backing(reading: QuotaReading, sample: HealthSample) -> Backing:
-    quotas = tuple(p.as_quota() for p in reading.quotas)
-    return back(Snapshot(cluster=reading.cluster, islands=islands_for(quotas, sample), quotas=quotas))
+    return back(present_snapshot(reading, sample.islands))
 
 
 def _shortage(found: Backing) -> str:

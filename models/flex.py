@@ -21,6 +21,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, mo
 
 from models.base import GpuCount, Model, Name, exact_fraction, fraction_text
 from models.divide import divide
+from models.quota import cycle_in
 
 _GRAIN = 2**20
 """Weights that use has lowered are whole numbers of this fineness."""
@@ -92,7 +93,9 @@ class FlexDemand(Model):
             twice = next(t.team for n, t in enumerate(self.teams) if t.team in {o.team for o in self.teams[:n]})
             raise ValueError(f"team {twice!r} is given twice")
         parents = {t.parent for t in self.teams if t.parent is not None}
-        _refuse_cycle(by_name)
+        circle = cycle_in({t.team: t.parent for t in self.teams})
+        if circle:
+            raise ValueError(f"the parents of {circle[0]!r} go round in a circle: {' -> '.join(circle)}")
         below = dict.fromkeys(parents, 0)
         for team in self.teams:
             if team.parent is not None:
@@ -106,19 +109,6 @@ class FlexDemand(Model):
         if unknown:
             raise ValueError(f"usage names the team {unknown[0]!r}, which is not among teams")
         return self
-
-
-def _refuse_cycle(by_name: Mapping[str, FlexTeam]) -> None:
-    checked: set[str] = set()
-    for start in by_name:
-        path: list[str] = []
-        name: str | None = start
-        while name is not None and name not in checked:
-            if name in path:
-                raise ValueError(f"the parents of {name!r} go round in a circle: {' -> '.join((*path, name))}")
-            path.append(name)
-            name = by_name[name].parent if name in by_name else None
-        checked.update(path)
 
 
 class Portion(Model):

@@ -10,7 +10,7 @@ from models.base import GpuCount, Model, Name, Time
 from models.effects import HealthSample, QuotaReading, TeamUsage
 from models.flex import FlexDemand, FlexTeam, Mode, division
 from models.flex_pool import flex_pool, in_quota_use
-from models.snapshot import Snapshot, filled
+from models.snapshot import Snapshot, present_snapshot
 
 
 class IslandNow(Model):
@@ -80,8 +80,7 @@ def flex_now(
     """
     if sample is None or not sample.islands:
         return FlexNow(cluster=reading.cluster, at=now, health_at=None)
-    quotas = tuple(p.as_quota() for p in reading.quotas)
-    snapshot = Snapshot(cluster=reading.cluster, islands=filled(quotas, sample.islands), quotas=quotas)
+    snapshot = present_snapshot(reading, sample.islands)
     backing, tree = back(snapshot), snapshot.tree
     leaves = {leaf: tree.by_team[leaf].gpus for leaf in tree.leaves}
     scheduled = {team: said.scheduled_gpus for team, said in usage.items() if team in leaves}

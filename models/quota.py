@@ -77,6 +77,21 @@ class Quota(Model):
         return self.model_copy(update={"gpus": gpus})
 
 
+def cycle_in(parents: Mapping[str, str | None]) -> list[str]:
+    """Names of which each is followed by its parent, the first one again at the end; [] where there is no cycle."""
+    settled: set[str] = set()
+    for name in parents:
+        path: list[str] = []
+        at: str | None = name
+        while at is not None and at not in settled:
+            if at in path:
+                return [*path[path.index(at) :], at]
+            path.append(at)
+            at = parents.get(at)
+        settled.update(path)
+    return []
+
+
 class QuotaTree:
     """The quotas of one cluster by name, with their tree.
 
@@ -105,16 +120,9 @@ class QuotaTree:
         self.roots: tuple[str, ...] = tuple(t for t in sorted(self.by_team) if self.by_team[t].parent is None)
 
     def _refuse_cycles(self) -> None:
-        settled: set[str] = set()
-        for team in self.by_team:
-            path: list[str] = []
-            at: str | None = team
-            while at is not None and at not in settled:
-                if at in path:
-                    raise ValueError(f"the quota tree has a cycle: {' -> '.join([*path[path.index(at) :], at])}")
-                path.append(at)
-                at = self.by_team[at].parent
-            settled.update(path)
+        circle = cycle_in({team: quota.parent for team, quota in self.by_team.items()})
+        if circle:
+            raise ValueError(f"the quota tree has a cycle: {' -> '.join(circle)}")
 
     @staticmethod
     def _refuse_jobs(quota: Quota) -> None:

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from models.base import Count, Model, Name, PositiveCount, Time, content_hash
 from models.capacity import Island, healthy, total
 from models.derived import Derived
+from models.effects import QuotaReading
 from models.fleet import ClusterSpec
 from models.quota import Quota, QuotaTree, check_islands
 
@@ -69,6 +70,15 @@ def filled(quotas: Sequence[Quota], islands: Sequence[Island]) -> tuple[Island, 
     known = {i.name for i in islands}
     named = sorted({name for q in quotas for name in q.islands or ()} - known)
     return (*islands, *(Island(name=name, total_gpus=0, healthy_gpus=0) for name in named))
+
+
+def present_snapshot(reading: QuotaReading, islands: Sequence[Island]) -> Snapshot:
+    """The quotas as they were read on these islands; usage and size of a node left out, which backing does not ask for.
+
+    Errors: ValueError for quotas that make no sense.
+    """
+    quotas = tuple(p.as_quota() for p in reading.quotas)
+    return Snapshot(cluster=reading.cluster, islands=filled(quotas, islands), quotas=quotas)
 
 
 def snapshot_of(cluster: ClusterSpec) -> Snapshot:

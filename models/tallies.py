@@ -11,7 +11,7 @@ from models.effects import HealthSample, QuotaReading, TeamUsage
 from models.flex_pool import flex_pool, in_quota_use
 from models.ground import Ground
 from models.outcome import in_quota
-from models.snapshot import Snapshot, filled
+from models.snapshot import present_snapshot
 
 USAGE_SAYS_NOW = timedelta(days=1)
 """A sample of usage older than this says nothing about what is asked for now."""
@@ -79,11 +79,10 @@ def tally_of(
     Errors: ValueError for quotas that make no sense.
     """
     stage, shadow = rollout or (None, False)
-    quotas = tuple(p.as_quota() for p in reading.quotas)
     bare = Tally(cluster=reading.cluster, at=at, seen_at=now, stage=stage, shadow=shadow)
     if sample is None or not sample.islands:
         return bare
-    snapshot = Snapshot(cluster=reading.cluster, islands=filled(quotas, sample.islands), quotas=quotas)
+    snapshot = present_snapshot(reading, sample.islands)
     ground = Ground(snapshot)
     found = back_on(ground)
     leaves = {leaf: ground.tree.by_team[leaf].gpus for leaf in ground.leaves}

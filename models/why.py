@@ -24,7 +24,7 @@ from models.errors import Refusal
 from models.fleet import Window
 from models.guard import active, explained
 from models.history import Stretch
-from models.snapshot import Snapshot, filled
+from models.snapshot import present_snapshot
 
 
 class Cause(StrEnum):
@@ -98,8 +98,7 @@ def why(
 
     Errors: Refusal where the team holds no quota that jobs run in.
     """
-    quotas = tuple(p.as_quota() for p in reading.quotas)
-    snapshot = Snapshot(cluster=reading.cluster, islands=filled(quotas, sample.islands), quotas=quotas)
+    snapshot = present_snapshot(reading, sample.islands)
     tree = snapshot.tree
     if team not in tree.leaves:
         what = "is a sum of others: name one of them" if team in tree.by_team else "is not there"
