@@ -18,8 +18,8 @@ from models.fleet import ClusterSpec
 from models.fleet_messages import Prospect
 from models.fleet_rollout import FleetStage
 from models.flex import Division
-from models.flex_jobs import Scene
 from models.flex_now import FlexNow
+from models.flex_story import Scene
 from models.haircut import Haircut
 from models.milestones import Standing
 from models.plans import Plan

@@ -11,8 +11,8 @@ from rich.text import Text
 from cli.answers import FlexOffered
 from cli.output import count, gpus, line, moment, row, table
 from models.flex import Division, FlexDemand, Mode
-from models.flex_jobs import JobNow, Scene
 from models.flex_now import FlexNow
+from models.flex_story import JobNow, Scene
 
 _BY = {Mode.EQUAL: "equally", Mode.QUOTA: "in proportion to quota", Mode.WEIGHT: "by weight"}
 

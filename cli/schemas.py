@@ -75,7 +75,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     from models.backtest import Record
     from models.fleet_messages import FleetStatus
     from models.flex import FlexDemand
-    from models.flex_jobs import FlexStory
+    from models.flex_story import FlexStory
     from models.messages import RolloutStatus
 
     models: dict[str, type[BaseModel]] = {

@@ -26,7 +26,7 @@ from models.effects import HealthSample
 from models.errors import BadInput
 from models.fleet import ClusterSpec, Fleet, merged_policy
 from models.flex import FlexDemand
-from models.flex_jobs import FlexStory
+from models.flex_story import FlexStory
 from models.milestones import MilestoneFile
 from models.policy import Policy
 

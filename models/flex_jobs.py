@@ -26,166 +26,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from fractions import Fraction
-from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
-
-from models.base import Duration, GpuCount, Model, Name, exact_fraction
-from models.flex import FlexDemand, FlexTeam, Mode, division
-
-_GRAIN = 1000
-"""A GPU is so many parts: fractions of one are exact to a thousandth."""
-
-
-class Target(StrEnum):
-    """What a job may run on."""
-
-    QUOTA = "quota"
-    FLEX = "flex"
-    BOTH = "both"
-    """Quota where there is room, else flex: best effort over quota."""
-
-
-class On(StrEnum):
-    QUOTA = "quota"
-    SIBLINGS = "siblings"
-    """Quota that the siblings in its namespace leave unused."""
-    FLEX = "flex"
-
-
-def _number(value: Fraction) -> int | float:
-    return int(value) if value.denominator == 1 else float(value)
-
-
-def _parts(value: Any) -> Fraction:
-    found = exact_fraction(value)
-    if (found * _GRAIN).denominator != 1:
-        raise ValueError(f"must be GPUs to a thousandth at most, not {value}")
-    return found
-
-
-Gpus = Annotated[
-    Fraction,
-    BeforeValidator(_parts),
-    PlainSerializer(_number, return_type=float | int),
-    WithJsonSchema({"type": "number"}),
-]
-"""GPUs, or a fraction of one; to a thousandth."""
-
-
-class FlexJob(Model):
-    job: Name
-    team: Name
-    gpus: Annotated[Gpus, Field(gt=0, le=10**7)]
-    target: Target = Target.BOTH
-    preemptible: bool = True
-    """One that is not runs in quota or waits."""
-    priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
-    """The larger first, among jobs of a team."""
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.target is Target.FLEX and not self.preemptible:
-            raise ValueError("preemptible must be true of a job for flex: quota may need what it runs on")
-        return self
-
-
-class FlexStep(Model):
-    """One thing that happens: a job comes, a job goes, or hardware does."""
-
-    submit: FlexJob | None = None
-    delete: Name | None = None
-    capacity_gpus: GpuCount | None = None
-    after: Duration = timedelta(0)
-    """How long after the step before."""
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if sum(x is not None for x in (self.submit, self.delete, self.capacity_gpus)) != 1:
-            raise ValueError("must have one of submit, delete and capacity_gpus")
-        return self
-
-
-class FlexStory(Model):
-    """A cluster, its teams, and what happens."""
-
-    capacity_gpus: GpuCount
-    mode: Mode = Mode.QUOTA
-    teams: tuple[FlexTeam, ...] = Field(min_length=1)
-    steps: tuple[FlexStep, ...] = Field(max_length=10_000)
-    min_run: Duration = timedelta(0)
-    """A job is not taken back before it has run so long."""
-    window: Duration = timedelta(0)
-    """A job is not taken back twice within so long."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        FlexDemand(capacity_gpus=self.capacity_gpus, teams=self.teams)  # refuses what is wrong with the teams
-        parents = {t.parent for t in self.teams}
-        leaves = {t.team for t in self.teams} - parents
-        known: set[str] = set()
-        for n, step in enumerate(self.steps):
-            if step.submit is not None:
-                if step.submit.team not in leaves:
-                    raise ValueError(
-                        f"steps[{n}].submit.team is {step.submit.team!r}, which is not a team without children"
-                    )
-                if step.submit.job in known:
-                    raise ValueError(f"steps[{n}].submit.job {step.submit.job!r} is there already")
-                known.add(step.submit.job)
-            elif step.delete is not None:
-                if step.delete not in known:
-                    raise ValueError(f"steps[{n}].delete is {step.delete!r}, and there is no such job then")
-                known.discard(step.delete)
-        return self
-
-
-class JobNow(Model):
-    job: str
-    team: str
-    gpus: Gpus
-    on: On | None
-    """None: it waits."""
-
-
-class Taken(Model):
-    """A job that gave back its GPUs, and waits again."""
-
-    job: str
-    team: str
-    gpus: Gpus
-    why: str
-
-
-class TeamNow(Model):
-    team: str
-    quota_gpus: int
-    share_gpus: int
-    """What the fair division gives it of all that is asked for now."""
-    allocated_gpus: Gpus
-    in_quota_gpus: Gpus
-    siblings_gpus: Gpus
-    """On quota that its siblings leave unused."""
-    queued_jobs: int
-    queued_gpus: Gpus
-
-
-class Scene(Model):
-    """How things stand after one step."""
-
-    step: int
-    what: str
-    at: Duration
-    """Since the beginning."""
-    capacity_gpus: int
-    started: tuple[str, ...]
-    preempted: tuple[Taken, ...]
-    running: tuple[JobNow, ...]
-    queued: tuple[JobNow, ...]
-    teams: tuple[TeamNow, ...]
-    unused_gpus: Gpus
+from models.flex import FlexDemand, FlexTeam, division, quotas_of
+from models.flex_story import GRAIN, FlexJob, FlexStep, FlexStory, JobNow, On, Scene, Taken, Target, TeamNow
 
 
 def told(story: FlexStory) -> tuple[Scene, ...]:
@@ -256,14 +100,14 @@ class _Floor:
         self._story = story
         parents = {t.parent for t in story.teams}
         self._teams = [t for t in story.teams if t.team not in parents]
-        self._quota = {t.team: (t.quota_gpus or 0) * _GRAIN for t in self._teams}
-        self._limit = {t.team: t.limit_gpus * _GRAIN for t in story.teams if t.limit_gpus is not None}
+        self._quota = {t.team: (t.quota_gpus or 0) * GRAIN for t in self._teams}
+        self._limit = {t.team: t.limit_gpus * GRAIN for t in story.teams if t.limit_gpus is not None}
         self._chain = _chains(story.teams)
         self._capacity = story.capacity_gpus
         self._now = timedelta(0)
         self._jobs: dict[str, _Job] = {}
         self._root = {name: chain[-1] for name, chain in self._chain.items()}
-        self._namespace = _quotas(story.teams, self._root)
+        self._namespace = {name: gpus * GRAIN for name, gpus in quotas_of(story.teams).items()}
         self._held = {(t.team, on): 0 for t in self._teams for on in On}
         """Parts that run, by team and what they run on."""
         self._share: dict[str, int] = {}
@@ -275,7 +119,7 @@ class _Floor:
         self._started, self._taken = {}, []
         if step.submit is not None:
             what = f"{step.submit.team} submits {step.submit.job}"
-            size = int(step.submit.gpus * _GRAIN)
+            size = int(step.submit.gpus * GRAIN)
             self._jobs[step.submit.job] = _Job(step.submit, size, number)
         elif step.delete is not None:
             what = f"{step.delete} ends"
@@ -298,7 +142,7 @@ class _Floor:
 
     @property
     def _free(self) -> int:
-        return self._capacity * _GRAIN - sum(self._held.values())
+        return self._capacity * GRAIN - sum(self._held.values())
 
     def _put(self, j: _Job, on: On | None) -> None:
         """The only place where a job comes to run on something, or stops."""
@@ -321,9 +165,9 @@ class _Floor:
             bound = sum(j.size for j in mine if _quota_only(j))
             rest = sum(j.size for j in mine if not _quota_only(j))
             want = min(bound, self._quota.get(t.team, 0)) + rest
-            asked.append(t.model_copy(update={"demand_gpus": -(-want // _GRAIN)}))
+            asked.append(t.model_copy(update={"demand_gpus": -(-want // GRAIN)}))
         found = division(FlexDemand(capacity_gpus=self._capacity, mode=self._story.mode, teams=tuple(asked)))
-        self._share = {p.team: p.gpus * _GRAIN for p in found.portions}
+        self._share = {p.team: p.gpus * GRAIN for p in found.portions}
 
     # --- what may happen ------------------------------------------------------------------------------
 
@@ -478,10 +322,10 @@ class _Floor:
             TeamNow(
                 team=t.team,
                 quota_gpus=t.quota_gpus or 0,
-                share_gpus=self._share[t.team] // _GRAIN,
-                allocated_gpus=Fraction(self._of(t.team), _GRAIN),
-                in_quota_gpus=Fraction(self._of(t.team, On.QUOTA), _GRAIN),
-                siblings_gpus=Fraction(self._of(t.team, On.SIBLINGS), _GRAIN),
+                share_gpus=self._share[t.team] // GRAIN,
+                allocated_gpus=Fraction(self._of(t.team), GRAIN),
+                in_quota_gpus=Fraction(self._of(t.team, On.QUOTA), GRAIN),
+                siblings_gpus=Fraction(self._of(t.team, On.SIBLINGS), GRAIN),
                 queued_jobs=sum(j.team == t.team for j in queued),
                 queued_gpus=sum((j.gpus for j in queued if j.team == t.team), Fraction(0)),
             )
@@ -497,7 +341,7 @@ class _Floor:
             running=tuple(j for j in jobs if j.on is not None),
             queued=tuple(queued),
             teams=teams,
-            unused_gpus=Fraction(self._free, _GRAIN),
+            unused_gpus=Fraction(self._free, GRAIN),
         )
 
 
@@ -511,21 +355,6 @@ def _chains(teams: Sequence[FlexTeam]) -> dict[str, tuple[str, ...]]:
             chain.append(above)
         found[name] = tuple(chain)
     return found
-
-
-def _quotas(teams: Sequence[FlexTeam], root: Mapping[str, str]) -> dict[str, int]:
-    """Parts that each topmost namespace promises: its own quota, else the sum of its children's, as in a division."""
-    own = {t.team: t.quota_gpus for t in teams}
-    below: dict[str, list[str]] = {}
-    for t in teams:
-        if t.parent is not None:
-            below.setdefault(t.parent, []).append(t.team)
-
-    def quota(name: str) -> int:
-        given = own.get(name)
-        return sum(quota(c) for c in below.get(name, ())) if given is None else given
-
-    return {top: quota(top) * _GRAIN for top in set(root.values())}
 
 
 def _quota_only(j: _Job) -> bool:

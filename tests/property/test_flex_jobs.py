@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.flex import FlexTeam, Mode
-from models.flex_jobs import FlexJob, FlexStep, FlexStory, On, Scene, Target, told
+from models.flex_jobs import told
+from models.flex_story import FlexJob, FlexStep, FlexStory, On, Scene, Target
 
 TEAMS = ("a", "b", "c")
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from cli.main import run
 from cli.schemas import makers
-from models.flex_jobs import FlexStory, Running, Scene, given_back, told
+from models.flex_jobs import Running, given_back, told
+from models.flex_story import FlexStory, Scene
 
 ROOT = Path(__file__).parents[2]
 STORY = ROOT / "examples" / "flex-story.yaml"
