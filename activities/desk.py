@@ -30,6 +30,8 @@ _QUOTAS_A_PAGE = 10_000
 _BYTES_A_PAGE = 8_000_000
 """Of JSON, which crosses Temporal at a tenth of its size (client/payloads.py); 2 MiB is the most there."""
 
+_REQUESTS_SHOWN = 500
+
 _Limit = Annotated[PositiveCount, Field(le=1000)]
 _Number = Annotated[Count, Field(le=10**6)]
 
@@ -67,6 +69,15 @@ class _Why(Model):
     cluster: Words = ""
     gpus: PositiveCount | None = None
     block: bool = False
+
+
+class _Request(Model):
+    request: Name
+
+
+class _Requests(Model):
+    cluster: Words = ""
+    ended: bool = False
 
 
 class _Rows(Model):
@@ -178,6 +189,8 @@ class DeskActivities:
             "overview": self._overview,
             "tallies": self._curve,
             "week": self._week,
+            "request": self._request,
+            "requests": self._requests,
             "milestones": self._plan,
             "plan_milestones": self._plan_milestones,
             "note_milestone": self._note_milestone,
@@ -250,6 +263,18 @@ class DeskActivities:
         if refused is not None and not found:
             raise refused
         return found
+
+    def _request(self, q: DeskRequest) -> dict[str, Any]:
+        asked = _of(q, _Request)
+        found = self._registry.request(asked.request)
+        if found is None:
+            raise Refusal(f"there is no request {asked.request!r}: see `backstop request list`")
+        return found.model_dump(mode="json")
+
+    def _requests(self, q: DeskRequest) -> list[dict[str, Any]]:
+        asked = _of(q, _Requests)
+        found = [one.model_dump(mode="json") for one in self._registry.requests(asked.cluster, ended=asked.ended)]
+        return found[-_REQUESTS_SHOWN:]
 
     def _health_hours(self, q: DeskRequest) -> dict[str, Any]:
         """The hours that a buffer from health history goes by, and what it is asked for."""

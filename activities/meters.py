@@ -6,6 +6,7 @@ from opentelemetry import metrics
 
 from models.derived import Derived
 from models.effects import EffectKind, Observation
+from models.requests import RequestStage
 
 _meter = metrics.get_meter("backstop")
 _promised = _meter.create_gauge("backstop.promised_gpus", unit="{gpu}", description="Assigned quota by cluster")
@@ -18,9 +19,14 @@ _stage = _meter.create_gauge("backstop.stage", description="1 for the stage a cl
 _transitions = _meter.create_counter("backstop.transitions", description="Stage changes")
 _rollbacks = _meter.create_counter("backstop.rollbacks", description="Rollbacks begun, by reason")
 _effects = _meter.create_counter("backstop.effects", description="Effects that landed")
+_requests = _meter.create_counter("backstop.requests", description="Requests for more quota, by what became of them")
 _reaction = _meter.create_histogram(
     "backstop.breach_to_rollback", unit="s", description="From the breach to the quota restored"
 )
+
+
+def request(cluster: str, stage: RequestStage) -> None:
+    _requests.add(1, {"cluster": cluster, "stage": stage.value})
 
 
 def cluster_gauges(seen: Observation) -> None:

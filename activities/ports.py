@@ -34,6 +34,7 @@ from models.notices import Delivery, Notice
 from models.plans import Envelope
 from models.policy import Policy
 from models.report import Mean, Passage, Span
+from models.requests import RequestState
 from models.snapshot import Snapshot
 from models.tallies import Point, Tally
 
@@ -58,6 +59,9 @@ class QuotaPort(Protocol):
 
         The rollout's last fence again: its stored receipt. A smaller one, or another rollout's while one
         is open: Conflict. A moved generation where one is expected: Drift, and nothing is written.
+
+        A GRANT where no rollout is open and none left anything reserved is fenced by its request, and counts as a
+        change by others: a rollout that is just being opened has not seen it.
         """
         ...
 
@@ -217,6 +221,26 @@ class RegistryPort(Protocol):
         Effects that an earlier, lost rollout left behind are adopted (its baseline is returned and its
         fences are dead from now on) or, without `adopt`, refused. Errors: Refusal.
         """
+        ...
+
+    def keep_baseline(self, rollout: str, baseline: Snapshot) -> None:
+        """An open rollout's baseline is this from now on: a grant is part of what an undo brings back. Idempotent."""
+        ...
+
+    def opened(self, cluster: str) -> OpenRollout | None:
+        """The open rollout of the cluster, with its baseline."""
+        ...
+
+    def keep_request(self, request: RequestState, entries: Sequence[AuditEntry] = ()) -> None:
+        """The request stands in the book as it is now, and the entries are archived, once per key. Idempotent."""
+        ...
+
+    def requests(self, cluster: str = "", *, ended: bool = False) -> tuple[RequestState, ...]:
+        """Requests for more quota, by the time they were made; those that are over only where asked for."""
+        ...
+
+    def request(self, request: str) -> RequestState | None:
+        """One request by its id."""
         ...
 
     def contacts(self, cluster: str) -> dict[str, tuple[str, ...]]:

@@ -37,6 +37,8 @@ class QuotaActivities:
                     request.limit_day_gpus,
                 )
             receipt = self._quotas.apply(change)
+            if request.baseline is not None and not receipt.conflicts:
+                self._registry.keep_baseline(change.fence.rollout, request.baseline)
             meters.effect(change.cluster, change.kind)
             return receipt
 

@@ -24,6 +24,7 @@ from models.haircut import Haircut
 from models.milestones import Standing
 from models.plans import Plan
 from models.report import Week
+from models.requests import RequestState
 from models.stages import Command, Stage
 from models.tallies import Point
 from models.why import Why
@@ -154,6 +155,20 @@ class WhyAnswer(Answer):
         lines = (WhyLine(**one.model_dump(), flex_free_gpus=free.get(one.cluster)) for one in found)
         others = {name: gpus for name, gpus in sorted(free.items()) if gpus and name not in here}
         return WhyAnswer(clusters=tuple(lines), elsewhere=others)
+
+
+class RequestAnswer(Answer):
+    """One request for more quota as it stands."""
+
+    schema_: Literal["backstop.request/1"] = Field(default="backstop.request/1", alias="schema")
+    request: RequestState
+
+
+class RequestsAnswer(Answer):
+    """Requests for more quota, by the time they were made."""
+
+    schema_: Literal["backstop.requests/1"] = Field(default="backstop.requests/1", alias="schema")
+    requests: tuple[RequestState, ...]
 
 
 class FlexAnswer(Answer):

@@ -24,6 +24,7 @@ from cli import (
     planning,
     processes,
     report,
+    request,
     rollouts,
     schemas,
     simulate_health,
@@ -76,6 +77,7 @@ _MODULES = (
         schemas,
     ),
     decide,
+    request,
 )
 for module in _MODULES:
     module.add_to(app)

@@ -75,6 +75,7 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
         ),
         "minimum_gpus": Note(_GPUS, "No plan cuts below it; at most gpus."),
         "parent": Note(_NAME, "The quota of this cluster that it is part of; only leaves hold jobs.", "none"),
+        "namespaces": Note("list of names", "Who may target it, beside the team itself; no commas in them.", "anybody"),
     },
     Window: {
         "kind": Note("word", "maintenance and sev explain a shortage and hold gates; freeze only holds them."),
@@ -132,6 +133,12 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
         "authorities": Note(
             "list of names", "Who may resolve another's objection, beside the owner.", "the owner alone"
         ),
+        "owners": Note(
+            "list of names",
+            "Who decides on requests for more quota, beside the owner of an open rollout.",
+            "that owner alone",
+        ),
+        "requests": Note("word", "While a rollout is on its way to monitored, requests: wait or refuse."),
     },
     HealthTerms: {
         "target": Note("0.5 to 0.99999", "The share of hours of the horizon in which the promise is to hold."),

@@ -33,7 +33,7 @@ def plan_parts(plan: Plan) -> list[RenderableType]:
         _verdict(plan),
     ]
     if plan.quotas:
-        parts += [Text(), _diff(plan)]
+        parts += [Text(), _diff(plan), *_gates(plan)]
     why = [
         line((f"{quota.team}, {cut.gpus} {cut.tier}", "bold"), f": {cut.reason}.")
         for quota in plan.quotas
@@ -131,6 +131,15 @@ def _remedy(plan: Plan) -> str:
 
 
 _TIERS = (Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
+
+
+def _gates(plan: Plan) -> list[RenderableType]:
+    """Who may target a quota, where that is not anybody."""
+    gated = [q for q in plan.quotas if q.namespaces is not None]
+    return [
+        line(f"The quota of {q.team} may be targeted by {', '.join(q.namespaces or ()) or 'nobody'} alone.")
+        for q in gated
+    ]
 
 
 def _diff(plan: Plan) -> Table:

@@ -100,6 +100,8 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
         "plan": answers.PlanAnswer,
         "plans": answers.PlansAnswer,
         "report": answers.WeekAnswer,
+        "request": answers.RequestAnswer,
+        "requests": answers.RequestsAnswer,
         "rollouts": answers.RolloutsAnswer,
         "status": RolloutStatus,
         "why": answers.WhyAnswer,

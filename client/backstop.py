@@ -60,6 +60,7 @@ from models.messages import (
     LAUNCHED_UPDATE,
     MOVES_ON,
     NOT_LAUNCHED,
+    REQUEST_WORKFLOW,
     ROLLOUT_WORKFLOW,
     STATUS_QUERY,
     TASK_QUEUE,
@@ -71,11 +72,13 @@ from models.messages import (
     RolloutInput,
     RolloutStatus,
     SearchName,
+    request_workflow_id,
     rollout_workflow_id,
 )
 from models.milestones import MilestoneFile, PlanNow
 from models.policy import Policy
 from models.report import Past
+from models.requests import QuotaAsk, RequestCommand, RequestInput, RequestOrder, RequestState
 from models.snapshot import Snapshot
 from models.stages import Command
 from models.tallies import Point
@@ -332,22 +335,27 @@ class Backstop:
         return made
 
     async def audit(self, cluster: str) -> list[AuditRecord]:
-        """What the workflow history says of every run there is, in order of time."""
-        query = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND WorkflowId = '{rollout_workflow_id(cluster)}'"
+        """What the workflow history says of every run there is, in order of time; requests for more quota included."""
+        own = rollout_workflow_id(cluster)
+        rollouts = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND WorkflowId = '{own}'"
+        requests = f"WorkflowType = '{REQUEST_WORKFLOW}' AND {SearchName.CLUSTER} = {_quoted(cluster)}"
         try:
-            runs = [run async for run in self._client.list_workflows(query)]
-            handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
-            newest = (await handle.describe()).run_id
+            asked = [(run.id, run.run_id) async for run in self._client.list_workflows(requests)]
+            runs = sorted([run async for run in self._client.list_workflows(rollouts)], key=lambda r: r.start_time)
+            ids = [*asked, *((own, run.run_id) for run in runs)]
+            try:
+                newest = own, (await self._client.get_workflow_handle(own).describe()).run_id
+                ids += [] if newest in ids else [newest]
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND or not asked:
+                    raise
             records: list[AuditRecord] = []
-            ids = [r.run_id for r in sorted(runs, key=lambda r: r.start_time)]
-            for run_id in [*ids, *([] if newest in ids else [newest])]:
-                history = await self._client.get_workflow_handle(
-                    rollout_workflow_id(cluster), run_id=run_id
-                ).fetch_history()
+            for workflow_id, run_id in ids:
+                history = await self._client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
                 records += await audit_of_run(cluster, history, self._client.data_converter)
         except RPCError as error:
             raise await self._told(error, cluster) from error
-        return records
+        return sorted(records, key=lambda record: record.at) if asked else records
 
     # --- the ledger -----------------------------------------------------------------------------
 
@@ -431,6 +439,47 @@ class Backstop:
         """
         found = await self._desk("why", team=team, cluster=cluster, gpus=gpus, block=block)
         return [Why.model_validate(one) for one in found]
+
+    async def request(self, ask: QuotaAsk) -> RequestState:
+        """The request stands: it waits for the cluster's owner, or is refused, and says what else there is.
+
+        Errors: Refusal for a cluster or a quota that is not there.
+        """
+        try:
+            return await self._start(
+                REQUEST_WORKFLOW,
+                RequestInput(ask=ask),
+                request_workflow_id(ask.request),
+                f"{ask.gpus} more for {ask.team} in {ask.cluster}, asked by {ask.actor}",
+                RequestState,
+            )
+        except WorkflowAlreadyStartedError:
+            raise Refusal(f"there is a request {ask.request} already") from None
+
+    async def decide_request(self, request: str, command: RequestCommand, order: RequestOrder) -> RequestState:
+        """The command has been taken. Errors: Refusal with its reason, Unavailable."""
+        try:
+            return await self._update(request_workflow_id(request), command, order, RequestState)
+        except (WorkflowUpdateFailedError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+            if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+                found = await self.one_request(request)
+                raise Refusal(f"request {request} is {found.stage}: {found.said}") from None
+            told = await self._told(error)
+            if isinstance(told, Refusal):
+                cluster = (await self.one_request(request)).ask.cluster
+                await self._archive_refusal(
+                    cluster, f"{command} of request {request}", order.reason, told.message, order
+                )
+            raise told from error
+
+    async def one_request(self, request: str) -> RequestState:
+        """Errors: Refusal where there is none of this id."""
+        return RequestState.model_validate(await self._desk("request", request=request))
+
+    async def requests(self, cluster: str = "", *, ended: bool = False) -> list[RequestState]:
+        """Requests by the time they were made; those that are over only where asked for."""
+        found = await self._desk("requests", cluster=cluster, ended=ended)
+        return TypeAdapter(list[RequestState]).validate_python(found)
 
     async def calendar(self, cluster: str = "", since: datetime | None = None) -> list[Entry]:
         """Declared windows that are not over, of one cluster or all. Errors: BadInput for an unknown cluster."""
@@ -582,6 +631,10 @@ async def _read(start: WithStartWorkflowOperation[Any, Any]) -> None:
     """The start holds the error of its update again: unread, it would be printed at exit."""
     with contextlib.suppress(WorkflowAlreadyStartedError, RPCError, TimeoutError):
         await asyncio.wait_for(start.workflow_handle(), 0.1)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _seconds(span: timedelta) -> int:

@@ -16,7 +16,18 @@ from models.audit import AuditKind
 from models.base import Model, Time
 from models.commands import CommandRequest
 from models.effects import Receipt
-from models.messages import EffectRequest, RecordRequest, RolloutInput, TellAnswer, TellRequest
+from models.grants import GrantOrder
+from models.messages import (
+    GRANT_UPDATE,
+    LAUNCHED_UPDATE,
+    REQUEST_WORKFLOW,
+    EffectRequest,
+    RecordRequest,
+    RolloutInput,
+    TellAnswer,
+    TellRequest,
+)
+from models.requests import KeepRequest
 
 _T = TypeVar("_T")
 
@@ -53,6 +64,7 @@ class _Reader:
         self.records: list[AuditRecord] = []
         self._converter = converter
         self._run = ""
+        self._of_request = False
         self._scheduled: dict[int, HistoryEvent] = {}
 
     async def _one(self, payloads: Payloads, kind: type[_T]) -> _T:
@@ -89,6 +101,9 @@ class _Reader:
     async def _started(self, event: HistoryEvent) -> None:
         found = event.workflow_execution_started_event_attributes
         self._run = found.original_execution_run_id
+        self._of_request = found.workflow_type.name == REQUEST_WORKFLOW
+        if self._of_request:
+            return  # it tells of all that happens to it, its beginning included, when it is kept
         start = await self._one(found.input, RolloutInput)
         if start.state is None:
             launch = start.launch
@@ -100,7 +115,19 @@ class _Reader:
 
     async def _accepted(self, event: HistoryEvent) -> None:
         request = event.workflow_execution_update_accepted_event_attributes.accepted_request
-        if request.input.name == "launched" or not request.input.args.payloads:
+        if self._of_request or request.input.name == LAUNCHED_UPDATE or not request.input.args.payloads:
+            return
+        if request.input.name == GRANT_UPDATE:
+            order = await self._one(request.input.args, GrantOrder)
+            what = "end of the grant" if order.ends else "grant"
+            self._add(
+                event,
+                AuditKind.COMMAND,
+                order.actor,
+                f"{what} of {order.gpus} GPUs to {order.team}, request {order.request}",
+                reason=order.reason,
+                data={"request": order.request},
+            )
             return
         asked = await self._one(request.input.args, CommandRequest)
         named = {k: v for k, v in asked.model_dump(mode="json", exclude_defaults=True).items() if k != "actor"}
@@ -115,6 +142,10 @@ class _Reader:
 
     async def _recorded(self, event: HistoryEvent) -> None:
         found = event.activity_task_scheduled_event_attributes
+        if found.activity_type.name == "keep_request":
+            for entry in (await self._one(found.input, KeepRequest)).request.outbox:
+                told = {"at": entry.at, "reason": entry.reason, "refused": entry.refused, "data": entry.data}
+                self._add(event, entry.kind, entry.actor, entry.text, **told)
         if found.activity_type.name != "record":
             return
         sent = await self._one(found.input, RecordRequest)

@@ -21,9 +21,14 @@ from models.base import brief, in_one_sentence
 from models.commands import CommandRequest
 from models.errors import BadInput
 from models.fleet_messages import FleetCommandRequest, FleetInput
+from models.grants import GrantOrder
 from models.messages import DeskRequest, HealthChanged, RolloutInput, WatchInput
+from models.requests import RequestInput, RequestOrder
 
-FROM_OUTSIDE = (RolloutInput, CommandRequest, HealthChanged, DeskRequest, WatchInput, FleetInput, FleetCommandRequest)
+FROM_OUTSIDE = (
+    *(RolloutInput, CommandRequest, HealthChanged, DeskRequest, WatchInput, FleetInput, FleetCommandRequest),
+    *(RequestInput, RequestOrder, GrantOrder),
+)
 """What people and other programs may send."""
 
 
@@ -55,7 +60,7 @@ class PayloadConverter(PydanticPayloadConverter):
         encoding, size = payloads[0].metadata.get("encoding", b""), len(payloads[0].data)
         if encoding != b"json/plain":
             raise _refused(f"this is no {expected.__name__}: its encoding is {brief(encoding)}, and must be json/plain")
-        continues = expected in (RolloutInput, FleetInput) and b'"state":{' in payloads[0].data
+        continues = expected in (RolloutInput, FleetInput, RequestInput) and b'"state":{' in payloads[0].data
         if size > SMALL_BYTES and expected not in _LARGE and not continues:
             raise _refused(f"{size} bytes are no {expected.__name__}: at most {SMALL_BYTES} are taken")
         try:

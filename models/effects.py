@@ -37,6 +37,8 @@ class EffectKind(StrEnum):
     UNFOLLOW = "unfollow"
     CLOSE = "close"
     """Ends the rollout in the quota system: the reservation goes, the values stay."""
+    GRANT = "grant"
+    """More quota by request, or the end of it: written for a rollout, or for the request where none is open."""
 
 
 INVERSE: dict[EffectKind, EffectKind] = {
@@ -64,6 +66,7 @@ class Present(Model):
     protected_blocks: tuple[PositiveCount, ...] = ()
     minimum_gpus: GpuCount = 0
     parent: Name | None = None
+    namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
 
     def as_quota(
         self, scheduled_gpus: int | None = None, idle_gpus: int | None = None, pending_gpus: int | None = None
@@ -83,6 +86,7 @@ class Present(Model):
             protected_blocks=tuple(blocks),
             minimum_gpus=min(self.minimum_gpus, self.gpus),
             parent=self.parent,
+            namespaces=self.namespaces,
         )
 
 
@@ -164,6 +168,8 @@ class Change(Model):
     flex_gpus: GpuCount | None = None
     """FOLLOW: the surplus to publish. Made again with another, it moves the flex pool and no quota."""
     flex_band_gpus: GpuCount = 0
+    only_ours: bool = Field(default=False, exclude_if=lambda only: not only)
+    """GRANT: a value that Backstop did not write last is a conflict, whatever was expected."""
 
     @property
     def moved_gpus(self) -> int:

@@ -59,6 +59,8 @@ class FlexTeam(Model):
     """The most it may get in all; None: no limit."""
     priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
     """The larger is served first, inside a namespace."""
+    namespaces: tuple[Name, ...] | None = None
+    """Who may target its quota; None: anybody. It says something of jobs, and nothing to a division."""
 
     @model_validator(mode="before")
     @classmethod

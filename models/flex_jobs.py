@@ -112,6 +112,7 @@ class _Floor:
         """Parts that run, by team and what they run on."""
         self._share: dict[str, int] = {}
         self._started: dict[str, None] = {}
+        self._gates = {t.team: t.namespaces for t in story.teams}
         self._taken: list[Taken] = []
 
     def after(self, number: int, step: FlexStep) -> Scene:
@@ -120,10 +121,17 @@ class _Floor:
         if step.submit is not None:
             what = f"{step.submit.team} submits {step.submit.job}"
             size = int(step.submit.gpus * GRAIN)
-            self._jobs[step.submit.job] = _Job(step.submit, size, number)
+            job = step.submit.admitted(self._gates[step.submit.team])
+            if job is not None:
+                self._jobs[job.job] = _Job(job, size, number)
+            if job is not step.submit:
+                kept = "refused" if job is None else "for flex alone"
+                what += f" ({kept}: {step.submit.namespace} may not target its quota)"
         elif step.delete is not None:
             what = f"{step.delete} ends"
-            self._put(self._jobs.pop(step.delete), None)
+            gone = self._jobs.pop(step.delete, None)
+            if gone is not None:
+                self._put(gone, None)
         else:
             assert step.capacity_gpus is not None
             what = f"{self._capacity} -> {step.capacity_gpus} GPUs"

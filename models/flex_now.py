@@ -111,6 +111,15 @@ def flex_now(
     )
 
 
+def share_expected(snapshot: Snapshot, usage: Mapping[str, TeamUsage], team: str, gpus: int) -> int:
+    """What the team would have beyond its quota, were so many more its due of flex alone. Units: whole GPUs."""
+    said = usage.get(team)
+    quota = snapshot.tree.by_team[team].gpus
+    held = quota if said is None else max(quota, said.scheduled_gpus)
+    wanting = {**usage, team: TeamUsage(team=team, scheduled_gpus=held, pending_gpus=gpus)}
+    return max(0, _shares(snapshot, wanting, Mode.EQUAL)[team] - quota)
+
+
 def _shares(snapshot: Snapshot, usage: Mapping[str, TeamUsage], mode: Mode) -> dict[str, int]:
     """The fair division of what is healthy among all that run or wait; who says nothing asks for its quota."""
     leaves = set(snapshot.tree.leaves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
 from fractions import Fraction
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from models.base import Duration, GpuCount, Model, Name, exact_fraction
+from models.base import Duration, GpuCount, Model, Name, Words, exact_fraction
 from models.flex import FlexDemand, FlexTeam, Mode
 
 GRAIN = 1000
@@ -61,12 +62,21 @@ class FlexJob(Model):
     """One that is not runs in quota or waits."""
     priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
     """The larger first, among jobs of a team."""
+    namespace: Words = ""
+    """Where it comes from; empty: from the team itself, which may always target its own quota."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.target is Target.FLEX and not self.preemptible:
             raise ValueError("preemptible must be true of a job for flex: quota may need what it runs on")
         return self
+
+    def admitted(self, namespaces: Sequence[str] | None) -> FlexJob | None:
+        """The job as a quota that these may target takes it: as it is, for flex alone, or (None) not at all."""
+        if namespaces is None or self.namespace in ("", self.team, *namespaces):
+            return self
+        may_wait_for_flex = self.target is not Target.QUOTA and self.preemptible
+        return self.model_copy(update={"target": Target.FLEX}) if may_wait_for_flex else None
 
 
 class FlexStep(Model):

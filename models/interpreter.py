@@ -26,11 +26,13 @@ from models.effects import (
 )
 from models.flex_pool import following
 from models.gates import conditions, drift_of, health_fresh, holds_now, is_open, mode_drift
+from models.grants import GrantOrder, moved, raises
 from models.messages import ObserveRequest
 from models.plans import Plan
 from models.policy import OnBreach, OnLongRun
 from models.quota import QuotaTree
 from models.rollout import RADIUS, REALIGN, ROLLBACK, Rollout, Why
+from models.snapshot import Snapshot
 from models.stages import STEP_FROM, Stage
 
 RECHECK = timedelta(seconds=60)
@@ -102,7 +104,7 @@ def decide(r: Rollout, now: datetime) -> Action:
     flexed = _flex(r, now)
     if flexed is None and r.reconsider:
         return Draft("long-run health has changed", r.reconsider)
-    return flexed or _realignment(r, now) or _step(r, now) or Wait(_wake(r, now))
+    return flexed or _realignment(r, now) or _grant(r, now) or _step(r, now) or Wait(_wake(r, now))
 
 
 def urgent(r: Rollout, action: Action) -> bool:
@@ -174,6 +176,45 @@ def _realignment(r: Rollout, now: datetime) -> Action | None:
     if r.seen is None or not r.seen.backed:
         return None  # `looked` has asked for another plan, or holds
     return Perform(EffectKind.SET_SOFT if EffectKind.RESERVE in r.done else EffectKind.RESERVE)
+
+
+def _grant(r: Rollout, now: datetime) -> Action | None:
+    """A request's order, once nothing else is wanted; more quota only where today's health backs it."""
+    order = r.granting
+    if order is None or not at_rest(r, now):
+        return None
+    if order.ends:
+        return Perform(EffectKind.GRANT) if looked_recently(r, now) else Look("before a grant ends", None)
+    values = {q.team: q.gpus for q in baseline_with(r, order).quotas}
+    if not looked_recently(r, now) or r.seen is None or any(r.seen.tested.get(t) != g for t, g in values.items()):
+        return Look("before the grant", values)
+    return Perform(EffectKind.GRANT)
+
+
+def baseline_with(r: Rollout, order: GrantOrder) -> Snapshot:
+    """The baseline with the grant, or after its end."""
+    values = {q.team: q.gpus for q in r.baseline.quotas}
+    raised = order.raised or raises(r.baseline.tree, values, order.team, order.gpus)
+    return r.baseline.with_values(moved(values, raised, ends=order.ends))
+
+
+def _granting(r: Rollout, fence: Fence) -> Change:
+    """The order's writes, and what stays reserved beside them. What a plan cut of a grant is not taken back twice."""
+    order = r.granting
+    assert order is not None
+    after = baseline_with(r, order)
+    kept = {q.team: q.gpus for q in after.quotas}
+    raised = order.raised or {t: kept[t] - q.gpus for q in r.baseline.quotas if kept[t := q.team] != q.gpus}
+    there = {t: g for t, g in raised.items() if t in kept and t in r.written}
+    values = {t: min(r.written[t], kept[t]) if order.ends else r.written[t] + g for t, g in there.items()}
+    return Change(
+        cluster=r.cluster,
+        kind=EffectKind.GRANT,
+        fence=fence,
+        expected_generation=r.generation,
+        writes=_writes(r, values, dict.fromkeys(values, _mode(r))),
+        reserve=_reserve(r.but(baseline=after), {**r.written, **values}),
+    )
 
 
 def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
@@ -415,6 +456,8 @@ def change_for(r: Rollout, kind: EffectKind) -> Change:
                 flex_gpus=flex_wanted(r) if again else _surplus(r),
                 flex_band_gpus=flex_band(r),
             )
+        case EffectKind.GRANT:
+            return _granting(r, fence)
         case EffectKind.UNFOLLOW | EffectKind.CLOSE:
             return Change(cluster=r.cluster, kind=kind, fence=fence)
 

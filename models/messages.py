@@ -30,6 +30,7 @@ TASK_QUEUE = "backstop"
 ROLLOUT_WORKFLOW = "ClusterRollout"
 WATCH_WORKFLOW = "HealthWatch"
 DESK_WORKFLOW = "LedgerDesk"
+REQUEST_WORKFLOW = "QuotaRequest"
 SOURCE = "ledger"
 """Where health comes from."""
 WATCH_ID = f"health-watch/{SOURCE}"
@@ -37,6 +38,7 @@ WATCH_ID = f"health-watch/{SOURCE}"
 STATUS_QUERY = "status"
 LAUNCHED_UPDATE = "launched"
 HEALTH_SIGNAL = "health_changed"
+GRANT_UPDATE = "grant"
 NOT_LAUNCHED = "it was not launched: "
 """How a question to a refused launch is answered: a query's failure has no type, only words."""
 MOVES_ON = "the rollout is moving on at this moment: ask again"
@@ -68,6 +70,10 @@ SEARCH_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
 def rollout_workflow_id(cluster: str) -> str:
     """One id per cluster, so that two rollouts of it cannot run at once."""
     return f"rollout/{cluster}"
+
+
+def request_workflow_id(request: str) -> str:
+    return f"request/{request}"
 
 
 # --- the rollout workflow --------------------------------------------------------------------
@@ -361,6 +367,8 @@ class EffectRequest(Model):
     limit_gpus: int | None
     limit_day_gpus: int | None = None
     generation: Count = 0
+    baseline: Snapshot | None = None
+    """Of a grant under a rollout: what its undo brings back from then on."""
     at: Time
 
 
@@ -420,6 +428,8 @@ class DeskRequest(Model):
         "overview",
         "tallies",
         "week",
+        "request",
+        "requests",
         "milestones",
         "plan_milestones",
         "note_milestone",

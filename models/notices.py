@@ -26,6 +26,8 @@ class NoticeKind(StrEnum):
     HELD = "held"
     """The rollout waits for a person (sent to the owner)."""
     CLOSED = "closed"
+    REQUEST = "request"
+    """What becomes of a request for more quota (to who asked and the team; to the cluster's owners, who decide)."""
     FLEET_HELD = "fleet_held"
     """A fleet rollout starts no more clusters until a person answers (sent to its owner)."""
 

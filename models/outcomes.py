@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from models import granting
 from models.audit import AuditKind
 from models.base import duration_text
 from models.commands import (
@@ -412,6 +413,7 @@ def advance(r: Rollout, now: datetime) -> Rollout:
     The guard acts on a fresh look only, so that what ended unseen has no consequence; where looking
     fails, a breach goes by what is known, and nothing gets better by itself.
     """
+    r = granting.looked(granting.settled(r), now)
     if r.stage is Stage.ROLLING_BACK and not r.owed:
         return _rolled_back(r, now)
     if r.stage is Stage.PLANNED:

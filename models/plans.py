@@ -7,6 +7,7 @@ from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
+from pydantic import Field
 
 from models.backing import Backing, back, touched
 from models.base import Model, Share, content_hash
@@ -41,6 +42,8 @@ class QuotaPlan(Model):
     phantom_gpus: int
     to_flex_gpus: int
     cuts: tuple[Cut, ...] = ()
+    namespaces: tuple[str, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
+    """Who may target it; left out where anybody may."""
 
     @property
     def cut_gpus(self) -> int:
@@ -128,11 +131,15 @@ class Envelope(Model):
     plan_hash: str
     largest_cut: dict[str, int]
     deepest_tier: Tier
+    gates: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=lambda gates: not gates)
+    """Who may target a quota, where not anybody may: it is a part of what is promised."""
 
     def holds(self, plan: Plan) -> bool:
         """True when a re-plan needs no new approval."""
         if plan.hash == self.plan_hash:
             return True
+        if _gates(plan) != self.gates:
+            return False
         return plan.deepest_tier.depth <= self.deepest_tier.depth and all(
             q.cut_gpus <= self.largest_cut.get(q.team, 0) for q in plan.quotas
         )
@@ -143,7 +150,12 @@ def envelope_of(plan: Plan) -> Envelope:
         plan_hash=plan.hash,
         largest_cut={q.team: q.cut_gpus for q in plan.quotas},
         deepest_tier=plan.deepest_tier,
+        gates=_gates(plan),
     )
+
+
+def _gates(plan: Plan) -> dict[str, tuple[str, ...]]:
+    return {q.team: q.namespaces for q in plan.quotas if q.namespaces is not None}
 
 
 def make_plan(snapshot: Snapshot, policy: Policy, *, max_tier: Tier | None = None) -> Plan:
@@ -337,6 +349,7 @@ class _Sketch:
                     for tier, gpus in by_tier.items()
                     if gpus
                 ),
+                namespaces=self.tree.by_team[team].namespaces,
             )
         return rows
 

@@ -68,6 +68,13 @@ class OnDrift(StrEnum):
     ACCEPT = "accept"
 
 
+class Requests(StrEnum):
+    """What becomes of a request for more quota while a rollout of the cluster is on its way to `monitored`."""
+
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
 class OnLongRun(StrEnum):
     """Long-run health no longer is what a monitored plan was made on."""
 
@@ -149,6 +156,9 @@ class Policy(Model):
     """How often a rollout looks at its cluster unasked: it catches a lost signal or a dead watch."""
     authorities: tuple[Name, ...] = ()
     """Who may resolve another's objection beside the rollout's owner."""
+    owners: tuple[Name, ...] = ()
+    """Who decides on requests for more quota, beside the owner of an open rollout."""
+    requests: Requests = Requests.WAIT
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

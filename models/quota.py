@@ -17,7 +17,7 @@ class Quota(Model):
     Units: whole GPUs. `scheduled_gpus` None: usage unknown, taken as all of the quota and none idle.
     `pending_gpus`: what its queued jobs ask for; None: unknown. `islands` None: may stand on any.
     `protected_blocks`: sizes of contiguous blocks, each whole inside one island. `minimum_gpus` and the sum of
-    the blocks are floors that a cut respects.
+    the blocks are floors that a cut respects. `namespaces`: who may target it; None: anybody; (): nobody does now.
     Errors: ValueError for idle above scheduled, floors above the quota, and
     pending where scheduled is unknown.
     """
@@ -32,6 +32,8 @@ class Quota(Model):
     protected_blocks: tuple[PositiveCount, ...] = ()
     minimum_gpus: GpuCount = 0
     parent: Name | None = None
+    # Left out where nobody is kept out, as it was of the plans that were approved.
+    namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -53,8 +55,12 @@ class Quota(Model):
             )
         if self.minimum_gpus > self.gpus:
             raise ValueError(f"minimum_gpus is {self.minimum_gpus}, above the quota {self.gpus} (team {self.team})")
-        if self.islands is not None and len(set(self.islands)) != len(self.islands):
-            raise ValueError(f"islands names one twice: {list(self.islands)} (team {self.team})")
+        for field, names in (("islands", self.islands), ("namespaces", self.namespaces)):
+            if names is not None and len(set(names)) != len(names):
+                raise ValueError(f"{field} names one twice: {list(names)} (team {self.team})")
+        for name in self.namespaces or ():
+            if "," in name:
+                raise ValueError(f"namespaces has {name!r}, and commas separate their names (team {self.team})")
         return self
 
     @property
@@ -71,6 +77,10 @@ class Quota(Model):
     def floor(self) -> int:
         """What a cut leaves standing."""
         return max(self.minimum_gpus, sum(self.protected_blocks))
+
+    def admits(self, namespace: str) -> bool:
+        """Whether jobs and requests out of this namespace may target the quota."""
+        return self.namespaces is None or namespace in (self.team, *self.namespaces)
 
     def with_gpus(self, gpus: int) -> Quota:
         """The same quota at another value, unchecked: floors may be broken on purpose (a breach)."""
@@ -133,6 +143,7 @@ class QuotaTree:
             ("protected_blocks", list(quota.protected_blocks)),
             ("minimum_gpus", quota.minimum_gpus),
             ("islands", None if quota.islands is None else list(quota.islands)),
+            ("namespaces", None if quota.namespaces is None else list(quota.namespaces)),
         ):
             if value:
                 raise ValueError(

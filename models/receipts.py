@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from models import granting
 from models.audit import AuditKind
 from models.commands import holding, lifting, undoing
 from models.effects import INVERSE, Change, EffectKind, Mode, Receipt, ValueConflict
@@ -27,7 +28,7 @@ KEPT_IN_A_BREACH = (EffectKind.RESERVE, EffectKind.SET_SOFT)
 def began(r: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
     """The call to make, and the state that owes its inverse from before the call on."""
     change = change_for(r, kind)
-    begun = r.but(fence=r.fence + 1, stood=r.standing)
+    begun = r.but(fence=r.fence + 1, stood=r.standing, granting_begun=kind is EffectKind.GRANT)
     if flex_moves(r, kind) and r.looked_after == r.fence:
         # It writes no quota: what was seen of them is not overtaken, and a drift can be answered meanwhile.
         begun = begun.but(looked_after=begun.fence)
@@ -68,6 +69,8 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
         # The write that was never answered had landed. Its fence is dead now: once more, expecting its values.
         found = {c.team: c.found_gpus for c in ours if c.found_gpus is not None}
         return r.but(written={**r.written, **found}, attempted={})
+    if kind is EffectKind.GRANT:
+        return granting.landed(r, receipt, now)
     if kind in FORWARD:
         return _inverted(r, FORWARD[kind])
     if kind is EffectKind.CLOSE:
@@ -201,11 +204,15 @@ def failed(
     """
     kind = change.kind
     r = r.noting(AuditKind.EFFECT, f"{kind} failed: {reason}", now, effect=kind.value, error=error, failed=True)
+    if kind is EffectKind.GRANT:
+        r = granting.failed(r, reason)
     if error == "Conflict":
         r = r.but(superseded=reason, owed=())
         if r.stage.ended:
             return r.telling(NoticeKind.HELD, [], detail=f"{r.stage}, and somebody newer owns the cluster: {reason}")
         return calling(r, reason).reaching(Stage.STUCK, now, f"superseded: {reason}")
+    if kind is EffectKind.GRANT:
+        return r
     if kind is EffectKind.CLOSE:
         return _closed(r).telling(NoticeKind.HELD, [], detail=f"closed, but what is reserved may stay so: {reason}")
     if kind in FORWARD:

@@ -17,6 +17,7 @@ from models.audit import AuditEntry, AuditKind
 from models.base import Count, Model, Name, Time
 from models.capacity import Island
 from models.effects import EffectKind, Mode, Observation, Receipt
+from models.grants import Granted, GrantOrder
 from models.guard import Clocks, Sight
 from models.notices import Notice, NoticeKind
 from models.plans import Envelope, Plan
@@ -149,6 +150,16 @@ class Rollout(Model):
     proposed_at: Time | None = None
     derived_at: Time | None = None
     """When its buffer was last derived anew from health history, since it is monitored."""
+    granting: GrantOrder | None = None
+    """A request's order that waits to be written."""
+    granting_begun: bool = False
+    """Its call is under way: it is answered, whatever else happens."""
+    granted: Granted | None = None
+    """What became of the last order."""
+    grants: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """What standing grants raised since the launch, by request and team."""
+    given_back: tuple[str, ...] = ()
+    """Requests whose grants have ended, the last ones."""
     restoring: bool = False
     """Our values are to be written again over what others changed (drift), knowingly."""
 

@@ -109,7 +109,8 @@ class QuotaRow(SQLModel, table=True):
     """A promise to one team in one cluster.
 
     `written_by` is Backstop's mark ("rollout#counter"), renewed by each of its writes. A statement that
-    changes a row and leaves the mark alone is somebody else's.
+    changes a row and leaves the mark alone is somebody else's. `written_gpus` is the value that Backstop wrote last.
+    `namespaces`: who may target it, comma-joined; NULL: anybody.
     """
 
     __tablename__ = "quotas"
@@ -134,6 +135,8 @@ class QuotaRow(SQLModel, table=True):
     minimum: int = 0
     parent: str | None = Field(default=None, sa_type=NameText)
     written_by: str | None = Field(default=None, sa_type=NameText)
+    written_gpus: int | None = None
+    namespaces: str | None = Field(default=None, sa_type=NameText)
 
 
 class QuotaChangeRow(SQLModel, table=True):
@@ -355,6 +358,34 @@ class ReceiptRow(SQLModel, table=True):
     kind: str = Field(sa_type=Text)
     at: datetime = Field(sa_type=UtcTime)
     receipt: str = Field(sa_type=Text)
+
+
+class GrantReceiptRow(SQLModel, table=True):
+    """Of what a request wrote where no rollout was open. `rollout` is the fence's name: request/ and its id."""
+
+    __tablename__ = "grant_receipts"
+
+    rollout: str = Field(primary_key=True, sa_type=NameText)
+    counter: int = Field(primary_key=True, sa_type=BigInteger)
+    cluster: str = Field(sa_type=NameText)
+    kind: str = Field(sa_type=Text)
+    at: datetime = Field(sa_type=UtcTime)
+    receipt: str = Field(sa_type=Text)
+
+
+class RequestRow(SQLModel, table=True):
+    """A request for more quota as it was last noted; `state` is all of it, as JSON."""
+
+    __tablename__ = "requests"
+    __table_args__ = (Index("requests_of_cluster", "cluster", "ended"),)
+
+    id: str = Field(primary_key=True, sa_type=NameText)
+    cluster: str = Field(sa_type=NameText)
+    team: str = Field(sa_type=NameText)
+    stage: str = Field(sa_type=Text)
+    ended: bool = False
+    asked_at: datetime = Field(sa_type=UtcTime)
+    state: str = Field(sa_type=Text)
 
 
 class MoveRow(SQLModel, table=True):

@@ -28,6 +28,7 @@ from activities.fleets import FleetActivities
 from activities.notices import NoticeActivities
 from activities.ports import NotifyPort, QuotaPort
 from activities.quotas import QuotaActivities
+from activities.requests import RequestActivities
 from activities.tallies import Tallier
 from activities.watch import WatchActivities
 from client import telemetry
@@ -43,6 +44,7 @@ from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
 from workflows.health_watch import HealthWatch
 from workflows.ledger_desk import LedgerDesk
+from workflows.quota_request import QuotaRequest
 
 logger = logging.getLogger("backstop.worker")
 _THREADS = 16
@@ -85,10 +87,11 @@ def make_worker(
     rollouts = ClusterActivities(quota_port, ledger.health, ledger.usage, ledger.calendar, ledger.registry)
     fleets = FleetActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry, rollouts)
     tallier = Tallier(quota_port, ledger.health, ledger.usage, ledger.registry, ledger.tallies)
+    asked = RequestActivities(client, ledger.registry, ledger.usage, rollouts)
     return Worker(
         client,
         task_queue=task_queue,
-        workflows=[ClusterRollout, FleetRolloutWorkflow, HealthWatch, LedgerDesk],
+        workflows=[ClusterRollout, FleetRolloutWorkflow, HealthWatch, LedgerDesk, QuotaRequest],
         activities=[
             rollouts.open_rollout,
             rollouts.draft_plan,
@@ -97,6 +100,10 @@ def make_worker(
             QuotaActivities(quota_port, ledger.registry).apply_effect,
             ArchiveActivities(ledger.registry).record,
             NoticeActivities(notify, ledger.registry).tell,
+            asked.assess,
+            asked.prepare,
+            asked.through,
+            asked.keep,
             fleets.plan_fleet,
             fleets.pick,
             fleets.start,

@@ -23,13 +23,27 @@ with workflow.unsafe.imports_passed_through():
     from activities.clusters import ClusterActivities
     from activities.notices import NoticeActivities
     from activities.quotas import QuotaActivities
-    from models import mailing, outcomes, receipts
+    from models import granting, mailing, outcomes, receipts
     from models.audit import AuditEntry, AuditKind
     from models.commands import CommandRequest, obey, refusal
     from models.effects import INVERSE, Change, EffectKind
     from models.gates import drift_of
-    from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide, look_at, urgent
+    from models.grants import Granted, GrantOrder, Outcome
+    from models.interpreter import (
+        Action,
+        Aim,
+        Draft,
+        Finish,
+        Look,
+        Perform,
+        Wait,
+        baseline_with,
+        decide,
+        look_at,
+        urgent,
+    )
     from models.messages import (
+        GRANT_UPDATE,
         HEALTH_SIGNAL,
         LAUNCHED_UPDATE,
         NOT_LAUNCHED,
@@ -92,6 +106,8 @@ _UNDO_FIRST = "undo-first"
 """The patch since which archive and mail wait while a breach is answered."""
 _HASTE = timedelta(seconds=5)
 """How long they wait at most: an answer that does not get through has to be told."""
+_GRANT_PATIENCE = timedelta(seconds=20)
+"""How long a request's order waits for what is in its way; then whoever sent it comes again later."""
 _LAST_MAIL = timedelta(minutes=5)
 """How long an ended rollout still tries to tell its teams."""
 
@@ -359,6 +375,8 @@ class ClusterRollout:
         forward = kind in INVERSE
         breach = self._state.order is not None and self._state.order.why is Why.BREACH
         exempt = self._state.exempt or (not forward and breach) or kind is EffectKind.CLOSE
+        order = self._state.granting if kind is EffectKind.GRANT else None
+        baseline = None if order is None else baseline_with(self._state, order)
         try:
             receipt = await workflow.execute_activity_method(
                 QuotaActivities.apply_effect,
@@ -368,6 +386,7 @@ class ClusterRollout:
                     limit_gpus=None if exempt or not forward else self._state.policy.max_moved_gpus,
                     limit_day_gpus=None if exempt or not forward else self._state.policy.max_moved_gpus_day,
                     generation=self._state.generation,
+                    baseline=baseline,
                     at=workflow.now(),
                 ),
                 start_to_close_timeout=_CALL,
@@ -511,6 +530,18 @@ class ClusterRollout:
             reason=self._r.ended_because,
             plan=self._r.plan,
         )
+
+    @workflow.update(name=GRANT_UPDATE)
+    async def grant(self, order: GrantOrder) -> Granted:
+        """What became of the order; one that has to wait for long is to be sent again."""
+        self._set(granting.ordered(self._state, order))
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(lambda: self._state.granting != order, timeout=_GRANT_PATIENCE)
+        why = f"{self._state.cluster} is not at rest: {waiting_sentence(self._state, workflow.now())}"
+        self._set(granting.put_off(self._state, order, why))
+        await workflow.wait_condition(lambda: self._state.granting != order)
+        answer = granting.answer_to(self._state, order)
+        return answer or Granted(request=order.request, ends=order.ends, outcome=Outcome.LATER, said=why)
 
     def _check(self, command: Command, request: CommandRequest) -> None:
         why = refusal(self._state, command, request)

@@ -37,7 +37,7 @@ from models.tables import (
 CLUSTERS_AT_ONCE = 250
 CLUSTER_COLUMNS = ("name", "gpu_model", "gpus_per_node", "policy")
 ISLAND_COLUMNS = ("cluster", "name", "total_gpus")
-QUOTA_COLUMNS = ("cluster", "team", "gpus", "islands", "blocks", "minimum", "parent")
+QUOTA_COLUMNS = ("cluster", "team", "gpus", "islands", "blocks", "minimum", "parent", "namespaces")
 """What a file says of each; the tables' other columns are Backstop's own."""
 
 
@@ -186,6 +186,7 @@ def _quota_row(cluster: str, quota: Quota) -> Row:
         "blocks": ",".join(str(block) for block in quota.protected_blocks),
         "minimum": quota.minimum_gpus,
         "parent": quota.parent,
+        "namespaces": comma_joined(quota.namespaces),
     }
 
 

@@ -31,21 +31,21 @@ from models.effects import (
     ValueWrite,
 )
 from models.errors import Conflict, Drift, Refusal
-from models.tables import ClusterRow, QuotaChangeRow, QuotaRow, ReceiptRow, ReserveLimitRow, RolloutRow
+from models.tables import ClusterRow, GrantReceiptRow, QuotaChangeRow, QuotaRow, ReceiptRow, ReserveLimitRow, RolloutRow
 
 log = logging.getLogger(__name__)
 
 Standing = sa.Row[Any]
-"""Of a cluster: generation, open_rollout, last_counter, reserved_gpus, follows_health, flex_gpus, flex_band_gpus."""
+"""Of a cluster: its row but for its name, GPU model, size of a node, policy and ramp."""
 
-FORWARD = frozenset({EffectKind.SET_SOFT, EffectKind.RESERVE, EffectKind.HARDEN, EffectKind.FOLLOW})
+FORWARD = frozenset({EffectKind.SET_SOFT, EffectKind.RESERVE, EffectKind.HARDEN, EffectKind.FOLLOW, EffectKind.GRANT})
 MODES: Mapping[EffectKind, Mode] = {EffectKind.HARDEN: Mode.HARD, EffectKind.SOFTEN: Mode.SOFT}
 FOLLOWS: Mapping[EffectKind, bool] = {
     EffectKind.FOLLOW: True,
     EffectKind.UNFOLLOW: False,
     EffectKind.CLOSE: False,
 }
-RESERVES = frozenset({EffectKind.RESERVE, EffectKind.RELEASE, EffectKind.CLOSE})
+RESERVES = frozenset({EffectKind.RESERVE, EffectKind.RELEASE, EffectKind.CLOSE, EffectKind.GRANT})
 
 
 class LedgerQuotas:
@@ -92,12 +92,13 @@ class LedgerQuotas:
             if _touches_quotas(change):
                 _lock_quotas(session, change.cluster)
             cluster = _locked_standing(session, change.cluster)
-            stored = _stored_receipt(session, change, cluster)
+            alone = change.kind is EffectKind.GRANT and cluster.open_rollout != change.fence.rollout
+            stored = (_stored_grant if alone else _stored_receipt)(session, change, cluster)
             if stored is not None:
                 return stored
             _refuse_drift(cluster, change)
-            receipt = self._land(session, cluster, change)
-            add(session, ReceiptRow, [_receipt_row(receipt)])
+            receipt = self._land(session, cluster, change, alone=alone)
+            add(session, GrantReceiptRow if alone else ReceiptRow, [_receipt_row(receipt)])
             return receipt
 
     def foreign_write(self, cluster: str, team: str, gpus: int, actor: str) -> None:
@@ -116,18 +117,25 @@ class LedgerQuotas:
                 raise Refusal(f"cluster {cluster} has no quota of team {team}")
         log.info("%s set the quota of team %s in cluster %s to %d GPUs", actor, team, cluster, gpus)
 
-    def _land(self, session: Session, cluster: Standing, change: Change) -> Receipt:
+    def _land(self, session: Session, cluster: Standing, change: Change, *, alone: bool) -> Receipt:
         quotas = _quotas_by_team(session, change.cluster) if _touches_quotas(change) else {}
         named = [write.team for write in change.writes if write.team in quotas]
         before = {team: quotas[team]["gpus"] for team in named}
         written_by = mark(change.fence)
-        conflicts = _write_values(quotas, change.writes, written_by)
+        as_read = {team: dict(row) for team, row in quotas.items()} if change.kind is EffectKind.GRANT else quotas
+        conflicts = _write_values(quotas, change.writes, written_by, only_ours=change.only_ours)
+        if conflicts and change.kind is EffectKind.GRANT:
+            quotas = as_read  # a grant stands whole, up to the top of the tree, or not at all
         if change.kind in MODES:
             mode = change.mode or MODES[change.kind]
             quotas = {team: row | {"mode": mode, "written_by": written_by} for team, row in quotas.items()}
         update(session, QuotaRow, [row for row in quotas.values() if row["written_by"] == written_by])
-        news: Row = {"name": change.cluster, "last_counter": change.fence.counter}
-        if change.kind in RESERVES:
+        news: Row = {"name": change.cluster}
+        if alone:
+            news["generation"] = cluster.generation + 1
+        else:
+            news["last_counter"] = change.fence.counter
+        if change.kind in RESERVES and not alone:
             reserve = None if change.kind is EffectKind.CLOSE else change.reserve
             news |= _set_reservation(session, change.cluster, reserve, change.fence)
         if change.kind in FOLLOWS:
@@ -139,7 +147,7 @@ class LedgerQuotas:
             kind=change.kind,
             fence=change.fence,
             at=self._database.now(),
-            generation=cluster.generation,
+            generation=news.get("generation", cluster.generation),
             before=before,
             after={team: quotas[team]["gpus"] for team in named},
             conflicts=conflicts,
@@ -196,6 +204,7 @@ def _standing() -> sa.Select[Any]:
         "open_rollout",
         "last_counter",
         "reserved_gpus",
+        "reserve_limit",
         "follows_health",
         "flex_gpus",
         "flex_band_gpus",
@@ -238,6 +247,7 @@ def present_of(row: QuotaRow | sa.Row[Any]) -> Present:
         protected_blocks=tuple(int(block) for block in row.blocks.split(",") if block),
         minimum_gpus=row.minimum,
         parent=row.parent,
+        namespaces=None if row.namespaces is None else tuple(n for n in row.namespaces.split(",") if n),
     )
 
 
@@ -251,7 +261,7 @@ def _touches_quotas(change: Change) -> bool:
 
 
 def _quotas_by_team(session: Session, cluster: str) -> dict[str, Row]:
-    names = ("cluster", "team", "gpus", "mode", "written_by")
+    names = ("cluster", "team", "gpus", "mode", "written_by", "written_gpus")
     rows = session.connection().execute(_quotas(), {"cluster": cluster})
     return {row.team: {name: getattr(row, name) for name in names} for row in rows}
 
@@ -269,6 +279,26 @@ def _stored_receipt(session: Session, change: Change, cluster: Standing) -> Rece
         )
     row = session.get_one(ReceiptRow, (fence.rollout, fence.counter))
     return Receipt.model_validate_json(row.receipt)
+
+
+def _stored_grant(session: Session, change: Change, cluster: Standing) -> Receipt | None:
+    """As `_stored_receipt`, for a request that writes where no rollout is open. Errors: Conflict where one is."""
+    fence = change.fence
+    last = session.exec(
+        select(GrantReceiptRow)
+        .where(GrantReceiptRow.rollout == fence.rollout)
+        .order_by(col(GrantReceiptRow.counter).desc())
+        .limit(1)
+    ).first()
+    if last is not None and last.counter == fence.counter:
+        return Receipt.model_validate_json(last.receipt)
+    if last is not None and last.counter > fence.counter:
+        raise Conflict(f"effect {fence.counter} of {fence.rollout} comes after its effect {last.counter}")
+    if cluster.open_rollout is not None:
+        raise Conflict(f"rollout {cluster.open_rollout} is open in cluster {change.cluster}: a grant goes through it")
+    if cluster.reserve_limit is not None:
+        raise Conflict(f"cluster {change.cluster} still has freed capacity reserved by a rollout that was lost")
+    return None
 
 
 def _last_receipt_of_an_ended_rollout(session: Session, change: Change, cluster: Standing) -> Receipt:
@@ -298,18 +328,19 @@ def _refuse_drift(cluster: Standing, change: Change) -> None:
 
 
 def _write_values(
-    quotas: Mapping[str, Row], writes: Sequence[ValueWrite], written_by: str
+    quotas: Mapping[str, Row], writes: Sequence[ValueWrite], written_by: str, *, only_ours: bool = False
 ) -> tuple[ValueConflict, ...]:
     conflicts = []
     for write in writes:
         row = quotas.get(write.team)
+        theirs = row is not None and only_ours and row["gpus"] != row["written_gpus"]
         # Already the new value: a call whose answer was lost has landed.
-        if row is None or row["gpus"] not in (write.expected_gpus, write.gpus):
+        if row is None or theirs or row["gpus"] not in (write.expected_gpus, write.gpus):
             found = None if row is None else row["gpus"]
             conflicts.append(ValueConflict(team=write.team, expected_gpus=write.expected_gpus, found_gpus=found))
             continue
         row["gpus"], row["mode"] = write.gpus, write.mode or row["mode"]
-        row["written_by"] = written_by
+        row["written_by"], row["written_gpus"] = written_by, write.gpus
     return tuple(conflicts)
 
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, func, select
 
 from activities.adapters.ledger_archive import LedgerArchive, append_all
-from activities.adapters.ledger_bulk import among
+from activities.adapters.ledger_bulk import among, store
 from activities.adapters.ledger_db import Database
 from activities.adapters.ledger_moves import booked, reserve
 from activities.adapters.ledger_observations import latest_health
@@ -29,6 +29,7 @@ from models.fleet import merged_policy
 from models.fleet_messages import Noted
 from models.plans import Envelope
 from models.policy import Policy
+from models.requests import RequestState
 from models.snapshot import Snapshot
 from models.tables import (
     ClusterRow,
@@ -38,6 +39,7 @@ from models.tables import (
     MoveRow,
     QuotaRow,
     ReceiptRow,
+    RequestRow,
     RolloutRow,
 )
 
@@ -68,6 +70,21 @@ class LedgerRegistry(LedgerArchive):
     def contacts(self, cluster: str) -> dict[str, tuple[str, ...]]:
         with self._database.reading() as session:
             return _contacts_in(session, cluster)
+
+    def opened(self, cluster: str) -> OpenRollout | None:
+        with self._database.reading() as session:
+            row = session.get(ClusterRow, cluster)
+            if row is None:
+                raise unknown_cluster(cluster)
+            rows = [] if row.open_rollout is None else [session.get_one(RolloutRow, row.open_rollout)]
+            return next(iter(open_rollouts(session, rows).values()), None)
+
+    def keep_baseline(self, rollout: str, baseline: Snapshot) -> None:
+        with self._database.writing() as session:
+            row = session.get(RolloutRow, rollout)
+            if row is None:
+                raise Refusal(f"the ledger has no rollout {rollout!r}")
+            row.baseline = baseline.model_dump_json()
 
     def open_rollout(self, opening: OpenRollout, adopt: bool) -> OpenRollout:
         with self._database.writing() as session:
@@ -175,6 +192,36 @@ class LedgerRegistry(LedgerArchive):
     def booked(self, now: datetime) -> tuple[int, int]:
         with self._database.reading() as session:
             return booked(session, now)
+
+    # --- requests for more quota ----------------------------------------------------------------
+
+    def keep_request(self, request: RequestState, entries: Sequence[AuditEntry] = ()) -> None:
+        with self._database.writing() as session:
+            append_all(session, entries)
+            row = {
+                "id": request.ask.request,
+                "cluster": request.ask.cluster,
+                "team": request.ask.team,
+                "stage": request.stage.value,
+                "ended": request.ended,
+                "asked_at": request.asked_at,
+                "state": request.model_dump_json(),
+            }
+            store(session, RequestRow, [row])
+
+    def requests(self, cluster: str = "", *, ended: bool = False) -> tuple[RequestState, ...]:
+        rows = select(RequestRow.state).order_by(col(RequestRow.asked_at), col(RequestRow.id))
+        if cluster:
+            rows = rows.where(col(RequestRow.cluster) == cluster)
+        if not ended:
+            rows = rows.where(col(RequestRow.ended).is_(False))
+        with self._database.reading() as session:
+            return tuple(RequestState.model_validate_json(state) for state in session.exec(rows))
+
+    def request(self, request: str) -> RequestState | None:
+        with self._database.reading() as session:
+            row = session.get(RequestRow, request)
+            return None if row is None else RequestState.model_validate_json(row.state)
 
     # --- fleet rollouts -------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ from models.messages import (
     LaunchAnswer,
     LaunchRequest,
     RolloutStatus,
+    request_workflow_id,
     rollout_workflow_id,
 )
 from models.stages import Command, Stage
@@ -52,6 +53,7 @@ from workers.embedded import NAMESPACE
 from workers.main import FAILURES, ensure_watch, make_worker, sandbox
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
+from workflows.quota_request import QuotaRequest
 
 WATCH_SECONDS = 0.1
 PATIENCE = 40.0
@@ -191,6 +193,8 @@ class World:
         self.sql = sql
         self.home = home
         self.launched: set[str] = set()
+        self.asked: set[str] = set()
+        """Requests for more quota."""
         self.fleet_launched = False
 
     def person(self, name: str) -> Backstop:
@@ -403,9 +407,10 @@ async def world_of(
                 yield world
             finally:
                 rollouts = [rollout_workflow_id(cluster) for cluster in sorted(world.launched)]
-                await _silence(client, [WATCH_ID, *([FLEET_ID] if world.fleet_launched else []), *rollouts])
+                asked = [request_workflow_id(request) for request in sorted(world.asked)]
+                await _silence(client, [WATCH_ID, *([FLEET_ID] if world.fleet_launched else []), *rollouts, *asked])
     if replays:
-        await replayed(client, rollouts)
+        await replayed(client, [*rollouts, *asked])
         if world.fleet_launched:
             await replayed(client, [FLEET_ID])
 
@@ -420,7 +425,7 @@ async def _silence(client: Client, ids: Iterable[str]) -> None:
 async def replayed(client: Client, ids: Iterable[str]) -> None:
     """Every rollout of the story leads to the same commands when its history is played again."""
     replayer = Replayer(
-        workflows=[ClusterRollout, FleetRolloutWorkflow],
+        workflows=[ClusterRollout, FleetRolloutWorkflow, QuotaRequest],
         workflow_runner=sandbox(),
         workflow_failure_exception_types=FAILURES,
         data_converter=data_converter,

@@ -21,13 +21,15 @@ from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
 from client.payloads import data_converter
 from client.wire import FROM_OUTSIDE
-from models import fleet_commands, fleet_events
+from models import fleet_commands, fleet_events, granting, requests
 from models.base import Model
 from models.commands import CommandRequest, obey, refusal
 from models.effects import EffectKind, Fence
 from models.fleet_messages import FLEET_COMMANDS, FleetCommandRequest, FleetInput
 from models.fleet_rollout import FleetRollout
+from models.grants import GrantOrder
 from models.messages import DeskAnswer, DeskRequest, HealthChanged, RolloutInput, WatchInput
+from models.requests import Assessment, QuotaAsk, RequestCommand, RequestInput, RequestOrder, RequestState
 from models.rollout import Rollout
 from models.stages import Command, Stage
 from models.status import status_of
@@ -111,6 +113,7 @@ DESK: tuple[dict[str, Any], ...] = (
     {"kind": "note_milestone", "actor": "tpm", "arguments": {"milestone": "m", "number": 3, "reason": "x"}},
     {"kind": "doctor", "actor": "tpm"},
 )
+ASK = {"request": "q-1", "team": "a", "cluster": "alpha", "gpus": 8, "actor": "dev", "reason": "a deadline"}
 VALID: dict[type[Model], tuple[Any, ...]] = {
     CommandRequest: (COMMAND, {"actor": "tpm"}),
     RolloutInput: (LAUNCH,),
@@ -119,6 +122,9 @@ VALID: dict[type[Model], tuple[Any, ...]] = {
     WatchInput: ({"interval_seconds": 15.0, "runs": 3},),
     FleetInput: (FLEET,),
     FleetCommandRequest: (FLEET_COMMAND, {"actor": "tpm"}),
+    RequestInput: ({"ask": ASK}, {"ask": {**ASK, "until": "2030-01-01T00:00:00Z", "namespace": "lab"}}),
+    RequestOrder: ({"actor": "capacity", "reason": "agreed"},),
+    GrantOrder: ({"request": "q-1", "team": "a", "gpus": 8, "raised": {"a": 8, "org": 3}, "actor": "capacity"},),
 }
 
 
@@ -166,11 +172,30 @@ def test_a_payload_is_read_or_refused_in_one_sentence(data: st.DataObject) -> No
     if isinstance(found, FleetInput) and found.state is None:
         fleet = fleet_events.opened(found.launch, NOON)
         assert FleetRollout.model_validate_json(fleet.model_dump_json()) == fleet
+    if isinstance(found, RequestInput):
+        asked = requests.opened(found.ask, Assessment(fits=True, owners=("capacity",)), NOON)
+        assert RequestState.model_validate_json(asked.model_dump_json()) == asked
+    if isinstance(found, RequestOrder):
+        asked = requests.opened(QuotaAsk.model_validate(ASK), Assessment(fits=True, owners=("capacity",)), NOON)
+        for order in RequestCommand:
+            if requests.refusal(asked, order, found) is None:
+                requests.obeyed(asked, order, found, NOON)
+    if isinstance(found, GrantOrder):
+        watched = _watched()
+        watched.r = granting.ordered(watched.r, found)
+        watched.run()
+        assert watched.stage is Stage.MONITORED
     if isinstance(found, FleetCommandRequest):
         fleet = fleet_events.opened(FleetInput.model_validate(FLEET).launch, NOON)
         for command in FLEET_COMMANDS:
             if fleet_commands.refusal(fleet, command, found, NOON) is None:
                 fleet_commands.obey(fleet, command, found, NOON)
+
+
+def _watched() -> World:
+    world = World(notice="0s", soak_buffered="0s", soak_enforced="0s").start()
+    world.until(Stage.MONITORED)
+    return world
 
 
 def rollouts() -> tuple[Rollout, ...]:

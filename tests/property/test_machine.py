@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from models.effects import INVERSE, EffectKind, Mode
 from models.fleet import WindowKind
+from models.grants import Outcome
 from models.quota import Quota
 from models.rollout import HoldKind
 from models.stages import Command, Stage
@@ -25,9 +26,11 @@ from tests.unit.pure_world import TWO, Refused, parent, quota
 FLAT = (*TWO, quota("c", 0))
 TREE = (parent("org", 250), quota("a", 150, 120, parent="org"), quota("b", 100, 20, parent="org"), quota("c", 100))
 LIMITED = (quota("a", 150, 140, islands=("X",)), quota("b", 100, 90, minimum_gpus=60), quota("c", 90, 30))
+ROOMY = (parent("org", 190), quota("a", 150, 140, parent="org"), quota("b", 40, 20, parent="org"), quota("c", 60))
 CLUSTERS: dict[str, tuple[tuple[Quota, ...], dict[str, tuple[int, int]]]] = {
     "flat": (FLAT, {"X": (361, 361)}),
     "tree": (TREE, {"X": (361, 361)}),
+    "roomy": (ROOMY, {"X": (361, 361)}),
     "limited": (LIMITED, {"X": (200, 200), "Y": (150, 150)}),
 }
 KINDS = [*INVERSE, *INVERSE.values()]
@@ -102,7 +105,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         command=st.sampled_from(Command),
-        what=st.sampled_from([*(k.value for k in KINDS), "look", "draft", "aim"]),
+        what=st.sampled_from([*(k.value for k in KINDS), "look", "draft", "aim", "grant"]),
         team=st.sampled_from("abc"),
         how=st.sampled_from(["accept", "restore"]),
     )
@@ -131,12 +134,14 @@ class Machine(RuleBasedStateMachine):
             self._do(lambda: self.world.foreign(team, there.gpus, by="ann", mode=mode))
 
     @rule(
-        kind=st.sampled_from([*KINDS, EffectKind.CLOSE]),
+        kind=st.sampled_from([*KINDS, EffectKind.CLOSE, EffectKind.GRANT]),
         error=st.sampled_from(["Unavailable", "Refusal", "Drift", "Conflict"]),
         landed=st.booleans(),
     )
     def failure(self, kind: EffectKind, error: str, landed: bool) -> None:
-        if kind not in INVERSE:
+        if kind is EffectKind.GRANT and error == "Unavailable":
+            return  # that is retried without limit
+        if kind not in INVERSE and kind is not EffectKind.GRANT:
             error = "Refusal"  # anything else is retried without limit
         if error == "Conflict" and landed:
             return
@@ -166,6 +171,15 @@ class Machine(RuleBasedStateMachine):
             case _:
                 world.breaching_elsewhere = 3 - world.breaching_elsewhere
         world.noticed()
+
+    @rule(team=st.sampled_from("abc"), gpus=st.sampled_from([1, 8, 30]), request=st.sampled_from(["r-1", "r-2"]))
+    def grant(self, team: str, gpus: int, request: str) -> None:
+        raised = self.world.r.grants.get(request)
+        before = self.world.values
+        answer = self.world.grant(team, gpus, request, raised)
+        if answer.outcome is not Outcome.DONE and not self.world.shadow:
+            grown = {t for t, v in self.world.values.items() if v > before.get(t, 0)}
+            assert EffectKind.GRANT not in self.world.effects[-1:] or not grown
 
     @rule(length=st.sampled_from(PAUSES))
     def time(self, length: str) -> None:
@@ -213,7 +227,7 @@ class Machine(RuleBasedStateMachine):
             # What others added has no hardware, and the policy leaves it to a person.
             over = world.backing().phantom_gpus > 0 or world.shadow or world.r.plan is None or not world.r.plan.backed
             if over and "backed" in world.waits_for | {c.name for c in world.status.waiting_for if "backed" in c.text}:
-                assert world.needs
+                assert world.needs or world.r.at_risk, "nobody is called, and no breach is on its way"
                 self._do(lambda: world.say(Command.ABORT))
         raise AssertionError(f"never comes to an end: {world.stage}, {world.needs}, {world.waits_for}")
 

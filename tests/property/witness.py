@@ -16,6 +16,7 @@ from models.backing import back
 from models.capacity import Island
 from models.effects import INVERSE, Change, EffectKind, Mode, QuotaReading, Receipt
 from models.gates import drift_of
+from models.grants import moved, raises
 from models.interpreter import FRESH, Action, Wait, decide
 from models.plans import Plan
 from models.quota import QuotaTree
@@ -206,12 +207,32 @@ class Observed(World):
         if moved and (in_place or (change.kind not in INVERSE and self._order_is(Why.BREACH))):
             assert self.ever_blind or self.longest_short >= self.policy.breach_after, "a write on a blip"
         self._stays_in_the_radius(change, before, limit)
+        if change.kind is EffectKind.GRANT:
+            self._is_granted(change)
         if change.kind is EffectKind.SET_SOFT and self.expected is None:
             self.expected, self.before_change, self.touched = before, {}, set()
         for write in change.writes if self.rewriting else ():
             if self.expected is not None and write.team in self.before_change:
                 self.expected[write.team] = self.before_change.pop(write.team)
         return receipt
+
+    def _is_granted(self, change: Change) -> None:
+        """Under the generation, at rest; more only where health backs it beside all that an undo would bring back."""
+        order = self.r.granting
+        assert order is not None
+        assert (self.stage, change.expected_generation) == (Stage.MONITORED, self.generation)
+        before = self.values if self.expected is None else {**self.values, **self.expected}
+        if not order.ends:
+            assert self.looked_on is not None, "granted on unknown health"
+            # What others hold is taken as given: the rollout's own baseline is what must be backed.
+            baseline = {q.team: q.gpus for q in self.r.baseline.quotas}
+            raised = raises(self.r.baseline.tree, baseline, order.team, order.gpus)
+            after = {**baseline, **moved(baseline, raised)}
+            assert back(self._with(after, self.looked_on)).is_backed, "granted what health does not back"
+        else:
+            raised = order.raised
+        if self.expected is not None:
+            self.expected |= moved(before, raised, ends=order.ends)
 
     def _order_is(self, why: Why) -> bool:
         return self.r.order is not None and self.r.order.why is why

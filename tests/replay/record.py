@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from activities.ports import QuotaPort
 from models.effects import EffectKind
 from models.fleet_messages import FLEET_ID
 from models.fleet_rollout import Wave
-from models.messages import RolloutStatus
+from models.messages import RolloutStatus, request_workflow_id
+from models.requests import QuotaAsk, RequestCommand, RequestOrder, RequestStage
 from models.stages import Command, Stage
 from tests.e2e.faults import Fault, FaultyQuotas, Way, away, refused
 from tests.e2e.world import World, cluster, connected, team, world_of
 from workers.embedded import EmbeddedTemporal
 
+_LATER = datetime(2100, 1, 1, tzinfo=UTC)
 HISTORIES = Path(__file__).parent / "histories"
 LARGEST = 300_000
 FEW_EVENTS = 60
@@ -257,6 +260,35 @@ async def fleet_continued(world: World, name: str, _: FaultyQuotas) -> None:
     await world.client.get_workflow_handle(FLEET_ID).result()
 
 
+async def granted(world: World, name: str, _: FaultyQuotas) -> None:
+    """A request is written by the rollout that is monitored, and taken back by it."""
+    quotas = [team("a", 200), team("b", 90, busy=50)]
+    await world.fleet(cluster(name, {"main": (361, 361)}, quotas, owners=["tpm"]))
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.archived(name)
+    await _granted_and_returned(world, name)
+    await finish(world, name)
+
+
+async def requested(world: World, name: str, _: FaultyQuotas) -> None:
+    """The same where no rollout is open; the history is the request's."""
+    await world.fleet(cluster(name, {"main": (361, 361)}, [team("a", 200)], owners=["tpm"]))
+    await _granted_and_returned(world, name)
+
+
+async def _granted_and_returned(world: World, name: str) -> None:
+    asked = await world.tpm.request(QuotaAsk(request=name, team="a", cluster=name, gpus=8, until=_LATER, actor="tpm"))
+    order = RequestOrder(actor="tpm", reason="as the story goes")
+    for command, stage in (
+        (RequestCommand.APPROVE, RequestStage.GRANTED),
+        (RequestCommand.WITHDRAW, RequestStage.RETURNED),
+    ):
+        await world.tpm.decide_request(asked.ask.request, command, order)
+        while (await world.tpm.one_request(name)).stage is not stage:
+            await asyncio.sleep(0.05)
+
+
 async def import_fleet(world: World, name: str) -> list[str]:
     """Four clusters, 95 promised at 100: at most 85 may be."""
     names = [f"{name}-{letter}" for letter in ("a", "b", "c", "pilot")]
@@ -270,11 +302,12 @@ SCENES: dict[str, Scene] = {
     for scene in (
         *(straight, paused, objected, undone, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
-        *(swift, slow, rederived),
+        *(swift, slow, rederived, granted, requested),
         *(fleet, fleet_undone, fleet_continued),
     )
 }
 FLEETS = ("fleet", "fleet_undone", "fleet_continued")
+REQUESTS = ("requested",)
 FORGETFUL = ("continued", "left", "fleet_continued")
 POLICIES: dict[str, dict[str, Any]] = {
     "realigned": {"on_breach": "realign"},
@@ -309,7 +342,11 @@ async def record(names: list[str]) -> None:
 
 
 async def save(world: World, name: str) -> None:
-    handle = world.client.get_workflow_handle(FLEET_ID) if name in FLEETS else world.handle(name)
+    handle = world.handle(name)
+    if name in FLEETS:
+        handle = world.client.get_workflow_handle(FLEET_ID)
+    elif name in REQUESTS:
+        handle = world.client.get_workflow_handle(request_workflow_id(name))
     described = await handle.describe()
     runs = list(dict.fromkeys([described.raw_info.first_run_id, described.run_id]))
     for number, run in enumerate(runs, 1):

@@ -23,6 +23,7 @@ from workers.main import FAILURES, sandbox
 from workflows import cluster_rollout
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
+from workflows.quota_request import QuotaRequest
 
 plain = DataConverter(payload_codec=Zlib())
 FILES = sorted(HISTORIES.glob("*.json.gz"))
@@ -30,7 +31,7 @@ FILES = sorted(HISTORIES.glob("*.json.gz"))
 
 def replayer() -> Replayer:
     return Replayer(
-        workflows=[ClusterRollout, FleetRolloutWorkflow],
+        workflows=[ClusterRollout, FleetRolloutWorkflow, QuotaRequest],
         workflow_runner=sandbox(),
         workflow_failure_exception_types=FAILURES,
         data_converter=data_converter,

@@ -16,7 +16,7 @@ from typing import Any
 
 from activities.clusters import islands_for, observed
 from activities.watch import facts_of, fingerprint
-from models import mailing, outcomes, receipts
+from models import granting, mailing, outcomes, receipts
 from models.backing import Backing, back
 from models.base import parse_duration
 from models.capacity import Island
@@ -37,6 +37,7 @@ from models.effects import (
 )
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
 from models.fleet import Window, WindowKind
+from models.grants import Granted, GrantOrder
 from models.guard import explained
 from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide, look_at
 from models.messages import LaunchRequest, Opening, RolloutStatus, TellAnswer
@@ -199,6 +200,16 @@ class World:
         if run:
             self.run()
         return said
+
+    def grant(self, team: str, gpus: int, request: str = "r-1", ends: Mapping[str, int] | None = None) -> Granted:
+        """A request's order comes in, and waits as long as the workflow lets it; `ends`: what it had raised."""
+        order = GrantOrder(request=request, team=team, gpus=gpus, raised=dict(ends or {}), actor="capacity")
+        self.r = granting.ordered(self.r, order)
+        self.run()
+        self.r = granting.put_off(self.r, order, "not at rest")
+        answer = granting.answer_to(self.r, order)
+        assert answer is not None, "it is answered"
+        return answer
 
     def healthy(self, main: int | None = None, **islands: int) -> None:
         """The source reports these healthy GPUs by island; the watch sees it at once."""
@@ -497,7 +508,7 @@ class World:
         mode = {EffectKind.HARDEN: Mode.HARD, EffectKind.SOFTEN: Mode.SOFT}.get(change.kind)
         if mode is not None:
             self.quotas = {t: q.model_copy(update={"mode": mode}) for t, q in self.quotas.items()}
-        if change.kind in (EffectKind.RESERVE, EffectKind.RELEASE, EffectKind.CLOSE):
+        if change.kind in (EffectKind.RESERVE, EffectKind.RELEASE, EffectKind.CLOSE, EffectKind.GRANT):
             self.limit = None if change.reserve is None else change.reserve.limit_gpus
         if change.kind in (EffectKind.FOLLOW, EffectKind.UNFOLLOW, EffectKind.CLOSE):
             self.follows = change.kind is EffectKind.FOLLOW

@@ -55,6 +55,7 @@ WANTED = set(Command) | {
     "watch",
     "audit",
 }
+REQUESTS = {f"request {verb}" for verb in ("new", "list", "show", "approve", "decline", "withdraw")}
 
 
 def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -76,7 +77,8 @@ def validator(name: str) -> Draft202012Validator:
 
 
 def test_the_commands_are_those_that_were_asked_for() -> None:
-    assert set(COMMANDS) == {*WANTED, *FLEET, "builds show", "builds use", "schema", *CALENDAR, *MILESTONES}
+    builds = {"builds show", "builds use"}
+    assert set(COMMANDS) == {*WANTED, *FLEET, *builds, "schema", *CALENDAR, *MILESTONES, *REQUESTS}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

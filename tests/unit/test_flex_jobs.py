@@ -52,6 +52,18 @@ def test_over_quota_fairness_comes_out_as_it_must() -> None:
     assert last.unused_gpus == 0
 
 
+def test_a_job_from_where_nobody_may_target_the_quota_is_for_flex_alone_or_refused() -> None:
+    teams = [{"team": "a", "quota_gpus": 4, "namespaces": ["lab"]}, {"team": "b", "quota_gpus": 2}]
+    named = {"a1": {"namespace": "lab"}, "a2": {"namespace": "other"}, "a3": {"namespace": "a"}}
+    scene = played(*(submit(job, 1, **more) for job, more in named.items()), teams=teams)
+    assert runs(scene) == {"a1": "quota", "a2": "flex", "a3": "quota"}
+    for more in ({"target": "quota"}, {"preemptible": False}):
+        steps = [submit("a1", 1, namespace="other", **more), {"delete": "a1"}, submit("a1", 1)]
+        first, _, last = told(FlexStory.model_validate({"capacity_gpus": 4, "teams": teams, "steps": steps}))
+        assert first.what == "a submits a1 (refused: other may not target its quota)"
+        assert (first.running, first.queued, runs(last)) == ((), (), {"a1": "quota"})
+
+
 def test_the_order_in_which_they_ask_does_not_matter_in_the_end() -> None:
     document = yaml.safe_load(STORY.read_text())
     document["steps"].reverse()

@@ -9,7 +9,7 @@ import pytest
 from models.backing import back
 from models.buffer import static_ceiling
 from models.capacity import Island
-from models.plans import breach_target, make_plan
+from models.plans import Plan, breach_target, envelope_of, make_plan
 from models.policy import Basis, Policy, Tier
 from models.quota import Quota, QuotaTree
 from models.snapshot import Snapshot
@@ -175,3 +175,16 @@ def test_what_was_phantom_adds_up_where_a_block_a_limit_and_a_small_parent_bind_
     assert plan.phantom_gpus == 59
     assert sum(row.phantom_gpus for row in leaves) == 59
     assert all(0 <= row.phantom_gpus <= row.cut_gpus for row in leaves)
+
+
+def test_who_may_target_a_quota_is_shown_and_part_of_what_is_approved() -> None:
+    def planned(gate: tuple[str, ...] | None) -> Plan:
+        quotas = [Quota(team="a", gpus=95, namespaces=gate), Quota(team="b", gpus=5)]
+        return make_plan(snapshot([island("main", 100, 100)], quotas), Policy())
+
+    gated, others, anybody = planned(("lab",)), planned(("lab", "other")), planned(None)
+    assert [q.namespaces for q in gated.quotas] == [("lab",), None]
+    assert "namespaces" not in anybody.model_dump_json(), "plans that were approved before keep their hash"
+    assert len({p.hash for p in (gated, others, anybody)}) == 3
+    assert [envelope_of(gated).holds(p) for p in (gated, others, anybody)] == [True, False, False]
+    assert envelope_of(anybody).holds(gated) is False

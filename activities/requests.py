@@ -1,0 +1,218 @@
+"""Requests for more quota: whether one fits and what else there is, and the ways in which it can be written."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities import meters
+from activities.clusters import HISTORY_FRESH, ClusterActivities
+from activities.failures import translated
+from activities.ports import OpenRollout, RegistryPort, UsagePort
+from models.base import duration_text
+from models.buffer import ceiling_of
+from models.effects import Change, EffectKind, Fence
+from models.errors import BackstopError, Refusal, Unavailable
+from models.flex_now import share_expected
+from models.grants import Granted, Outcome, raises, room, writes
+from models.messages import GRANT_UPDATE, rollout_workflow_id
+from models.policy import Policy, Requests
+from models.requests import (
+    Assessment,
+    AssessRequest,
+    Elsewhere,
+    KeepRequest,
+    Prepared,
+    PrepareRequest,
+    QuotaAsk,
+    ThroughRequest,
+)
+from models.snapshot import Snapshot
+from models.stages import Stage
+
+_PATIENCE = timedelta(seconds=45)
+_NAMED = 5
+"""Other clusters that are named."""
+
+
+class RequestActivities:
+    def __init__(self, client: Client, registry: RegistryPort, usage: UsagePort, clusters: ClusterActivities) -> None:
+        self._client = client
+        self._registry = registry
+        self._usage = usage
+        self._clusters = clusters
+
+    @activity.defn(name="assess_request", no_thread_cancel_exception=True)
+    def assess(self, request: AssessRequest) -> Assessment:
+        """Whether it fits as things stand. Errors: Refusal for a cluster or a quota that is not there."""
+        with translated():
+            ask, now = request.ask, request.at
+            snapshot, policy = self._clusters.present(ask.cluster, now)
+            opened = self._registry.opened(ask.cluster)
+            quota = snapshot.tree.by_team.get(ask.team)
+            if quota is None or ask.team not in snapshot.tree.leaves:
+                what = "is a sum of others: name one of them" if quota else "is not there: its owner has to give it one"
+                raise Refusal(f"the quota of {ask.team!r} in cluster {ask.cluster} {what}")
+            owners = tuple(dict.fromkeys((*policy.owners, *([opened.owner] if opened else []))))
+            found = Assessment(fits=False, owners=owners, quota_gpus=quota.gpus)
+            if ask.namespace and not quota.admits(ask.namespace):
+                whom = ", ".join(quota.namespaces or ()) or "nobody"
+                return found.model_copy(
+                    update={"why": f"{ask.namespace} may not target the quota of {ask.team}: {whom} may"}
+                )
+            if not owners:
+                why = f"nobody owns {ask.cluster}: name its owners in its policy (owners: [...])"
+                return found.model_copy(update={"why": why})
+            refused = self._by_policy(opened, policy)
+            if refused:
+                return found.model_copy(update={"why": refused, **self._instead(ask, snapshot, now)})
+            space = room(_claimed(snapshot, opened), policy, ask.team, ask.gpus)
+            found = found.model_copy(update={"room": space, "fits": space.fits_gpus == ask.gpus, "why": space.why})
+            return found if found.fits else found.model_copy(update=self._instead(ask, snapshot, now))
+
+    def _by_policy(self, opened: OpenRollout | None, policy: Policy) -> str:
+        if opened is None or policy.requests is Requests.WAIT or _takes_grants(opened):
+            return ""
+        return f"a rollout of {opened.cluster} is {opened.stage}, and its policy refuses requests until it is monitored"
+
+    def _instead(self, ask: QuotaAsk, snapshot: Snapshot, now: datetime) -> dict[str, Any]:
+        usage = self._usage.latest([ask.cluster], now).get(ask.cluster, {})
+        return {
+            "assessed": True,
+            "flex_gpus": share_expected(snapshot, usage, ask.team, ask.gpus),
+            "elsewhere": self._elsewhere(ask, now),
+        }
+
+    def _elsewhere(self, ask: QuotaAsk, now: datetime) -> tuple[Elsewhere, ...]:
+        """Other clusters under their ceiling: first where the team has a quota, then where all of it fits."""
+        wanted = self._registry.facts(ask.cluster).gpu_model
+        found = []
+        for name in self._registry.names():
+            if name == ask.cluster:
+                continue
+            try:
+                snapshot, policy = self._clusters.present(name, now, within=HISTORY_FRESH)
+            except Unavailable:
+                raise
+            except BackstopError:
+                continue  # nobody knows its health, or it makes no sense: nothing to offer
+            claimed = _claimed(snapshot, self._registry.opened(name))
+            headroom = max(0, ceiling_of(claimed, policy) - claimed.tree.assigned())
+            if headroom:
+                model = self._registry.facts(name).gpu_model
+                has = ask.team in snapshot.tree.leaves
+                found.append(Elsewhere(cluster=name, gpu_model=model, headroom_gpus=headroom, has_quota=has))
+        found.sort(
+            key=lambda e: (
+                not e.has_quota,
+                e.headroom_gpus < ask.gpus,
+                e.gpu_model != wanted,
+                -e.headroom_gpus,
+                e.cluster,
+            )
+        )
+        return tuple(found[:_NAMED])
+
+    @activity.defn(name="prepare_grant", no_thread_cancel_exception=True)
+    def prepare(self, request: PrepareRequest) -> Prepared:
+        """How the order can be written now, if it can: by what is there at this moment."""
+        with translated():
+            opened = self._registry.opened(request.cluster)
+            return self._alone(request) if opened is None else self._beside(request, opened)
+
+    def _beside(self, request: PrepareRequest, opened: OpenRollout) -> Prepared:
+        """A rollout is open: every write goes through it, once it is done; until then, a request waits."""
+        if _takes_grants(opened):
+            return Prepared(through=True)
+        refused = "" if request.order.ends else self._by_policy(opened, self._registry.facts(request.cluster).policy)
+        if refused:
+            return Prepared(outcome=Outcome.NO, said=refused)
+        what = "a shadow rollout" if opened.shadow else "a rollout"
+        ends = "over" if opened.shadow else "monitored or over"
+        return Prepared(said=f"{what} of {request.cluster} is {opened.stage}: it waits until that is {ends}")
+
+    def _alone(self, request: PrepareRequest) -> Prepared:
+        order, cluster = request.order, request.cluster
+        try:
+            snapshot, policy = self._clusters.present(cluster, request.at)
+        except Refusal as error:
+            return Prepared(said=error.message)
+        values = {q.team: q.gpus for q in snapshot.quotas}
+        if order.team not in snapshot.tree.leaves:
+            return Prepared(outcome=Outcome.NO, said=f"{order.team} has no quota in {cluster} that jobs run in")
+        if not order.ends:
+            age = request.at - (snapshot.health_at or request.at)
+            if age >= policy.stale_after:
+                return Prepared(said=f"the health of {cluster} is {duration_text(_minutes(age))} old")
+            why = room(snapshot, policy, order.team, order.gpus).why
+            if why:
+                return Prepared(outcome=Outcome.NO, said=why)
+        raised = order.raised or raises(snapshot.tree, values, order.team, order.gpus)
+        change = Change(
+            cluster=cluster,
+            kind=EffectKind.GRANT,
+            fence=Fence(rollout=f"request/{order.request}", counter=request.fence),
+            expected_generation=snapshot.generation,
+            writes=writes(snapshot.tree, values, raised, ends=order.ends),
+            only_ours=order.ends,
+        )
+        return Prepared(change=change, raised=raised)
+
+    @activity.defn(name="grant_through_rollout")
+    async def through(self, request: ThroughRequest) -> Granted:
+        """What the open rollout answers. Errors: ApplicationError of type Unavailable, to be tried again."""
+        order = request.order
+        handle = self._client.get_workflow_handle(rollout_workflow_id(request.cluster))
+        try:
+            answer: Granted = await asyncio.wait_for(
+                handle.execute_update(
+                    GRANT_UPDATE,
+                    order,
+                    id=f"{order.request}/{order.ends}/{activity.info().activity_id}",
+                    result_type=Granted,
+                    rpc_timeout=_PATIENCE,
+                ),
+                _PATIENCE.total_seconds(),
+            )
+        except WorkflowUpdateFailedError as error:
+            said = str(error.cause) or "the rollout refused it"
+            return Granted(request=order.request, ends=order.ends, outcome=Outcome.LATER, said=said)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                said = f"the rollout of {request.cluster} has just ended"
+                return Granted(request=order.request, ends=order.ends, outcome=Outcome.LATER, said=said)
+            raise ApplicationError(str(error), type=Unavailable.__name__) from error
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+            raise ApplicationError("the rollout did not answer in time", type=Unavailable.__name__) from error
+        return answer
+
+    @activity.defn(name="keep_request", no_thread_cancel_exception=True)
+    def keep(self, request: KeepRequest) -> None:
+        """The request stands in the book, and what happened to it is archived, once per key."""
+        with translated():
+            state = request.request
+            self._registry.keep_request(state.model_copy(update={"outbox": (), "mail": ()}), state.outbox)
+            meters.request(state.ask.cluster, state.stage)
+
+
+def _takes_grants(opened: OpenRollout) -> bool:
+    """A rollout that is done and watched writes grants itself; any other is in their way."""
+    return opened.stage == Stage.MONITORED and not opened.shadow
+
+
+def _claimed(snapshot: Snapshot, opened: OpenRollout | None) -> Snapshot:
+    """What is spoken for: the quotas, and what an open rollout took from them."""
+    if opened is None or opened.shadow:
+        return snapshot
+    before = {q.team: q.gpus for q in opened.baseline.quotas}
+    return snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
+
+
+def _minutes(age: timedelta) -> timedelta:
+    return timedelta(minutes=max(1, round(age.total_seconds() / 60)))

@@ -1,0 +1,233 @@
+"""More quota on request: asked, approved, written under a fence, given back; beside rollouts and without one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from models.errors import Refusal
+from models.requests import QuotaAsk, RequestCommand, RequestOrder, RequestStage, RequestState
+from models.stages import Command, Stage
+from tests.e2e.world import PATIENCE, World, cluster, eventually, fresh, team, worked_case
+
+_numbers = itertools.count(1)
+OWNERS = {"owners": ["capacity"]}
+
+
+def roomy(name: str, **policy: Any) -> dict[str, Any]:
+    """All of 100 healthy, 70 promised: C = 85, so there is room for 15."""
+    quotas = [team("evals", 30), team("research", 40, busy=20)]
+    return cluster(name, {"main": (100, 100)}, quotas, **{**OWNERS, **policy})
+
+
+async def ask(world: World, name: str, gpus: int, who: str = "research", **more: Any) -> RequestState:
+    request = f"r-{next(_numbers)}-{name}"
+    world.asked.add(request)
+    return await world.person("dev").request(
+        QuotaAsk(request=request, team=who, cluster=name, gpus=gpus, actor="dev", reason="a deadline", **more)
+    )
+
+
+async def say(world: World, asked: RequestState, command: RequestCommand, actor: str = "capacity") -> RequestState:
+    order = RequestOrder(actor=actor, reason="agreed in the weekly")
+    return await world.person(actor).decide_request(asked.ask.request, command, order)
+
+
+async def until(world: World, asked: RequestState, stage: RequestStage) -> RequestState:
+    ends = time.monotonic() + PATIENCE
+    while True:
+        found = await world.tpm.one_request(asked.ask.request)
+        if found.stage is stage:
+            return found
+        assert time.monotonic() < ends, f"{found.stage}, not {stage}: {found.said}"
+        await asyncio.sleep(0.05)
+
+
+def quota(world: World, name: str, who: str = "research") -> int:
+    return world.sql.gpus(name)[who]
+
+
+async def test_a_request_is_approved_by_the_owner_written_and_given_back_on_its_day(world_on_each: World) -> None:
+    world, name = world_on_each, fresh("request")
+    await world.fleet(roomy(name))
+    asked = await ask(world, name, 10, until=datetime.now(UTC) + timedelta(seconds=4))
+    assert (asked.stage, quota(world, name)) == (RequestStage.ASKED, 40)
+    for actor in ("dev", "stranger"):
+        with pytest.raises(Refusal, match=f"{actor} does not own {name}: ask capacity"):
+            await say(world, asked, RequestCommand.APPROVE, actor)
+    await say(world, asked, RequestCommand.APPROVE)
+    granted = await until(world, asked, RequestStage.GRANTED)
+    assert (quota(world, name), granted.raised) == (50, {"research": 10})
+    assert quota(world, name, "evals") == 30
+    returned = await until(world, asked, RequestStage.RETURNED)
+    assert (quota(world, name), returned.said) == (40, "given back")
+    said = [e["text"].partition(": ")[2] for e in world.sql.archive(name) if not e["refused"]]
+    assert [text.partition(" until")[0] for text in said] == [
+        f"10 GPUs more for research in {name}",
+        "approved",
+        "granted",
+        f"its day has come ({asked.ask.until:%Y-%m-%d %H:%MZ}): it is given back",
+        "given back",
+    ]
+    assert world.sql.refusals(name) == [
+        f"{actor}: approve of request {asked.ask.request} refused: {actor} does not own {name}: ask capacity"
+        for actor in ("dev", "stranger")
+    ]
+    assert world.sql.broken_links(name) == []
+    told = [("request", "capacity"), *[("request", t) for t in ("research", "dev")] * 2]
+    await eventually(lambda: world.notices(name) == told, f"{told} are told")
+
+
+async def test_what_breaks_the_ceiling_is_refused_at_once_with_what_else_there_is(world: World) -> None:
+    name, other, bare = fresh("full"), fresh("full"), fresh("full")
+    await world.fleet(
+        roomy(name),
+        cluster(other, {"main": (200, 200)}, [team("research", 100)], **OWNERS),
+        cluster(bare, {"main": (900, 900)}, [team("evals", 100)], **OWNERS),
+    )
+    refused = await ask(world, name, 16)
+    assert refused.stage is RequestStage.REFUSED
+    found = refused.assessment
+    assert found.room is not None
+    assert (found.room.ceiling_gpus, found.room.assigned_gpus, found.room.fits_gpus) == (85, 70, 15)
+    assert found.why == f"{name} may promise 85 GPUs and promises 70 already"
+    assert found.flex_gpus == 16, "100 healthy, 70 asked for inside quotas: flex has as much as is asked"
+    ours = [(e.cluster, e.headroom_gpus, e.has_quota) for e in found.elsewhere if e.cluster in (other, bare)]
+    assert ours == [(other, 70, True), (bare, 665, False)], "first where it has a quota"
+    wanted = f"16 GPUs more for research in {name}"
+    assert world.sql.refusals(name) == [f"dev: request {refused.ask.request}: {wanted}: refused: {found.why}"]
+    assert quota(world, name) == 40
+    with pytest.raises(Refusal, match=r"is refused: full"):
+        await say(world, refused, RequestCommand.APPROVE)
+
+
+async def test_a_rollout_is_waited_for_and_its_freed_capacity_is_never_granted(world: World) -> None:
+    name = fresh("freed")
+    await world.fleet(worked_case(name, **OWNERS))
+    await world.launch(name)
+    refused = await ask(world, name, 1)
+    assert refused.stage is RequestStage.REFUSED, "345 are promised, and 306 may be"
+    await world.approve(name)
+    await world.until(name, Stage.MONITORED)
+    await world.archived(name)
+    await world.healthy(name, main=(361, 361))  # C stays 306: the buffer is of T
+    again = await ask(world, name, 1)
+    assert (again.stage, again.assessment.room and again.assessment.room.assigned_gpus) == (RequestStage.REFUSED, 345)
+    assert quota(world, name) == 306
+
+
+async def test_a_request_during_a_rollout_waits_and_the_rollout_writes_it(world_on_each: World) -> None:
+    world, name = world_on_each, fresh("through")
+    await world.fleet(roomy(name))
+    await world.launch(name)
+    asked = await ask(world, name, 10, until=datetime.now(UTC) + timedelta(hours=1))
+    await say(world, asked, RequestCommand.APPROVE, "tpm")  # the rollout's owner
+    await eventually(lambda: _waits(world, asked), "it waits for the rollout")
+    assert quota(world, name) == 40
+    await world.approve(name)
+    await world.until(name, Stage.MONITORED)
+    granted = await until(world, asked, RequestStage.GRANTED)
+    assert (quota(world, name), granted.raised) == (50, {"research": 10})
+    assert world.sql.effects(f"{name}/1")[-1] == "grant", "under the rollout's fence"
+    status = await world.status(name)
+    assert (status.stage, status.holds) == (Stage.MONITORED, ()), "its own write is no drift"
+    # An undo keeps what was granted; the end of the grant is no undo of the rollout.
+    await say(world, asked, RequestCommand.WITHDRAW, "dev")
+    await until(world, asked, RequestStage.RETURNED)
+    assert quota(world, name) == 40
+    assert (await world.status(name)).stage is Stage.MONITORED
+    assert (await world.status(name)).holds == ()
+
+
+def _waits(world: World, asked: RequestState) -> bool:
+    state = str(world.sql.row("requests", id=asked.ask.request)["state"])
+    return "waits until that is monitored or over" in state
+
+
+async def test_an_undo_keeps_a_grant_and_an_adopted_rollout_knows_of_it(world: World) -> None:
+    name = fresh("kept")
+    await world.fleet(roomy(name))
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.archived(name)
+    asked = await ask(world, name, 10)
+    await say(world, asked, RequestCommand.APPROVE)
+    await until(world, asked, RequestStage.GRANTED)
+    assert '"gpus":50' in world.sql.row("rollouts", id=f"{name}/1")["baseline"]
+    await world.say(name, Command.ABORT)
+    await world.ended(name)
+    assert quota(world, name) == 50
+
+
+async def test_policy_may_refuse_while_a_rollout_is_on_its_way(world: World) -> None:
+    name = fresh("refuses")
+    await world.fleet(roomy(name, requests="refuse"))
+    await world.launch(name)
+    refused = await ask(world, name, 1)
+    assert (refused.stage, "its policy refuses requests" in refused.said) == (RequestStage.REFUSED, True)
+
+
+async def test_what_others_changed_is_not_taken_back(world_on_each: World) -> None:
+    world, name = world_on_each, fresh("left")
+    await world.fleet(roomy(name))
+    asked = await ask(world, name, 5, until=datetime.now(UTC) + timedelta(hours=1))
+    await say(world, asked, RequestCommand.APPROVE)
+    await until(world, asked, RequestStage.GRANTED)
+    world.sql.set("research", 47, name)
+    await say(world, asked, RequestCommand.WITHDRAW)
+    left = await until(world, asked, RequestStage.LEFT)
+    assert (quota(world, name), left.said) == (47, "not given back: others have changed the quota of research since")
+
+
+async def test_two_grants_of_one_team_end_one_by_one_and_a_parent_rises_with_them(world: World) -> None:
+    name = fresh("tree")
+    quotas = [{"team": "org", "gpus": 42}, team("org-a", 20, parent="org"), team("org-b", 20, parent="org")]
+    await world.fleet(cluster(name, {"main": (100, 100)}, quotas, **OWNERS))
+    day = {"until": datetime.now(UTC) + timedelta(hours=1)}
+    first, second = await ask(world, name, 5, "org-a", **day), await ask(world, name, 7, "org-a", **day)
+    for one in (first, second):
+        await say(world, one, RequestCommand.APPROVE)
+        await until(world, one, RequestStage.GRANTED)
+    assert [quota(world, name, t) for t in ("org", "org-a", "org-b")] == [52, 32, 20], "2 of the parent's were free"
+    await say(world, first, RequestCommand.WITHDRAW)
+    assert (await until(world, first, RequestStage.RETURNED)).raised == {"org-a": 5, "org": 3}
+    assert [quota(world, name, t) for t in ("org", "org-a", "org-b")] == [49, 27, 20]
+    await say(world, second, RequestCommand.WITHDRAW)
+    await until(world, second, RequestStage.RETURNED)
+    assert [quota(world, name, t) for t in ("org", "org-a", "org-b")] == [42, 20, 20]
+
+
+async def test_a_request_that_nobody_decides_lapses_and_one_may_be_declined_or_withdrawn(world: World) -> None:
+    name = fresh("ways-out")
+    await world.fleet(roomy(name))
+    lapsing = await ask(world, name, 1, until=datetime.now(UTC) + timedelta(seconds=1))
+    declined, withdrawn = await ask(world, name, 1), await ask(world, name, 1)
+    await say(world, declined, RequestCommand.DECLINE)
+    with pytest.raises(Refusal, match="stranger cannot withdraw it: that is for dev or capacity"):
+        await say(world, withdrawn, RequestCommand.WITHDRAW, "stranger")
+    await say(world, withdrawn, RequestCommand.WITHDRAW, "dev")
+    await until(world, lapsing, RequestStage.LAPSED)
+    await until(world, declined, RequestStage.DECLINED)
+    await until(world, withdrawn, RequestStage.WITHDRAWN)
+    assert (quota(world, name), await world.tpm.requests(name)) == (40, [])
+    assert len(await world.tpm.requests(name, ended=True)) == 3
+
+
+async def test_who_may_target_a_quota_and_who_has_none(world: World) -> None:
+    name = fresh("gate")
+    quotas = [team("research", 40, namespaces=["lab-a", "lab-b"]), team("evals", 30)]
+    await world.fleet(cluster(name, {"main": (100, 100)}, quotas, **OWNERS))
+    refused = await ask(world, name, 1, namespace="lab-c")
+    assert refused.said == "lab-c may not target the quota of research: lab-a, lab-b may"
+    for fine in ({"namespace": "lab-b"}, {}):
+        assert (await ask(world, name, 1, **fine)).stage is RequestStage.ASKED
+    with pytest.raises(Refusal, match=r"'nobody' in cluster .* is not there: its owner has to give it one"):
+        await ask(world, name, 1, "nobody")
+    bare = fresh("gate")
+    await world.fleet(cluster(bare, {"main": (100, 100)}, quotas))
+    assert (await ask(world, bare, 1)).said == f"nobody owns {bare}: name its owners in its policy (owners: [...])"

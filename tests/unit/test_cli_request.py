@@ -1,0 +1,130 @@
+"""`backstop request`: what it refuses before anybody is asked, and how a request reads."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cli.main import run
+from cli.output import show
+from cli.request import _day
+from cli.request_view import list_parts, request_parts
+from models.errors import BadInput
+from models.grants import Granted, Outcome, Room
+from models.requests import (
+    Assessment,
+    Elsewhere,
+    QuotaAsk,
+    RequestCommand,
+    RequestOrder,
+    RequestStage,
+    RequestState,
+    answered,
+    obeyed,
+    opened,
+    refusal,
+    time_passed,
+)
+
+NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def asked(*, fits: bool = True, **more: Any) -> RequestState:
+    ask = QuotaAsk(request="q-1", team="a", cluster="c1", gpus=16, actor="dev", reason="a deadline", **more)
+    room = Room(ceiling_gpus=85, assigned_gpus=70, fits_gpus=16 if fits else 15)
+    found = Assessment(fits=fits, why="" if fits else "c1 is full", room=room, owners=("capacity",), quota_gpus=40)
+    if not fits:
+        other = Elsewhere(cluster="c2", gpu_model="H100", headroom_gpus=70, has_quota=True)
+        bare = Elsewhere(cluster="c3", headroom_gpus=9, has_quota=False)
+        found = found.model_copy(update={"assessed": True, "flex_gpus": 9, "elsewhere": (other, bare)})
+    return opened(ask, found, NOW)
+
+
+def said(state: RequestState, command: RequestCommand, actor: str = "capacity") -> RequestState:
+    order = RequestOrder(actor=actor, reason="agreed")
+    assert refusal(state, command, order) is None
+    return obeyed(state, command, order, NOW)
+
+
+def granted(**more: Any) -> RequestState:
+    done = Granted(request="q-1", outcome=Outcome.DONE, said="written", raised={"a": 16, "org": 4})
+    return answered(said(asked(**more), RequestCommand.APPROVE), done, NOW)
+
+
+def text(state: RequestState, capsys: pytest.CaptureFixture[str]) -> str:
+    show(*request_parts(state))
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("a c1 1.5", "GPUS must be a whole number from 1 to 10000000, not '1.5'"),
+        ("a c1 0", "GPUS must be a whole number from 1 to 10000000, not '0'"),
+        ("a c1 -- -3", "GPUS must be a whole number from 1 to 10000000, not '-3'"),
+        ("a c1 1 --until 2020-01-01", "--until 2020-01-01 is past"),
+        ("a c1 1 --until soon", "--until must be a time such as 2026-12-01T18:00Z, or 4h, not 'soon'"),
+        ("a c1 1 --until 2026-13-01", "--until must be a time such as"),
+        ("show Q!", "ID must be a request's, such as q-4f2a9c1b, not 'Q!'"),
+    ],
+)
+def test_bad_input_is_refused_before_anybody_is_asked(
+    arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["request", *arguments.split()]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_day_is_meant_to_its_end() -> None:
+    assert _day("2026-12-24", NOW) == datetime(2026, 12, 25, tzinfo=UTC)
+    assert _day("2026-12-24T06:00Z", NOW) == datetime(2026, 12, 24, 6, tzinfo=UTC)
+    assert _day("7d", NOW) == NOW + 7 * DAY
+    with pytest.raises(BadInput):
+        _day("2026-11-21", NOW)
+
+
+def test_a_refused_one_says_what_there_is_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    out = text(asked(fits=False, until=NOW + DAY), capsys)
+    assert "Refused: c1 is full.\n" in out
+    assert "  less of it: 15 GPUs fit: backstop request a c1 15 --until 2026-11-23T08:00Z\n" in out
+    assert "  flex: its share would be about 9 GPUs here, junior to every quota\n" in out
+    assert "  c2 (H100): raise its quota there by up to 70\n" in out
+    assert "  c3: could promise 9 more; a has no quota there yet\n" in out
+
+
+def test_each_turn_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Waits for capacity to approve it.\nAn owner gives: backstop request approve q-1" in text(asked(), capsys)
+    assert "rose by 16 (with org by 4 above it); it was 40" in text(granted(until=NOW + DAY), capsys)
+    declined = text(said(asked(), RequestCommand.DECLINE), capsys)
+    assert "Declined by capacity: agreed.\n" in declined
+    show(*list_parts([granted()], "", ended=True))
+    assert "granted for good, approved by capacity" in capsys.readouterr().out
+    show(*list_parts([], "c1", ended=False))
+    assert capsys.readouterr().out == "No request of c1 is open; those that are over: backstop request list --all.\n"
+
+
+def test_its_day_ends_what_it_is() -> None:
+    until = NOW + DAY
+    assert time_passed(asked(until=until), NOW + DAY / 2).stage is RequestStage.ASKED
+    assert time_passed(asked(until=until), until).stage is RequestStage.LAPSED
+    assert time_passed(said(asked(until=until), RequestCommand.APPROVE), until).stage is RequestStage.LAPSED
+    assert time_passed(granted(until=until), until).stage is RequestStage.RETURNING
+    assert granted().ended, "for good: nothing more happens to it"
+
+
+def test_what_waits_is_said_once_and_tried_again() -> None:
+    later = Granted(request="q-1", outcome=Outcome.LATER, said="a rollout of c1 is planned")
+    waiting = answered(said(asked(), RequestCommand.APPROVE), later, NOW)
+    assert (waiting.stage, waiting.said) == (RequestStage.APPROVED, "waits: a rollout of c1 is planned")
+    assert answered(waiting, later, NOW) == waiting
+
+
+@pytest.mark.parametrize("command", RequestCommand)
+def test_what_is_over_takes_no_command(command: RequestCommand) -> None:
+    order = RequestOrder(actor="capacity", reason="x")
+    for over in (asked(fits=False), granted(), said(asked(), RequestCommand.DECLINE)):
+        assert refusal(over, command, order) is not None
+    assert refusal(asked(), command, RequestOrder(actor="capacity", reason=" ")) == f"{command} needs a reason"

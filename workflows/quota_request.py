@@ -1,0 +1,286 @@
+"""QuotaRequest: one request for more quota, from the asking to the giving back.
+
+It waits durably for the cluster's owner, then for what is in the way of writing it, then for its day. What it says and
+does is decided in models/requests.py; where a rollout is monitored, that one writes for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy, SearchAttributeKey, VersioningBehavior
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.notices import NoticeActivities
+    from activities.quotas import QuotaActivities
+    from activities.requests import RequestActivities
+    from models import requests
+    from models.grants import Granted, Outcome
+    from models.messages import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, EffectRequest, SearchName, TellRequest
+    from models.requests import (
+        AssessRequest,
+        KeepRequest,
+        PrepareRequest,
+        RequestCommand,
+        RequestInput,
+        RequestOrder,
+        RequestStage,
+        RequestState,
+        ThroughRequest,
+    )
+    from workflows.reasons import reason_of
+
+_CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
+_STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
+_CALL = timedelta(seconds=60)
+_LONG = timedelta(minutes=5)
+_SILENCE = timedelta(seconds=15)
+_STEADY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=60))
+_FEW = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=5), maximum_attempts=5)
+_FIRST_PAUSE = timedelta(seconds=2)
+_MAIL_PAUSE = timedelta(seconds=30)
+_LAST_MAIL = timedelta(minutes=5)
+
+
+@workflow.defn(name=REQUEST_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+class QuotaRequest:
+    @workflow.init
+    def __init__(self, start: RequestInput | None = None) -> None:
+        self._start = start
+        self._request: RequestState | None = None if start is None else start.state
+        self._trouble: ApplicationError | None = None
+        self._changes = 0
+        self._writing = False
+
+    @workflow.run
+    async def run(self, start: RequestInput | None = None) -> RequestState:
+        """The request has ended, or was granted for good."""
+        if start is None:
+            raise ApplicationError(
+                "a request needs what is asked for as its input", type="BadInput", non_retryable=True
+            )
+        if self._request is None and not await self._open(start):
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            assert self._trouble is not None
+            raise self._trouble
+        mailing = asyncio.create_task(self._mail())
+        await self._live(start)
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
+        mailing.cancel()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return self._state
+
+    async def _open(self, start: RequestInput) -> bool:
+        try:
+            found = await workflow.execute_activity_method(
+                RequestActivities.assess,
+                AssessRequest(ask=start.ask, at=workflow.now()),
+                start_to_close_timeout=_LONG,
+                heartbeat_timeout=_SILENCE,
+                retry_policy=_FEW,
+                summary=f"does it fit: {start.ask.gpus} more for {start.ask.team}",
+            )
+        except ActivityError as error:
+            kind, said = reason_of(error)
+            self._trouble = ApplicationError(said, type=kind, non_retryable=True)
+            return False
+        self._set(requests.opened(start.ask, found, workflow.now()))
+        return True
+
+    async def _live(self, start: RequestInput) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            self._set(requests.time_passed(self._state, workflow.now()))
+            await self._keep()
+            if self._state.ended:
+                return
+            if self._state.outbox:
+                continue  # a command came meanwhile
+            if self._state.stage in (RequestStage.APPROVED, RequestStage.RETURNING):
+                stage = self._state.stage
+                await self._write()
+                if self._state.stage is not stage:
+                    pause = _FIRST_PAUSE
+                    continue
+                await self._keep()
+                await self._wait(pause)
+                pause = min(2 * pause, requests.LONGEST_WAIT)
+            else:
+                await self._wait(None)
+            self._leave(start)
+
+    async def _wait(self, longest: timedelta | None) -> None:
+        """Until a command comes, or its day, or the pause is over."""
+        changes, until = self._changes, self._state.ask.until
+        times = [] if longest is None else [longest]
+        if until is not None and self._state.stage is not RequestStage.RETURNING:
+            times.append(max(timedelta(0), until - workflow.now()))
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: self._changes != changes,
+                timeout=min(times) if times else None,
+                timeout_summary="until the request's day, or another try",
+            )
+
+    def _leave(self, start: RequestInput) -> None:
+        idle = not self._state.mail and not self._state.outbox and workflow.all_handlers_finished()
+        if workflow.info().is_continue_as_new_suggested() and idle:
+            workflow.continue_as_new(RequestInput(ask=start.ask, state=self._state))
+
+    async def _write(self) -> None:
+        """One try to write the order, or to take it back."""
+        self._writing = True
+        try:
+            answer = await self._tried()
+        except ActivityError as error:
+            order = self._state.order
+            answer = _answer(order.request, Outcome.LATER, reason_of(error)[1], ends=order.ends)
+        finally:
+            self._writing = False
+        self._set(requests.answered(self._state, answer, workflow.now()))
+
+    async def _tried(self) -> Granted:
+        state, order = self._state, self._state.order
+        fence = state.fence + 1
+        prepared = await workflow.execute_activity_method(
+            RequestActivities.prepare,
+            PrepareRequest(order=order, cluster=state.ask.cluster, fence=fence, at=workflow.now()),
+            start_to_close_timeout=_LONG,
+            heartbeat_timeout=_SILENCE,
+            retry_policy=_STEADY,
+            summary=f"{'take back' if order.ends else 'grant'} {order.gpus} of {order.team}",
+        )
+        if prepared.through:
+            return await workflow.execute_activity_method(
+                RequestActivities.through,
+                ThroughRequest(order=order, cluster=state.ask.cluster),
+                start_to_close_timeout=_CALL,
+                heartbeat_timeout=_SILENCE,
+                retry_policy=_STEADY,
+                summary="through the rollout that is open",
+            )
+        if prepared.change is None:
+            return _answer(order.request, prepared.outcome, prepared.said, ends=order.ends)
+        self._set(self._state.but(fence=fence))
+        receipt = await workflow.execute_activity_method(
+            QuotaActivities.apply_effect,
+            EffectRequest(change=prepared.change, shadow=False, limit_gpus=None, at=workflow.now()),
+            start_to_close_timeout=_CALL,
+            heartbeat_timeout=_SILENCE,
+            retry_policy=_STEADY,
+            summary=f"write it (fence {fence})",
+        )
+        if receipt.conflicts:
+            theirs = ", ".join(c.team for c in receipt.conflicts)
+            outcome = Outcome.NO if order.ends else Outcome.LATER
+            return _answer(order.request, outcome, f"others have changed the quota of {theirs} since", ends=order.ends)
+        done = _answer(order.request, Outcome.DONE, "written", ends=order.ends)
+        return done.model_copy(update={"raised": prepared.raised})
+
+    # --- side calls -----------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        """It stands in the book as it is now, and what happened is archived."""
+        state = self._state
+        if not state.outbox:
+            return
+        await workflow.execute_activity_method(
+            RequestActivities.keep,
+            KeepRequest(request=state.but(mail=())),
+            start_to_close_timeout=_CALL,
+            heartbeat_timeout=_SILENCE,
+            retry_policy=_STEADY,
+            summary="; ".join(e.text for e in state.outbox)[:180],
+        )
+        kept = {e.key for e in state.outbox}
+        self._request = self._state.but(outbox=tuple(e for e in self._state.outbox if e.key not in kept))
+
+    async def _mail(self) -> None:
+        while True:
+            await workflow.wait_condition(lambda: bool(self._state.mail))
+            batch = self._state.mail
+            answer = await workflow.execute_activity_method(
+                NoticeActivities.tell,
+                TellRequest(cluster=self._state.ask.cluster, notices=batch),
+                start_to_close_timeout=_LONG,
+                heartbeat_timeout=_SILENCE,
+                retry_policy=_STEADY,
+                summary="tell " + ", ".join(n.audience for n in batch)[:170],
+            )
+            done = {*answer.delivered, *answer.refused}
+            self._request = self._state.but(mail=tuple(n for n in self._state.mail if n.key not in done))
+            if self._state.mail:
+                await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+
+    # --- messages -------------------------------------------------------------------------------
+
+    @property
+    def _state(self) -> RequestState:
+        if self._request is None:
+            raise self._trouble or ApplicationError("it is being looked at; try again in a moment", type="Unavailable")
+        return self._request
+
+    def _set(self, state: RequestState) -> None:
+        if self._request is None or state.stage is not self._request.stage:
+            workflow.upsert_search_attributes(
+                [_CLUSTER.value_set(state.ask.cluster), _STAGE.value_set(state.stage.value)]
+            )
+        if state != self._request:
+            self._request = state
+            self._changes += 1
+
+    @workflow.query(name=STATUS_QUERY)
+    def status(self) -> RequestState:
+        return self._state
+
+    @workflow.update(name=LAUNCHED_UPDATE)
+    async def launched(self) -> RequestState:
+        """Answers once it is known whether it fits, and stands in the book."""
+        await workflow.wait_condition(
+            lambda: self._trouble is not None or (self._request is not None and not self._request.outbox)
+        )
+        return self._state
+
+    def _check(self, command: RequestCommand, order: RequestOrder) -> None:
+        why = requests.refusal(self._state, command, order)
+        if why is None and self._writing and command is RequestCommand.WITHDRAW:
+            why = "it is being written at this moment: try again"
+        if why is not None:
+            raise ApplicationError(why, type="Refusal", non_retryable=True)
+
+    def _obey(self, command: RequestCommand, order: RequestOrder) -> RequestState:
+        self._set(requests.obeyed(self._state, command, order, workflow.now()))
+        return self._state
+
+    @workflow.update(name=RequestCommand.APPROVE.value)
+    def approve(self, order: RequestOrder) -> RequestState:
+        return self._obey(RequestCommand.APPROVE, order)
+
+    @approve.validator
+    def _may_approve(self, order: RequestOrder) -> None:
+        self._check(RequestCommand.APPROVE, order)
+
+    @workflow.update(name=RequestCommand.DECLINE.value)
+    def decline(self, order: RequestOrder) -> RequestState:
+        return self._obey(RequestCommand.DECLINE, order)
+
+    @decline.validator
+    def _may_decline(self, order: RequestOrder) -> None:
+        self._check(RequestCommand.DECLINE, order)
+
+    @workflow.update(name=RequestCommand.WITHDRAW.value)
+    def withdraw(self, order: RequestOrder) -> RequestState:
+        return self._obey(RequestCommand.WITHDRAW, order)
+
+    @withdraw.validator
+    def _may_withdraw(self, order: RequestOrder) -> None:
+        self._check(RequestCommand.WITHDRAW, order)
+
+
+def _answer(request: str, outcome: Outcome, said: str, *, ends: bool) -> Granted:
+    return Granted(request=request, ends=ends, outcome=outcome, said=said)
