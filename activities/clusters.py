@@ -11,7 +11,16 @@ from temporalio import activity
 from activities import meters
 from activities.deriving import Deriver
 from activities.failures import translated
-from activities.ports import CalendarPort, ClusterFacts, HealthPort, OpenRollout, QuotaPort, RegistryPort, UsagePort
+from activities.ports import (
+    CalendarPort,
+    ClusterFacts,
+    HealthPort,
+    JobPort,
+    OpenRollout,
+    QuotaPort,
+    RegistryPort,
+    UsagePort,
+)
 from models.backing import Backing, back
 from models.capacity import Island
 from models.derived import stepped
@@ -33,6 +42,8 @@ from models.why import Why, why
 HISTORY_FRESH = timedelta(hours=1)
 """Where many clusters are planned, a year of each one's samples is not read more often."""
 
+_LIVES = timedelta(days=7)
+"""How far back it is told how long flex jobs lived."""
 _SINCE = timedelta(days=30)
 """How far back it is looked for when an island was last whole."""
 
@@ -45,12 +56,14 @@ class ClusterActivities:
         usage: UsagePort,
         calendar: CalendarPort,
         registry: RegistryPort,
+        jobs: JobPort,
     ) -> None:
         self._quotas = quotas
         self._health = health
         self._usage = usage
         self._calendar = calendar
         self._registry = registry
+        self._jobs = jobs
         self.deriver = Deriver(health, calendar)
 
     @activity.defn(name="open_rollout", no_thread_cancel_exception=True)
@@ -178,8 +191,19 @@ class ClusterActivities:
     def flex(self, clusters: Sequence[str], mode: Mode, now: datetime) -> list[FlexNow]:
         """The flex of each, by its last samples. Errors: Refusal for an unknown cluster."""
         samples, usage = self._health.read(clusters), self._usage.latest(clusters, now)
+        since = now - _LIVES
+        jobs = self._jobs.jobs(clusters, since)
         return [
-            flex_now(self._quotas.read(c), truthful(samples.get(c), now), usage.get(c, {}), now, mode) for c in clusters
+            flex_now(
+                self._quotas.read(c),
+                truthful(samples.get(c), now),
+                usage.get(c, {}),
+                now,
+                mode,
+                jobs.get(c, ()),
+                since,
+            )
+            for c in clusters
         ]
 
     def why(self, cluster: str, team: str, gpus: int | None, now: datetime, *, block: bool) -> Why | None:
@@ -194,7 +218,8 @@ class ClusterActivities:
         usage = self._usage.latest([cluster], now).get(cluster, {})
         windows = self._calendar.windows([cluster]).get(cluster, ())
         history = self._health.history(cluster, now - _SINCE, now)
-        return why(reading, sample, usage, windows, history, team, gpus, now, block=block)
+        jobs = self._jobs.jobs([cluster], now).get(cluster, ())
+        return why(reading, sample, usage, windows, history, team, gpus, now, block=block, jobs=jobs)
 
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:
         """What a buffer from health history goes by. Errors: Refusal for an unknown cluster."""

@@ -12,13 +12,14 @@ from temporalio import activity
 
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
-from activities.ports import FleetPort, MilestonePort, RegistryPort, ReportPort, TallyPort
+from activities.ports import FleetPort, JobPort, MilestonePort, RegistryPort, ReportPort, TallyPort
 from models.audit import AuditEntry, AuditKind, ChainedEntry
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time, Words
 from models.calendar import Declared, Entry, span_text
 from models.effects import HealthSample
 from models.errors import BadInput, Refusal
 from models.flex import Mode
+from models.jobs import ClusterJob
 from models.messages import DeskAnswer, DeskRequest
 from models.milestones import CHAIN, MONITORED, PHANTOM, WAVES, MilestoneFile, Note, PlanNow
 from models.policy import Policy
@@ -100,6 +101,10 @@ class _Samples(Model):
     samples: tuple[HealthSample, ...]
 
 
+class _Jobs(Model):
+    jobs: tuple[ClusterJob, ...]
+
+
 class _Since(Model):
     cluster: Words = ""
     since: Time
@@ -162,6 +167,7 @@ class DeskActivities:
         tallies: TallyPort,
         report: ReportPort,
         milestones: MilestonePort,
+        jobs: JobPort,
     ) -> None:
         self._fleet = fleet
         self._registry = registry
@@ -169,10 +175,12 @@ class DeskActivities:
         self._tallies = tallies
         self._report = report
         self._milestones = milestones
+        self._jobs = jobs
         self._answers: dict[str, Callable[[DeskRequest], Any]] = {
             "stage_import": self._stage_import,
             "commit_import": self._commit_import,
             "add_health": self._add_health,
+            "add_jobs": self._add_jobs,
             "clusters": self._clusters,
             "teams": self._teams,
             "facts": lambda q: self._registry.facts(_of(q, _Cluster).cluster).model_dump(mode="json"),
@@ -217,6 +225,9 @@ class DeskActivities:
 
     def _add_health(self, q: DeskRequest) -> int:
         return self._fleet.add_health(_of(q, _Samples).samples, q.actor)
+
+    def _add_jobs(self, q: DeskRequest) -> int:
+        return self._jobs.add_jobs(_of(q, _Jobs).jobs)
 
     def _clusters(self, q: DeskRequest) -> list[dict[str, Any]]:
         asked = _of(q, _Page)

@@ -29,6 +29,7 @@ from models.effects import (
 from models.fleet import ClusterSpec, Team, Window
 from models.fleet_messages import Noted
 from models.history import Stretch
+from models.jobs import ClusterJob, Job
 from models.milestones import Milestone, Milestones, Note
 from models.notices import Delivery, Notice
 from models.plans import Envelope
@@ -91,6 +92,18 @@ class UsagePort(Protocol):
 
     def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
         """The last sample of each leaf quota that has any, by cluster and team, in one call."""
+        ...
+
+
+class JobPort(Protocol):
+    """Jobs by name, as far as anybody says: sums go by UsagePort."""
+
+    def jobs(self, clusters: Sequence[str], since: datetime) -> dict[str, tuple[Job, ...]]:
+        """Those that run, and those that have ended since, in the order of their starts."""
+        ...
+
+    def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
+        """They stand, each in place of the one of its name and start; answers how many. Errors: BadInput."""
         ...
 
 

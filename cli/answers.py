@@ -268,6 +268,7 @@ class ImportAnswer(Answer):
     file: str
     counts: dict[str, int]
     health_rows: int
+    jobs: int = 0
 
 
 class LaunchedAnswer(Answer):

@@ -24,6 +24,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop fleet import examples/fleet.yaml",
             "backstop fleet import fleet.yaml --health health.csv",
             "backstop fleet import --health health.csv",
+            "backstop fleet import --jobs jobs.csv",
         ),
     )(import_)
     group.command("show", epilog=examples("backstop fleet show", "backstop fleet show h100-worked --json"))(show_)
@@ -36,12 +37,15 @@ def import_(
         str,
         typer.Argument(
             metavar="FILE",
-            help="YAML or JSON; docs/fleet-file.md has its fields. Left out: only --health.",
+            help="YAML or JSON; docs/fleet-file.md has its fields. Left out: only --health or --jobs.",
             show_default=False,
         ),
     ] = "",
     health: Annotated[
         str, typer.Option(metavar="CSV", help="Health history: cluster,island,time,total_gpus,healthy_gpus.")
+    ] = "",
+    jobs: Annotated[
+        str, typer.Option(metavar="CSV", help="Jobs by name: cluster,job,team,gpus,started and more (docs/flex.md).")
     ] = "",
     as_json: AsJson = False,
     actor: Actor = "",
@@ -52,26 +56,32 @@ def import_(
     has: a file with the quotas of before a rollout is refused while that is open.
     """
     from client.files import read_fleet, read_health
+    from client.jobs_file import read_jobs
 
-    if not file and not health:
-        raise BadInput("FILE is missing: give a fleet file, or --health, or both")
+    if not (file or health or jobs):
+        raise BadInput("FILE is missing: give a fleet file, --health or --jobs, or several")
     fleet = read_fleet(file) if file else None
     samples = read_health(health, fleet.clusters) if health and fleet is not None else ()
+    by_name = read_jobs(jobs) if jobs else ()
 
     from cli.answers import ImportAnswer
     from cli.output import line, show, show_json
 
-    async def question(door: Backstop) -> tuple[dict[str, int], int]:
+    async def question(door: Backstop) -> tuple[dict[str, int], int, int]:
         counts = {} if fleet is None else await door.import_fleet(fleet)
-        given = samples if fleet is not None else read_health(health, await door.clusters())
-        return counts, await door.add_health(given) if given else 0
+        given = samples
+        if health and fleet is None:
+            given = read_health(health, await door.clusters())
+        rows = await door.add_health(given) if given else 0
+        return counts, rows, await door.add_jobs(by_name) if by_name else 0
 
-    counts, rows = ask(who(actor), question)
+    counts, rows, many = ask(who(actor), question)
     if as_json:
-        show_json(ImportAnswer(file=file, counts=counts, health_rows=rows).as_json())
+        show_json(ImportAnswer(file=file, counts=counts, health_rows=rows, jobs=many).as_json())
         return
-    said = [f"{number} {what}" for what, number in counts.items()] + [f"{rows} health rows"] * bool(health)
-    show(line(("Imported", "bold"), f" {file or health}: {', '.join(said)}."))
+    said = [f"{number} {what}" for what, number in counts.items()]
+    said += [f"{rows} health rows"] * bool(health) + [f"{many} jobs"] * bool(jobs)
+    show(line(("Imported", "bold"), f" {', '.join(f for f in (file, health, jobs) if f)}: {', '.join(said)}."))
 
 
 def show_(

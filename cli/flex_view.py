@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from fractions import Fraction
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from cli.answers import FlexOffered
-from cli.output import count, gpus, line, moment, row, table
+from cli.output import count, gpus, line, moment, row, span, table
 from models.flex import Division, FlexDemand, Mode
 from models.flex_now import FlexNow
 from models.flex_story import JobNow, Scene
@@ -56,10 +57,12 @@ def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[Renderabl
             f"unused); {one.used_gpus} used, {one.available_gpus} free now."
         ),
     ]
-    if len(one.islands) > 1 or any(i.block_gpus < i.healthy_gpus for i in one.islands):
-        made = table("ISLAND", ">HEALTHY", ">LARGEST BLOCK")
+    placed = any(i.free_block_gpus is not None for i in one.islands)
+    if len(one.islands) > 1 or placed or any(i.block_gpus < i.healthy_gpus for i in one.islands):
+        made = table("ISLAND", ">HEALTHY", ">LARGEST BLOCK", *([">FREE NOW"] if placed else []))
         for i in one.islands:
-            row(made, i.name, f"{i.healthy_gpus}/{i.total_gpus}", i.block_gpus)
+            free = [i.free_block_gpus] if placed else []
+            row(made, i.name, f"{i.healthy_gpus}/{i.total_gpus}", i.block_gpus, *free)
         found += [Text(), made]
     if one.on_flex:
         made = table("ON FLEX", ">HAS", ">SHARE", ">ABOVE", "=")
@@ -71,7 +74,27 @@ def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[Renderabl
             found.append(line(f"and {len(one.on_flex) - _NAMED} teams more."))
     else:
         found.append(line("Nobody is on flex."))
-    return [*found, *_record(record)]
+    return [*found, *_jobs(one), *_record(record)]
+
+
+def _jobs(one: FlexNow) -> list[RenderableType]:
+    """Jobs on flex by name, those first that would be preempted first, and how long such jobs lived."""
+    found: list[RenderableType] = []
+    if one.jobs:
+        made = table("JOB ON FLEX", "TEAM", ">GPUS", ">FOR", "ISLAND")
+        for job in one.jobs[:_NAMED]:
+            row(made, job.job, job.team, job.gpus, span(one.at - job.started), job.island)
+        found += [Text(), made]
+        more = f"; {len(one.jobs) - _NAMED} more follow" if len(one.jobs) > _NAMED else ""
+        found.append(line(f"The first of them would be preempted first{more}."))
+    if one.lives is not None and one.lives.ended:
+        lives, days = one.lives, (one.at - one.lives.since).days
+        said = f"In {count(days, 'day')} {count(lives.ended, 'job')} on flex ended, {lives.preempted} of them preempted"
+        if lives.median_seconds is not None and lives.shortest_seconds is not None:
+            middle, least = (timedelta(seconds=s) for s in (lives.median_seconds, lives.shortest_seconds))
+            said += f", after {span(middle)} in the middle and {span(least)} at least"
+        found.append(line(f"{said}."))
+    return found
 
 
 def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:

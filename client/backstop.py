@@ -55,6 +55,7 @@ from models.fleet_rollout import FLEET
 from models.flex import Mode
 from models.flex_now import FlexNow
 from models.history import HealthHours
+from models.jobs import ClusterJob
 from models.messages import (
     DESK_WORKFLOW,
     LAUNCHED_UPDATE,
@@ -385,6 +386,14 @@ class Backstop:
         for at in range(0, len(samples), 2000):
             batch = [s.model_dump(mode="json") for s in samples[at : at + 2000]]
             count += int(await self._desk("add_health", samples=batch))
+        return count
+
+    async def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
+        """Jobs stand in the ledger; answers how many. Errors: BadInput for an unknown cluster."""
+        count = 0
+        for at in range(0, len(jobs), 2000):
+            batch = [j.model_dump(mode="json") for j in jobs[at : at + 2000]]
+            count += int(await self._desk("add_jobs", jobs=batch))
         return count
 
     async def clusters(self) -> list[ClusterSpec]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from models.backing import back
 from models.base import GpuCount, Model, Name, Time
+from models.capacity import Island
 from models.effects import HealthSample, QuotaReading, TeamUsage
 from models.flex import FlexDemand, FlexTeam, Mode, division
 from models.flex_pool import flex_pool, in_quota_use
+from models.jobs import FlexLives, Job, first_to_go, flex_lives
 from models.snapshot import Snapshot, present_snapshot
 
 
@@ -19,6 +21,8 @@ class IslandNow(Model):
     healthy_gpus: GpuCount
     block_gpus: GpuCount
     """The largest contiguous block that healthy hardware could hold, were the island empty."""
+    free_block_gpus: GpuCount | None = None
+    """What of it no job runs on, as far as is known where jobs run; None: nobody says."""
 
 
 class OnFlex(Model):
@@ -57,6 +61,10 @@ class FlexNow(Model):
     islands: tuple[IslandNow, ...] = ()
     on_flex: tuple[OnFlex, ...] = ()
     """Who would give back first comes first: who is furthest above its share."""
+    jobs: tuple[Job, ...] = ()
+    """Jobs on flex, those first that would be preempted first; as far as jobs are known by name."""
+    lives: FlexLives | None = None
+    """How long flex jobs lived; None where no job is known by name."""
 
     @property
     def flex_gpus(self) -> int:
@@ -73,6 +81,8 @@ def flex_now(
     usage: Mapping[str, TeamUsage],
     now: datetime,
     mode: Mode = Mode.EQUAL,
+    jobs: Sequence[Job] = (),
+    since: datetime | None = None,
 ) -> FlexNow:
     """What these readings say of flex. Errors: ValueError for quotas that make no sense.
 
@@ -88,6 +98,7 @@ def flex_now(
     pool = flex_pool(backing.healthy_gpus, backing.backed_gpus, in_quota)
     beyond = {team: gpus - leaves[team] for team, gpus in scheduled.items() if gpus > leaves[team]}
     shares = _shares(snapshot, usage, mode)
+    running = [j for j in jobs if j.ended is None]
     on_flex = [OnFlex(team=t, gpus=gpus, share_gpus=max(0, shares[t] - leaves[t])) for t, gpus in beyond.items()]
     return FlexNow(
         cluster=reading.cluster,
@@ -104,11 +115,31 @@ def flex_now(
         known_quotas=len(scheduled),
         quotas=len(leaves),
         islands=tuple(
-            IslandNow(name=i.name, total_gpus=i.total_gpus, healthy_gpus=i.healthy_gpus, block_gpus=i.room_for_blocks)
+            IslandNow(
+                name=i.name,
+                total_gpus=i.total_gpus,
+                healthy_gpus=i.healthy_gpus,
+                block_gpus=i.room_for_blocks,
+                free_block_gpus=_free_block(i, sample.islands, running, sum(scheduled.values())),
+            )
             for i in sample.islands
         ),
         on_flex=tuple(sorted(on_flex, key=lambda o: (-o.above_gpus, o.team))),
+        jobs=first_to_go(running, {o.team: o.above_gpus for o in on_flex}),
+        lives=flex_lives(jobs, since) if jobs and since is not None else None,
     )
+
+
+def _free_block(island: Island, islands: Sequence[Island], running: Sequence[Job], held_gpus: int) -> int | None:
+    """The block less what runs there. Only where the jobs account for all that is held, each with its island."""
+    places = {i.name for i in islands}
+    if not running or sum(j.gpus for j in running) < held_gpus:
+        return None
+    if len(places) > 1 and any(j.island not in places for j in running):
+        return None
+    here = sum(j.gpus for j in running if len(places) == 1 or j.island == island.name)
+    unfit = island.healthy_gpus - island.room_for_blocks  # jobs may run on these, and leave the block whole
+    return max(0, island.room_for_blocks - max(0, here - unfit))
 
 
 def share_expected(snapshot: Snapshot, usage: Mapping[str, TeamUsage], team: str, gpus: int) -> int:

@@ -412,6 +412,7 @@ class DeskRequest(Model):
         "stage_import",
         "commit_import",
         "add_health",
+        "add_jobs",
         "clusters",
         "teams",
         "facts",

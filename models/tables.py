@@ -207,6 +207,30 @@ class UsageRow(SQLModel, table=True):
     pending_gpus: int | None = None
 
 
+class JobRow(SQLModel, table=True):
+    """A job that runs (`ended` NULL) or has run; one that is preempted and starts anew is another row."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),
+        CheckConstraint("gpus > 0 AND idle_gpus BETWEEN 0 AND gpus", name="jobs_counts"),
+        CheckConstraint("runs_on IN ('quota', 'flex')", name="jobs_runs_on"),
+        CheckConstraint("ended >= started", name="jobs_forward"),
+        Index("jobs_by_end", "cluster", "ended"),
+    )
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    job: str = Field(primary_key=True, sa_type=NameText)
+    started: datetime = Field(primary_key=True, sa_type=UtcTime)
+    team: str = Field(sa_type=NameText)
+    gpus: int
+    idle_gpus: int = 0
+    runs_on: str = Field(default="quota", sa_type=Text)
+    island: str | None = Field(default=None, sa_type=NameText)
+    ended: datetime | None = Field(default=None, sa_type=UtcTime)
+    preempted: bool = False
+
+
 class WindowRow(SQLModel, table=True):
     """A declared window of a cluster. `islands` NULL: all of them. `gpus` NULL: all of theirs.
 

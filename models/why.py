@@ -24,6 +24,7 @@ from models.errors import Refusal
 from models.fleet import Window
 from models.guard import active, explained
 from models.history import Stretch
+from models.jobs import Job, RunsOn, named
 from models.snapshot import present_snapshot
 
 
@@ -93,6 +94,7 @@ def why(
     now: datetime,
     *,
     block: bool = False,
+    jobs: Sequence[Job] = (),
 ) -> Why:
     """Why the team cannot have so many GPUs now; all of its quota where none are named.
 
@@ -110,6 +112,7 @@ def why(
     said = usage.get(team)
     used = quota.gpus if said is None else min(said.scheduled_gpus, quota.gpus)
     idle = 0 if said is None else min(said.idle_gpus, used)
+    own = [j for j in jobs if j.team == team and j.ended is None and j.on is RunsOn.QUOTA]
     asked = quota.gpus if asked_gpus is None else asked_gpus
     wanted = min(asked, quota.gpus)
     loose = min(wanted, max(0, backing.of[team] - used))
@@ -130,8 +133,8 @@ def why(
         (Cause.WITHHELD, quota.gpus - entitled, "the quotas above it promise less than the sum of theirs"),
         (Cause.DECLARED, declared, _windows(windows, now)),
         (Cause.UNHEALTHY, entitled - backing.of[team] - declared, _unhealthy(missing, sample)),
-        (Cause.IDLE, idle, f"{team}'s own running jobs hold them and do no work on them"),
-        (Cause.USED, used - idle, _used(team, used, quota.gpus, known=said is not None)),
+        (Cause.IDLE, idle, _idle(team, own)),
+        (Cause.USED, used - idle, _used(team, used, quota.gpus, own, known=said is not None)),
     )
     reasons, left = [], wanted - loose
     for cause, most, text in parts:
@@ -186,7 +189,13 @@ def _unhealthy(missing: Sequence[Missing], sample: HealthSample) -> str:
     return f"{healthy} (unhealthy: {lacking})" if lacking else f"{healthy}, and more is promised"
 
 
-def _used(team: str, used: int, quota: int, *, known: bool) -> str:
+def _idle(team: str, own: Sequence[Job]) -> str:
+    names = named((j.job, j.idle_gpus) for j in own if j.idle_gpus)
+    return f"{team}'s own running jobs hold them and do no work on them" + (f": {names}" if names else "")
+
+
+def _used(team: str, used: int, quota: int, own: Sequence[Job], *, known: bool) -> str:
     if not known:
         return f"nobody says what {team}'s jobs hold, so all of the quota counts as used"
-    return f"{team}'s own running jobs hold {used} of its {quota}"
+    names = named((j.job, j.gpus) for j in own)
+    return f"{team}'s own running jobs hold {used} of its {quota}" + (f": {names}" if names else "")

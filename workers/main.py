@@ -84,7 +84,7 @@ def make_worker(
     `build_id`: of a versioned worker. Rollouts keep to the build that they began a run with (docs/adr/0012).
     """
     quota_port = quotas or ledger.quotas
-    rollouts = ClusterActivities(quota_port, ledger.health, ledger.usage, ledger.calendar, ledger.registry)
+    rollouts = ClusterActivities(quota_port, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs)
     fleets = FleetActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry, rollouts)
     tallier = Tallier(quota_port, ledger.health, ledger.usage, ledger.registry, ledger.tallies)
     asked = RequestActivities(client, ledger.registry, ledger.usage, rollouts)
@@ -111,7 +111,7 @@ def make_worker(
             fleets.abort,
             fleets.record,
             DeskActivities(
-                ledger.fleet, ledger.registry, rollouts, ledger.tallies, ledger.report, ledger.milestones
+                ledger.fleet, ledger.registry, rollouts, ledger.tallies, ledger.report, ledger.milestones, ledger.jobs
             ).answer,
             WatchActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry, tallier).watch,
         ],

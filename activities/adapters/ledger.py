@@ -13,6 +13,7 @@ from typing import Self
 from activities.adapters.ledger_calendar import LedgerCalendar
 from activities.adapters.ledger_db import PATIENCE, Clock, Database, upgrade, utc_now
 from activities.adapters.ledger_fleet import LedgerFleet
+from activities.adapters.ledger_jobs import LedgerJobs
 from activities.adapters.ledger_milestones import LedgerMilestones
 from activities.adapters.ledger_observations import LedgerHealth, LedgerUsage
 from activities.adapters.ledger_quotas import LedgerQuotas
@@ -36,6 +37,7 @@ class Ledger:
         self.quotas = LedgerQuotas(self._database)
         self.health = LedgerHealth(self._database)
         self.usage = LedgerUsage(self._database)
+        self.jobs = LedgerJobs(self._database)
         self.calendar = LedgerCalendar(self._database)
         self.registry = LedgerRegistry(self._database)
         self.fleet = LedgerFleet(self._database)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
-from models.errors import Refusal
+from models.errors import BadInput, Refusal
 from models.flex import Mode
+from models.jobs import ClusterJob, RunsOn
 from tests.e2e.world import World, cluster, fresh, team
+
+HOUR = timedelta(hours=1)
 
 
 async def test_flex_is_what_the_ledger_says_now(world_on_each: World) -> None:
@@ -24,3 +29,25 @@ async def test_flex_is_what_the_ledger_says_now(world_on_each: World) -> None:
     assert (worse.healthy_gpus, worse.flex_gpus, worse.available_gpus) == (279, 0, 0)
     with pytest.raises(Refusal, match="has no cluster"):
         await world.tpm.flex("nobody")
+
+
+async def test_jobs_by_name_stand_in_the_ledger(world_on_each: World) -> None:
+    world, name = world_on_each, fresh("flex-jobs")
+    await world.fleet(cluster(name, {"main": (361, 319)}, [team("research", 300, busy=304)]))
+    now = datetime.now(UTC).replace(microsecond=0)
+    train = ClusterJob(cluster=name, job="train", team="research", gpus=300, idle_gpus=8, started=now - HOUR)
+    sweep = ClusterJob(cluster=name, job="sweep", team="research", gpus=4, on=RunsOn.FLEX, started=now - 2 * HOUR)
+    gone = sweep.model_copy(update={"started": now - 5 * HOUR, "ended": now - 3 * HOUR, "preempted": True})
+    exporter = world.person("exporter")
+    assert await exporter.add_jobs([train, sweep, gone]) == await exporter.add_jobs([gone, train, sweep]) == 3
+    (found,) = await world.tpm.flex(name)
+    assert [(j.job, j.gpus) for j in found.jobs] == [("sweep", 4)]
+    assert found.lives is not None
+    assert (found.lives.preempted, found.lives.median_seconds) == (1, 2 * 3600)
+    assert [i.free_block_gpus for i in found.islands] == [319 - 304]
+    (told,) = await world.tpm.why("research", name, None, block=False)
+    assert told.reasons[-1].text == "research's own running jobs hold 300 of its 300: train 300"
+    await exporter.add_jobs([train.model_copy(update={"ended": now})])
+    assert "train" not in (await world.tpm.why("research", name, None, block=False))[0].reasons[-1].text
+    with pytest.raises(BadInput, match="a job names cluster 'nowhere', which the ledger does not have"):
+        await exporter.add_jobs([train.model_copy(update={"cluster": "nowhere"})])

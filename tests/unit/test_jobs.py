@@ -1,0 +1,141 @@
+"""Jobs by name: who would go first, how long flex jobs lived, what a block has free, and the file they come in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.flex_view import cluster_parts
+from cli.output import show
+from client.jobs_file import read_jobs
+from models.capacity import Island
+from models.effects import HealthSample, Present, QuotaReading, TeamUsage
+from models.errors import BadInput
+from models.flex_now import FlexNow, flex_now
+from models.jobs import Job, RunsOn, first_to_go, flex_lives
+from models.why import why
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+HEAD = "cluster,job,team,gpus,idle_gpus,on,island,started,ended,preempted\n"
+
+
+def job(name: str, gpus: int, hours: float = 1, **more: Any) -> Job:
+    """It has run for so many hours; team a, in quota."""
+    fields = {"job": name, "team": "a", "gpus": gpus, "started": NOW - hours * HOUR, **more}
+    return Job.model_validate(fields)
+
+
+def flex_job(name: str, gpus: int, hours: float = 1, **more: Any) -> Job:
+    return job(name, gpus, hours, on="flex", **more)
+
+
+def seen(*jobs: Job, **islands: tuple[int, int]) -> FlexNow:
+    """Twelve are scheduled of eight. Islands: total, and healthy on whole nodes."""
+    where = islands or {"x": (16, 16)}
+    made = tuple(Island(name=n, total_gpus=t, healthy_gpus=h) for n, (t, h) in where.items())
+    reading = QuotaReading(cluster="c1", generation=1, quotas=(Present(team="a", gpus=8),))
+    sample = HealthSample(cluster="c1", at=NOW, islands=made)
+    usage = {"a": TeamUsage(team="a", scheduled_gpus=12)}
+    return flex_now(reading, sample, usage, NOW, jobs=jobs, since=NOW - 168 * HOUR)
+
+
+def test_of_who_is_furthest_above_its_share_the_youngest_goes_first() -> None:
+    jobs = [flex_job("old", 1, 9), flex_job("new", 1, 1), flex_job("b", 8, 2, team="b"), job("quota", 8)]
+    assert [j.job for j in first_to_go(jobs, {"a": 3, "b": 1})] == ["new", "old", "b"]
+    assert [j.job for j in first_to_go(jobs, {"a": 1, "b": 3})] == ["b", "new", "old"]
+
+
+def test_how_long_flex_jobs_lived_counts_those_that_were_preempted() -> None:
+    over = {"ended": NOW - HOUR, "preempted": True}
+    jobs = [
+        flex_job("p1", 1, 3, **over),
+        flex_job("p2", 1, 11, **over),
+        flex_job("p3", 1, 5, **over),
+        flex_job("done", 1, 90, ended=NOW),
+        flex_job("runs", 1, 90),
+        job("quota", 1, 3, ended=NOW),
+        flex_job("long ago", 1, 900, ended=NOW - 200 * HOUR, preempted=True),
+    ]
+    lives = flex_lives(jobs, NOW - 168 * HOUR)
+    assert (lives.ended, lives.preempted) == (4, 3)
+    assert (lives.median_seconds, lives.shortest_seconds) == (4 * 3600, 2 * 3600)
+    nothing = flex_lives([], NOW)
+    assert (nothing.ended, nothing.median_seconds, nothing.shortest_seconds) == (0, None, None)
+
+
+def test_the_free_block_is_what_no_job_runs_on_where_jobs_account_for_all() -> None:
+    assert [i.free_block_gpus for i in seen(job("j", 12)).islands] == [4]
+    assert [i.free_block_gpus for i in seen(job("j", 11)).islands] == [None], "one GPU is held by nobody knows whom"
+    assert [i.free_block_gpus for i in seen().islands] == [None]
+    two = {"x": (16, 16), "y": (8, 8)}
+    assert [i.free_block_gpus for i in seen(job("j", 12, island="x"), **two).islands] == [4, 8]
+    assert [i.free_block_gpus for i in seen(job("j", 12), **two).islands] == [None, None], "where does it run?"
+
+
+def test_the_view_names_jobs_and_their_lives(capsys: pytest.CaptureFixture[str]) -> None:
+    found = seen(job("train", 8, 30), flex_job("sweep", 4, 2), flex_job("gone", 4, 9, ended=NOW, preempted=True))
+    show(*cluster_parts(found, []))
+    out = capsys.readouterr().out
+    assert [line.split() for line in out.splitlines() if line.startswith(("x ", "sweep "))] == [
+        ["x", "16/16", "16", "4"],
+        ["sweep", "a", "4", "2h", "-"],
+    ]
+    assert "In 7 days 1 job on flex ended, 1 of them preempted, after 9h in the middle and 9h at least." in out
+
+
+def test_why_names_the_jobs_that_hold_the_quota_and_those_that_idle() -> None:
+    reading = QuotaReading(cluster="c1", generation=1, quotas=(Present(team="a", gpus=16),))
+    sample = HealthSample(cluster="c1", at=NOW, islands=(Island(name="x", total_gpus=16, healthy_gpus=16),))
+    usage = {"a": TeamUsage(team="a", scheduled_gpus=16, idle_gpus=4)}
+    jobs = [job("train", 8), *(job(f"eval-{n}", 1, idle_gpus=n % 2) for n in range(8)), flex_job("sweep", 9)]
+    found = why(reading, sample, usage, (), {}, "a", None, NOW, jobs=[*jobs, job("other", 1, team="b")])
+    idle, used = found.reasons
+    assert idle.text == (
+        "a's own running jobs hold them and do no work on them: eval-1 1, eval-3 1, eval-5 1, eval-7 1"
+    )
+    assert (
+        used.text == "a's own running jobs hold 16 of its 16: train 8, eval-0 1, eval-1 1, eval-2 1 and 5 more with 5"
+    )
+    assert idle.gpus + used.gpus == found.gap_gpus == 16
+
+
+# --- the file ----------------------------------------------------------------------------------
+
+
+def test_a_file_of_jobs_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(
+        HEAD + "c1,train,a,8,,,x,2026-01-31T00:00Z,,\nc1,sweep,b,4,1,flex,,2026-01-31T00:00Z,2026-01-31T02:00Z,true\n"
+    )
+    train, sweep = read_jobs(path)
+    assert (train.cluster, train.gpus, train.on, train.island, train.ended) == ("c1", 8, RunsOn.QUOTA, "x", None)
+    assert (sweep.idle_gpus, sweep.on, sweep.island, sweep.preempted) == (1, RunsOn.FLEX, None, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "line 1: there is no column cluster"),
+        (HEAD.replace("team,", ""), "line 1: there is no column team"),
+        (HEAD.replace("island", "rack"), "line 1: column 'rack' is none of job, team, gpus"),
+        (HEAD + "c1,j,a,1.5,,,,2026-01-31T00:00Z,,\n", "line 2: gpus"),
+        (HEAD + "c1,j,a,0,,,,2026-01-31T00:00Z,,\n", "line 2: gpus"),
+        (HEAD + "c1,j,a,1,2,,,2026-01-31T00:00Z,,\n", "line 2: idle_gpus is 2, above gpus 1"),
+        (HEAD + "c1,j,a,1,,spot,,2026-01-31T00:00Z,,\n", "line 2: on"),
+        (HEAD + "c1,j,a,1,,,,2026-01-31,,\n", "line 2: started"),
+        (HEAD + "c1,j,a,1,,,,2026-01-31T00:00Z,,yes\n", "line 2: preempted is true of a job that has not ended"),
+        (HEAD + "c1,j,a,1,,,,2026-01-31T02:00Z,2026-01-31T01:00Z,\n", "is before started"),
+        (HEAD + "c1,j,a\n", "line 2: it has more or fewer cells than the first line"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_line_and_value(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(text)
+    with pytest.raises(BadInput) as refused:
+        read_jobs(path)
+    assert sentence in refused.value.message
+    assert refused.value.message.startswith(f"{path}, line")
