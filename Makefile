@@ -18,7 +18,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3; do \
 	"$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
 	&& { command -v "$$candidate"; break; }; done)
 
-.PHONY: help setup demo real test chaos bench bench-fleet lint up lock clean
+.PHONY: help setup demo slurm-demo packages real test chaos bench bench-fleet lint up lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -40,8 +40,14 @@ demo: setup ## a whole rollout in fast motion, on made-up clusters
 real: setup ## the same arithmetic on public data: make real DATA=directory
 	@$(VENV)/bin/python examples/real.py --data "$(DATA)" $(ARGS)
 
-test: setup ## all tests (ARGS="-k name" for some)
+test: setup packages ## all tests (ARGS="-k name" for some)
 	$(VENV)/bin/python -m pytest $(ARGS)
+
+packages: ## Debian's packages of the services that tests start: Slurm, Prometheus (as root; else it says which)
+	@tests/packages.sh
+
+slurm-demo: setup packages ## a whole rollout on a real Slurm that it starts on this machine
+	@$(VENV)/bin/python -m tests.slurm.story
 
 chaos: setup ## fifty rollouts while everything breaks, and what was lost (ARGS="--seed 7 --rollouts 10")
 	$(VENV)/bin/python -m tests.chaos $(ARGS)

@@ -12,7 +12,7 @@ from temporalio import activity
 
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
-from activities.ports import FleetPort, JobPort, MilestonePort, RegistryPort, ReportPort, TallyPort
+from activities.ports import FleetPort, JobPort, MilestonePort, RegistryPort, ReportPort, SchedulerPort, TallyPort
 from models.audit import AuditEntry, AuditKind, ChainedEntry
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time, Words
 from models.calendar import Declared, Entry, span_text
@@ -25,6 +25,7 @@ from models.milestones import CHAIN, MONITORED, PHANTOM, WAVES, MilestoneFile, N
 from models.policy import Policy
 from models.report import Outcome, Passage, Past, in_order, monitored_at, spans, steps_of
 from models.snapshot import Snapshot
+from models.sources import SlurmSource
 
 _T = TypeVar("_T")
 _QUOTAS_A_PAGE = 10_000
@@ -105,6 +106,17 @@ class _Jobs(Model):
     jobs: tuple[ClusterJob, ...]
 
 
+class _Slurm(Model):
+    cluster: Name
+    slurm: SlurmSource
+
+
+class _Detached(Model):
+    cluster: Name
+    restore: bool = False
+    reason: Words = ""
+
+
 class _Since(Model):
     cluster: Words = ""
     since: Time
@@ -168,6 +180,7 @@ class DeskActivities:
         report: ReportPort,
         milestones: MilestonePort,
         jobs: JobPort,
+        schedulers: SchedulerPort,
     ) -> None:
         self._fleet = fleet
         self._registry = registry
@@ -176,11 +189,14 @@ class DeskActivities:
         self._report = report
         self._milestones = milestones
         self._jobs = jobs
+        self._schedulers = schedulers
         self._answers: dict[str, Callable[[DeskRequest], Any]] = {
             "stage_import": self._stage_import,
             "commit_import": self._commit_import,
             "add_health": self._add_health,
             "add_jobs": self._add_jobs,
+            "describe_slurm": self._describe_slurm,
+            "detach": self._detach,
             "clusters": self._clusters,
             "teams": self._teams,
             "facts": lambda q: self._registry.facts(_of(q, _Cluster).cluster).model_dump(mode="json"),
@@ -228,6 +244,26 @@ class DeskActivities:
 
     def _add_jobs(self, q: DeskRequest) -> int:
         return self._jobs.add_jobs(_of(q, _Jobs).jobs)
+
+    def _describe_slurm(self, q: DeskRequest) -> dict[str, Any]:
+        asked = _of(q, _Slurm)
+        return self._schedulers.describe(asked.cluster, asked.slurm).model_dump(mode="json", exclude_defaults=True)
+
+    def _detach(self, q: DeskRequest) -> dict[str, Any]:
+        asked, now = _of(q, _Detached), datetime.now(UTC)
+        back = self._schedulers.detach(asked.cluster, restore=asked.restore)
+        moves = ", ".join(f"{name} {before} -> {after}" for name, (before, after) in sorted(back.items()))
+        entry = AuditEntry(
+            key=_request_id(),
+            cluster=asked.cluster,
+            at=now,
+            kind=AuditKind.COMMAND,
+            actor=q.actor,
+            text=f"detached from its scheduler{': ' + moves if moves else ''}",
+            reason=asked.reason,
+        )
+        self._registry.archive([entry])
+        return {name: list(values) for name, values in back.items()}
 
     def _clusters(self, q: DeskRequest) -> list[dict[str, Any]]:
         asked = _of(q, _Page)

@@ -37,6 +37,7 @@ from models.policy import Policy
 from models.report import Mean, Passage, Span
 from models.requests import RequestState
 from models.snapshot import Snapshot
+from models.sources import SlurmSource
 from models.tallies import Point, Tally
 
 
@@ -104,6 +105,21 @@ class JobPort(Protocol):
 
     def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
         """They stand, each in place of the one of its name and start; answers how many. Errors: BadInput."""
+        ...
+
+
+class SchedulerPort(Protocol):
+    """Schedulers that hold quotas themselves, beside the ledger's mirror of them."""
+
+    def describe(self, cluster: str, source: SlurmSource) -> ClusterSpec:
+        """The cluster as the scheduler has it now: islands, quotas and use. Errors: Refusal where it has none."""
+        ...
+
+    def detach(self, cluster: str, *, restore: bool) -> dict[str, tuple[int | None, int | None]]:
+        """The scheduler is left alone from now on. Answers the limits that were taken back: before and after, by name.
+
+        Errors: Refusal while a rollout is open, and for a cluster whose quotas the ledger holds itself.
+        """
         ...
 
 

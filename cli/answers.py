@@ -271,6 +271,22 @@ class ImportAnswer(Answer):
     jobs: int = 0
 
 
+class LimitBack(Model):
+    """A limit of a scheduler; null: none."""
+
+    name: str
+    before_gpus: int | None
+    after_gpus: int | None
+
+
+class DetachedAnswer(Answer):
+    """A cluster whose scheduler is left alone again, and the limits that were taken back there."""
+
+    schema_: Literal["backstop.detach/1"] = Field(default="backstop.detach/1", alias="schema")
+    cluster: Name
+    limits: tuple[LimitBack, ...]
+
+
 class LaunchedAnswer(Answer):
     schema_: Literal["backstop.launch/1"] = Field(default="backstop.launch/1", alias="schema")
     cluster: Name

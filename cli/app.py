@@ -16,6 +16,7 @@ from cli import (
     burndown,
     calendar,
     decide,
+    detach,
     doctor,
     fleet,
     flex,
@@ -59,7 +60,7 @@ def backstop(
 
 
 _MODULES = (
-    *(processes, doctor, fleet, builds),
+    *(processes, doctor, fleet, detach, builds),
     *(
         planning,
         haircut,

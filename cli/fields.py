@@ -22,6 +22,7 @@ from models.derived import HealthTerms
 from models.fleet import ClusterSpec, Fleet, Team, Window
 from models.policy import Policy
 from models.quota import Quota
+from models.sources import SlurmSource
 
 _GPUS, _DURATION, _SHARE, _NAME, _TEXT, _TIME, _COUNT = (
     "GPUs",
@@ -56,6 +57,16 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
         "policy": Note("mapping", "What differs from the fleet's policy; the same fields.", "nothing"),
         "quotas": Note("list", "What is promised, and to whom; no team twice.", "none"),
         "windows": Note("list", "Declared maintenance, SEVs and freezes.", "none"),
+        "slurm": Note("mapping", "The Slurm that holds its quotas, health and use (docs/slurm.md).", "the ledger does"),
+    },
+    SlurmSource: {
+        "connection": Note(_NAME, "How the worker reaches it: a name of the file that BACKSTOP_SLURM names."),
+        "cluster": Note(_NAME, "Slurm's name of it.", "the cluster's name"),
+        "root": Note(_NAME, "The account under which the teams' are; unless it is root, it bounds them all."),
+        "gres": Note(_NAME, "What is promised: the TRES gres/ and this."),
+        "flex_root": Note(_NAME, "The account under which the accounts for flex are."),
+        "flex_suffix": Note(_TEXT, "What a team's account for flex has after the team's name."),
+        "flex_qos": Note(_NAME, "The QOS of flex jobs; where it is there, it is sized."),
     },
     Island: {
         "name": Note(_NAME, "The island's name, unique in its cluster; without a comma."),

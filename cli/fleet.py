@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import fleet_rollouts
-from cli.options import SET_UP, Actor, AsJson, examples, named, who
+from cli.options import SET_UP, Actor, AsJson, checked, examples, named, who
 from cli.session import ask
 from models.errors import BadInput
+from models.sources import SlurmSource
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.fleet import ClusterSpec
+    from models.fleet import ClusterSpec, Fleet
 
 
 def add_to(app: typer.Typer) -> None:
@@ -25,6 +26,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop fleet import fleet.yaml --health health.csv",
             "backstop fleet import --health health.csv",
             "backstop fleet import --jobs jobs.csv",
+            "backstop fleet import --slurm h100-lab --root research-org",
         ),
     )(import_)
     group.command("show", epilog=examples("backstop fleet show", "backstop fleet show h100-worked --json"))(show_)
@@ -47,6 +49,15 @@ def import_(
     jobs: Annotated[
         str, typer.Option(metavar="CSV", help="Jobs by name: cluster,job,team,gpus,started and more (docs/flex.md).")
     ] = "",
+    slurm: Annotated[
+        str, typer.Option(metavar="NAME", help="A cluster as this Slurm cluster has it: its limits are the quotas.")
+    ] = "",
+    root: Annotated[
+        str, typer.Option(metavar="ACCOUNT", help="With --slurm: the account under which the teams' accounts are.")
+    ] = "root",
+    connection: Annotated[
+        str, typer.Option(metavar="NAME", help="With --slurm: how the worker reaches it (docs/slurm.md).")
+    ] = "local",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -58,8 +69,10 @@ def import_(
     from client.files import read_fleet, read_health
     from client.jobs_file import read_jobs
 
-    if not (file or health or jobs):
-        raise BadInput("FILE is missing: give a fleet file, --health or --jobs, or several")
+    if not (file or health or jobs or slurm):
+        raise BadInput("FILE is missing: give a fleet file, --health, --jobs or --slurm, or several")
+    if file and slurm:
+        raise BadInput(f"--slurm {slurm} is given beside {file}: give one of them (a file may say slurm: of a cluster)")
     fleet = read_fleet(file) if file else None
     samples = read_health(health, fleet.clusters) if health and fleet is not None else ()
     by_name = read_jobs(jobs) if jobs else ()
@@ -67,8 +80,13 @@ def import_(
     from cli.answers import ImportAnswer
     from cli.output import line, show, show_json
 
+    source = checked(SlurmSource, connection=connection, cluster=slurm, root=root) if slurm else None
+
     async def question(door: Backstop) -> tuple[dict[str, int], int, int]:
-        counts = {} if fleet is None else await door.import_fleet(fleet)
+        given_fleet = fleet
+        if source is not None:
+            given_fleet = await _from_slurm(door, named(slurm), source)
+        counts = {} if given_fleet is None else await door.import_fleet(given_fleet)
         given = samples
         if health and fleet is None:
             given = read_health(health, await door.clusters())
@@ -77,11 +95,22 @@ def import_(
 
     counts, rows, many = ask(who(actor), question)
     if as_json:
-        show_json(ImportAnswer(file=file, counts=counts, health_rows=rows, jobs=many).as_json())
+        show_json(ImportAnswer(file=file or slurm, counts=counts, health_rows=rows, jobs=many).as_json())
         return
     said = [f"{number} {what}" for what, number in counts.items()]
     said += [f"{rows} health rows"] * bool(health) + [f"{many} jobs"] * bool(jobs)
-    show(line(("Imported", "bold"), f" {', '.join(f for f in (file, health, jobs) if f)}: {', '.join(said)}."))
+    names = (file, f"Slurm cluster {slurm}" if slurm else "", health, jobs)
+    show(line(("Imported", "bold"), f" {', '.join(n for n in names if n)}: {', '.join(said)}."))
+
+
+async def _from_slurm(door: Backstop, name: str, source: SlurmSource) -> Fleet:
+    """The cluster as Slurm has it; what only Backstop knows of it stays as it is."""
+    from models.fleet import Fleet
+
+    found = await door.describe_slurm(name, source)
+    known = next((spec for spec in await door.clusters() if spec.name == name), None)
+    kept = {} if known is None else {"policy": known.policy, "gpu_model": known.gpu_model, "windows": known.windows}
+    return Fleet(clusters=(found.model_copy(update=kept),))
 
 
 def show_(

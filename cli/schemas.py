@@ -88,6 +88,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
         "chain": answers.ChainAnswer,
         "clusters": answers.ClustersAnswer,
         "command": answers.CommandTaken,
+        "detach": answers.DetachedAnswer,
         "doctor": answers.DoctorAnswer,
         "fleet-command": answers.FleetCommandTaken,
         "fleet-plan": answers.FleetPlanAnswer,

@@ -81,6 +81,7 @@ from models.policy import Policy
 from models.report import Past
 from models.requests import QuotaAsk, RequestCommand, RequestInput, RequestOrder, RequestState
 from models.snapshot import Snapshot
+from models.sources import SlurmSource
 from models.stages import Command
 from models.tallies import Point
 from models.why import Why
@@ -395,6 +396,16 @@ class Backstop:
             batch = [j.model_dump(mode="json") for j in jobs[at : at + 2000]]
             count += int(await self._desk("add_jobs", jobs=batch))
         return count
+
+    async def describe_slurm(self, cluster: str, source: SlurmSource) -> ClusterSpec:
+        """The cluster as Slurm has it now, for an import. Errors: Unavailable, Refusal where Slurm has none."""
+        found = await self._desk("describe_slurm", cluster=cluster, slurm=source.model_dump(mode="json"))
+        return ClusterSpec.model_validate(found)
+
+    async def detach(self, cluster: str, reason: str, *, restore: bool) -> dict[str, tuple[int | None, int | None]]:
+        """The scheduler is left alone from now on; answers what was taken back there. Errors: Refusal."""
+        found = await self._desk("detach", cluster=cluster, restore=restore, reason=reason)
+        return {name: (before, after) for name, (before, after) in found.items()}
 
     async def clusters(self) -> list[ClusterSpec]:
         """Every cluster of the ledger with present values and latest health."""

@@ -68,24 +68,24 @@ def read_fleet(path: str | Path) -> Fleet:
 
 def read_milestones(path: str | Path) -> MilestoneFile:
     """The plan's milestones, as YAML or JSON. "-": standard input. Errors: BadInput."""
-    return _document(path, MilestoneFile, "the field milestones")
+    return read_document(path, MilestoneFile, "the field milestones")
 
 
 def read_flex_demand(path: str | Path) -> FlexDemand:
     """What is to be divided among whom, as YAML or JSON. "-": standard input. Errors: BadInput."""
-    return _document(path, FlexDemand, "the fields capacity_gpus and teams")
+    return read_document(path, FlexDemand, "the fields capacity_gpus and teams")
 
 
 def read_flex_story(path: str | Path) -> FlexStory:
     """A cluster, its teams and what happens, as YAML or JSON. "-": standard input. Errors: BadInput."""
-    return _document(path, FlexStory, "the fields capacity_gpus, teams and steps")
+    return read_document(path, FlexStory, "the fields capacity_gpus, teams and steps")
 
 
 _ModelT = TypeVar("_ModelT", bound=Model)
 
 
-def _document(path: str | Path, model: type[_ModelT], fields: str) -> _ModelT:
-    """A file that is one document. `fields`: what it has at least, in words."""
+def read_document(path: str | Path, model: type[_ModelT], fields: str) -> _ModelT:
+    """A file that is one document. `fields`: what it has at least, in words. Errors: BadInput."""
     name, text = _text(path)
     data = _parsed(name, text)
     if not isinstance(data, dict):

@@ -413,6 +413,8 @@ class DeskRequest(Model):
         "commit_import",
         "add_health",
         "add_jobs",
+        "describe_slurm",
+        "detach",
         "clusters",
         "teams",
         "facts",

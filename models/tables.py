@@ -71,6 +71,7 @@ class ClusterRow(SQLModel, table=True):
     `generation` is counted by triggers alone. `last_counter` belongs to `open_rollout`. A reservation
     stands where `reserve_limit` is set; `reserved_by` made it. `flex_gpus` is for schedulers: the healthy GPUs
     that no quota stands on, NULL where Backstop does not say; the pool is this and what quotas leave unused.
+    `source`: the scheduler that holds the quotas, as JSON, NULL where the ledger does itself.
     """
 
     __tablename__ = "clusters"
@@ -89,6 +90,7 @@ class ClusterRow(SQLModel, table=True):
     follows_health: bool = False
     flex_gpus: int | None = None
     flex_band_gpus: int = 0
+    source: str | None = Field(default=None, sa_type=Text)
 
 
 class IslandRow(SQLModel, table=True):
@@ -229,6 +231,33 @@ class JobRow(SQLModel, table=True):
     island: str | None = Field(default=None, sa_type=NameText)
     ended: datetime | None = Field(default=None, sa_type=UtcTime)
     preempted: bool = False
+
+
+class SchedulerLimitRow(SQLModel, table=True):
+    """A limit in the scheduler that holds a cluster's quotas, as it was last seen or written there. NULL: none.
+
+    `name`: an account, or what else is limited (`pool:`, `qos:` before it). `first_gpus` is what it was before Backstop
+    wrote there (`ours`): what taking Backstop out brings back.
+    """
+
+    __tablename__ = "scheduler_limits"
+    __table_args__ = (ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),)
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    name: str = Field(primary_key=True, sa_type=NameText)
+    gpus: int | None = None
+    first_gpus: int | None = None
+    ours: bool = False
+
+
+class SchedulerLockRow(SQLModel, table=True):
+    """Who writes to a cluster's scheduler now, and until when nobody else may."""
+
+    __tablename__ = "scheduler_locks"
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    holder: str = Field(sa_type=Text)
+    until: datetime = Field(sa_type=UtcTime)
 
 
 class WindowRow(SQLModel, table=True):

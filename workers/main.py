@@ -21,6 +21,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.adapters.ledger import Ledger, upgrade
 from activities.adapters.notify import Notifier
+from activities.adapters.slurm import SlurmHealth, SlurmQuotas, Slurms, SlurmUsage
 from activities.archive import ArchiveActivities
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
@@ -78,16 +79,19 @@ def make_worker(
     task_queue: str,
     quotas: QuotaPort | None = None,
     build_id: str = "",
+    slurms: Slurms | None = None,
 ) -> Worker:
-    """A worker with the ledger behind every port; `quotas` puts another quota system in its place.
+    """A worker with the ledger, and for some clusters Slurm, behind every port; `quotas` puts another in its place.
 
     `build_id`: of a versioned worker. Rollouts keep to the build that they began a run with (docs/adr/0012).
     """
-    quota_port = quotas or ledger.quotas
-    rollouts = ClusterActivities(quota_port, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs)
-    fleets = FleetActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry, rollouts)
-    tallier = Tallier(quota_port, ledger.health, ledger.usage, ledger.registry, ledger.tallies)
-    asked = RequestActivities(client, ledger.registry, ledger.usage, rollouts)
+    slurms = slurms or Slurms(ledger, ledger.schedulers)
+    quota_port: QuotaPort = quotas or SlurmQuotas(slurms)
+    health, usage = SlurmHealth(slurms), SlurmUsage(slurms)
+    rollouts = ClusterActivities(quota_port, health, usage, ledger.calendar, ledger.registry, ledger.jobs)
+    fleets = FleetActivities(client, quota_port, health, ledger.calendar, ledger.registry, rollouts)
+    tallier = Tallier(quota_port, health, usage, ledger.registry, ledger.tallies)
+    asked = RequestActivities(client, ledger.registry, usage, rollouts)
     return Worker(
         client,
         task_queue=task_queue,
@@ -111,9 +115,10 @@ def make_worker(
             fleets.abort,
             fleets.record,
             DeskActivities(
-                ledger.fleet, ledger.registry, rollouts, ledger.tallies, ledger.report, ledger.milestones, ledger.jobs
+                *(ledger.fleet, ledger.registry, rollouts, ledger.tallies, ledger.report, ledger.milestones),
+                *(ledger.jobs, slurms),
             ).answer,
-            WatchActivities(client, quota_port, ledger.health, ledger.calendar, ledger.registry, tallier).watch,
+            WatchActivities(client, quota_port, health, ledger.calendar, ledger.registry, tallier).watch,
         ],
         activity_executor=executor,
         workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id)),
@@ -163,7 +168,11 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
     settings.home.mkdir(parents=True, exist_ok=True)
     notify = Notifier(settings.home / "notices.jsonl", lambda: datetime.now(UTC), settings.mail_server)
     with Ledger(settings.ledger_url) as ledger, ThreadPoolExecutor(_THREADS) as executor:
-        worker = make_worker(client, ledger, notify, executor, settings.task_queue, build_id=settings.build_id)
+        every = timedelta(seconds=min(5.0, settings.watch_interval_seconds))
+        slurms = Slurms(ledger, ledger.schedulers, settings.slurm, every)
+        worker = make_worker(
+            client, ledger, notify, executor, settings.task_queue, build_id=settings.build_id, slurms=slurms
+        )
         async with tended(), worker:
             await ensure_watch(client, settings.task_queue, settings.watch_interval_seconds, settings.watch_shards)
             yield client

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from activities.adapters.slurm_talk import Connection, Connections
 from client.connection import home
+from client.files import read_document
 from models.base import brief
 from models.errors import BadInput
 
@@ -24,6 +27,8 @@ class Settings:
     build_id: str
     """Of this worker's code; empty: workers are not versioned."""
     watch_shards: int = 1
+    slurm: Mapping[str, Connection] = field(default_factory=dict)
+    """Ways to Slurm clusters, by name."""
 
 
 def load_settings() -> Settings:
@@ -47,7 +52,13 @@ def load_settings() -> Settings:
         task_queue=os.environ.get("BACKSTOP_TASK_QUEUE") or "backstop",
         build_id=_build_id(os.environ.get("BACKSTOP_BUILD_ID", "")),
         watch_shards=int(shards),
+        slurm=_connections(os.environ.get("BACKSTOP_SLURM", "")),
     )
+
+
+def _connections(path: str) -> dict[str, Connection]:
+    """Of a YAML or JSON file: connections by name. Errors: BadInput naming the file, the field and the value."""
+    return dict(read_document(path, Connections, "the field connections").connections) if path else {}
 
 
 def _build_id(text: str) -> str:

@@ -7,7 +7,7 @@ would take capacity which an open rollout freed; so a tool that writes plain SQL
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Self
 
 from activities.adapters.ledger_calendar import LedgerCalendar
@@ -20,6 +20,7 @@ from activities.adapters.ledger_quotas import LedgerQuotas
 from activities.adapters.ledger_registry import LedgerRegistry
 from activities.adapters.ledger_report import LedgerReport
 from activities.adapters.ledger_tallies import LedgerTallies
+from activities.adapters.scheduler_book import SchedulerBook
 
 __all__ = ["Ledger", "upgrade"]
 
@@ -38,12 +39,17 @@ class Ledger:
         self.health = LedgerHealth(self._database)
         self.usage = LedgerUsage(self._database)
         self.jobs = LedgerJobs(self._database)
+        self.schedulers = SchedulerBook(self._database)
         self.calendar = LedgerCalendar(self._database)
         self.registry = LedgerRegistry(self._database)
         self.fleet = LedgerFleet(self._database)
         self.tallies = LedgerTallies(self._database)
         self.report = LedgerReport(self._database)
         self.milestones = LedgerMilestones(self._database)
+
+    def now(self) -> datetime:
+        """The ledger's clock."""
+        return self._database.now()
 
     def __enter__(self) -> Self:
         return self

@@ -20,6 +20,7 @@ from activities.adapters.ledger_observations import health_row
 from activities.adapters.ledger_quotas import signed
 from models.base import canonical_json
 from models.calendar import FILE
+from models.errors import Refusal
 from models.fleet import ClusterSpec, Fleet, Team
 from models.quota import Quota
 from models.tables import (
@@ -35,7 +36,7 @@ from models.tables import (
 )
 
 CLUSTERS_AT_ONCE = 250
-CLUSTER_COLUMNS = ("name", "gpu_model", "gpus_per_node", "policy")
+CLUSTER_COLUMNS = ("name", "gpu_model", "gpus_per_node", "policy", "source")
 ISLAND_COLUMNS = ("cluster", "name", "total_gpus")
 QUOTA_COLUMNS = ("cluster", "team", "gpus", "islands", "blocks", "minimum", "parent", "namespaces")
 """What a file says of each; the tables' other columns are Backstop's own."""
@@ -95,14 +96,20 @@ def _write_clusters(session: Session, clusters: Sequence[ClusterSpec]) -> Differ
     _lock(session, names)
     wanted = [_cluster_row(cluster) for cluster in clusters]
     present = _present(session, ClusterRow, CLUSTER_COLUMNS, col(ClusterRow.name), names)
+    held = {row["name"] for row in present if row["source"] is not None}
+    for cluster in clusters:
+        if cluster.name in held and cluster.slurm is None:
+            raise Refusal(f"Slurm holds the quotas of {cluster.name}: say so in the file (slurm:), or detach it first")
     _write(session, ClusterRow, difference(["name"], wanted, present))
 
     wanted = [_island_row(c.name, i.name, i.total_gpus) for c in clusters for i in c.islands]
     present = _present(session, IslandRow, ISLAND_COLUMNS, col(IslandRow.cluster), names)
     _write(session, IslandRow, difference(["cluster", "name"], wanted, present))
 
-    wanted = [_quota_row(c.name, q) for c in clusters for q in c.quotas]
-    present = _present(session, QuotaRow, QUOTA_COLUMNS, col(QuotaRow.cluster), names)
+    # The quotas of a cluster that a scheduler holds are read from there, but for the first time.
+    own = [c for c in clusters if not (c.name in held and c.slurm is not None)]
+    wanted = [_quota_row(c.name, q) for c in own for q in c.quotas]
+    present = _present(session, QuotaRow, QUOTA_COLUMNS, col(QuotaRow.cluster), [c.name for c in own])
     quotas = difference(["cluster", "team"], wanted, present)
     _write_quotas(session, quotas)
     return quotas
@@ -170,6 +177,7 @@ def _cluster_row(cluster: ClusterSpec) -> Row:
         "gpu_model": cluster.gpu_model,
         "gpus_per_node": cluster.gpus_per_node,
         "policy": canonical_json(cluster.policy),
+        "source": None if cluster.slurm is None else cluster.slurm.model_dump_json(exclude_defaults=True),
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlmodel import col, or_, select
 
@@ -38,7 +39,7 @@ class LedgerJobs:
 
     def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
         """Errors: BadInput for a cluster that the ledger does not have; nothing is stored then."""
-        rows = {(j.cluster, j.job, j.started): {**j.model_dump(exclude={"on"}), "runs_on": j.on.value} for j in jobs}
+        rows = {(j.cluster, j.job, j.started): _row(j) for j in jobs}
         with self._database.writing() as session:
             known = set(session.exec(select(ClusterRow.name)))
             unknown = sorted({j.cluster for j in jobs} - known)
@@ -46,6 +47,22 @@ class LedgerJobs:
                 raise BadInput(f"a job names cluster {unknown[0]!r}, which the ledger does not have")
             store(session, JobRow, list(rows.values()))
         return len(rows)
+
+    def keep(self, cluster: str, running: Sequence[ClusterJob], waiting: Collection[str], now: datetime) -> None:
+        """These run, and what ran before and does not is over: preempted, where it waits to run again."""
+        there = {(j.job, j.started) for j in running}
+        runs = (col(JobRow.cluster) == cluster, col(JobRow.ended).is_(None))
+        with self._database.writing() as session:
+            for row in session.exec(select(JobRow).where(*runs)).all():
+                if (row.job, row.started) not in there:
+                    row.ended = max(now, row.started)
+                    row.preempted = row.job in waiting
+                    session.add(row)
+            store(session, JobRow, [_row(job) for job in running])
+
+
+def _row(job: ClusterJob) -> dict[str, Any]:
+    return {**job.model_dump(exclude={"on"}), "runs_on": job.on.value}
 
 
 def _job(row: JobRow) -> Job:

@@ -70,6 +70,22 @@ class LedgerHealth:
             store(session, HealthRow, list(rows.values()))
         return len(rows)
 
+    def keep(self, sample: HealthSample, source: str) -> None:
+        """The sample stands. Where nothing changes the last one moves on in time, so that a year is not millions."""
+        with self._database.writing() as session:
+            for island in sample.islands:
+                row = health_row(sample.cluster, island, sample.at, source)
+                of_island = (col(HealthRow.cluster) == sample.cluster, col(HealthRow.island) == island.name)
+                last = session.exec(
+                    select(HealthRow).where(*of_island).order_by(col(HealthRow.at).desc()).limit(2)
+                ).all()
+                values = {n: row[n] for n in ("total_gpus", "healthy_gpus", "block_gpus")}
+                same = [all(getattr(one, n) == v for n, v in values.items()) for one in last]
+                if same == [True, True]:
+                    session.delete(last[0])
+                    session.flush()
+                store(session, HealthRow, [row])
+
 
 class LedgerUsage:
     """UsagePort on the ledger."""
@@ -91,6 +107,12 @@ class LedgerUsage:
     def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
         with self._database.reading() as session:
             return latest_usage(session, clusters, now)
+
+    def keep(self, cluster: str, usage: Sequence[TeamUsage]) -> None:
+        """These samples stand, each of its team and time."""
+        rows = [{"cluster": cluster, **one.model_dump()} for one in usage]
+        with self._database.writing() as session:
+            store(session, UsageRow, rows)
 
 
 def _alone(usage: TeamUsage) -> TeamUsage:

@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger import Ledger
+from activities.adapters.slurm import Slurms
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
 from client.payloads import data_converter
@@ -239,8 +240,10 @@ def desk_of(ledger: Ledger) -> Callable[[DeskRequest], DeskAnswer]:
     clusters = ClusterActivities(
         ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs
     )
+    slurms = Slurms(ledger, ledger.schedulers)
     desk = DeskActivities(
-        ledger.fleet, ledger.registry, clusters, ledger.tallies, ledger.report, ledger.milestones, ledger.jobs
+        *(ledger.fleet, ledger.registry, clusters, ledger.tallies, ledger.report, ledger.milestones),
+        *(ledger.jobs, slurms),
     )
     return lambda request: ActivityEnvironment().run(desk.answer, request)
 

@@ -44,6 +44,7 @@ WANTED = set(Command) | {
     "buffer",
     "backtest",
     "simulate-health",
+    "detach",
     "why",
     "flex show",
     "flex divide",

@@ -1,0 +1,94 @@
+"""How Slurm is spoken to: its own command line tools, here or over SSH.
+
+Every call has a time limit, after which its process is gone: a late write of a dead call must not land after a newer
+one.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from pydantic import Field
+
+from models.base import Duration, Model, Name
+from models.errors import Refusal, Unavailable
+
+_FORBIDDEN = ("access denied", "permission denied", "you are not running a supported", "only admins", "not privileged")
+_SSH = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=10")
+
+
+class Connection(Model):
+    """One way to a Slurm, in the worker's own settings."""
+
+    ssh: Name | None = None
+    """user@host whose shell has Slurm's commands; None: this machine's."""
+    ssh_options: tuple[Name, ...] = ()
+    conf: Name | None = None
+    """SLURM_CONF, where it is not the default."""
+    path: Name | None = None
+    """Where the commands are, before the usual places."""
+    timeout: Duration = Field(default=timedelta(seconds=20), gt=timedelta(0), le=timedelta(seconds=50))
+
+
+class Connections(Model):
+    """The file that BACKSTOP_SLURM names."""
+
+    connections: dict[Name, Connection]
+
+
+LOCAL: Mapping[str, Connection] = {"local": Connection()}
+
+
+class Talk:
+    """The tools of one Slurm. `calls` counts them, for measuring."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.calls = 0
+
+    def run(self, *command: str, given: str | None = None) -> str:
+        """What it printed. `given`: its standard input. Errors: Unavailable; Refusal where we may not."""
+        self.calls += 1
+        seconds = self._connection.timeout.total_seconds()
+        try:
+            done = subprocess.run(
+                self._line(command),
+                input=given,
+                env=self._environment(),
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"{command[0]} did not answer within {seconds:g} s") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise Unavailable(f"{command[0]} cannot be run: {error}") from None
+        said = " ".join((done.stderr.strip() or done.stdout.strip()).split())[-300:]
+        if any(words in (done.stdout + done.stderr).lower() for words in _FORBIDDEN):
+            raise Refusal(f"Slurm does not let us run {command[0]} {' '.join(command[1:4])}: {said}")
+        # Of commands on standard input sacctmgr tells a failure on standard error alone.
+        if done.returncode != 0 or "error:" in done.stderr:
+            raise Unavailable(f"{command[0]} failed: {said or f'exit code {done.returncode}'}")
+        return done.stdout.strip()
+
+    def _line(self, command: Sequence[str]) -> list[str]:
+        if self._connection.ssh is None:
+            return list(command)
+        conf = [] if self._connection.conf is None else ["env", f"SLURM_CONF={self._connection.conf}"]
+        # The far shell reads one line of text.
+        return [*_SSH, *self._connection.ssh_options, self._connection.ssh, "--", shlex.join([*conf, *command])]
+
+    def _environment(self) -> dict[str, str]:
+        found = dict(os.environ)
+        if self._connection.ssh is None:
+            if self._connection.conf is not None:
+                found["SLURM_CONF"] = self._connection.conf
+            if self._connection.path is not None:
+                found["PATH"] = f"{self._connection.path}:{found.get('PATH', '')}"
+        # What it prints is read: in no language but this, and times in UTC.
+        return {**found, "LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}

@@ -1,0 +1,95 @@
+"""One real Slurm for all of these tests; accounts of its own for each."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from activities.adapters.ledger import Ledger, upgrade
+from activities.adapters.slurm import SlurmHealth, SlurmQuotas, Slurms, SlurmUsage
+from activities.adapters.slurm_talk import Connection
+from models.fleet import Fleet
+from models.sources import SlurmSource
+from tests.slurm.lab import CLUSTER, Lab, missing, running
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """Six nodes of eight GPUs in two islands. Where it cannot start, CI fails; on a laptop its tests are skipped."""
+    lacking = missing()
+    if lacking:
+        reason = f"no Slurm here: {', '.join(lacking)} not installed (make slurm-packages)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with running({"island1": 3, "island2": 3}) as found:
+        found.run("sacctmgr", "-i", "-Q", "add", "qos", "flex")
+        found.run("sacctmgr", "-i", "-Q", "modify", "qos", "flex", "set", "Priority=0", "PreemptMode=requeue")
+        found.run("sacctmgr", "-i", "-Q", "modify", "qos", "normal", "set", "Priority=100", "Preempt=flex")
+        yield found
+
+
+@dataclass
+class Site:
+    """A Slurm with teams a (24 of 48 GPUs) and b (16) under an account that bounds them, and a ledger beside it."""
+
+    lab: Lab
+    ledger: Ledger
+    slurms: Slurms
+    root: str
+    cluster: str = CLUSTER
+
+    @property
+    def source(self) -> SlurmSource:
+        return SlurmSource(connection="lab", cluster=CLUSTER, root=self.root, flex_root=f"{self.root}-flex-pool")
+
+    @property
+    def quotas(self) -> SlurmQuotas:
+        return SlurmQuotas(self.slurms)
+
+    @property
+    def health(self) -> SlurmHealth:
+        return SlurmHealth(self.slurms)
+
+    @property
+    def usage(self) -> SlurmUsage:
+        return SlurmUsage(self.slurms)
+
+    def team(self, letter: str) -> str:
+        return f"{self.root}-{letter}"
+
+    def limits(self) -> list[str]:
+        """Of the root and both teams, as sacctmgr tells them."""
+        return [self.lab.limit(name) for name in (self.root, self.team("a"), self.team("b"))]
+
+    def adopt(self) -> None:
+        """The cluster stands in the ledger as Slurm has it."""
+        fleet = Fleet(clusters=(self.slurms.describe(self.cluster, self.source),))
+        packed = zlib.compress(json.dumps(json.loads(fleet.model_dump_json(exclude_unset=True))).encode())
+        self.ledger.fleet.stage_import("first", 0, packed)
+        self.ledger.fleet.commit_import("first", 1, "tpm", self.ledger.now())
+        self.quotas.read(self.cluster)
+
+
+@pytest.fixture
+def site(lab: Lab, tmp_path: Path) -> Iterator[Site]:
+    root = f"org{next(_numbers)}"
+    lab.account(root)
+    lab.account(f"{root}-a", root, 24)
+    lab.account(f"{root}-b", root, 16)
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    upgrade(url)
+    with Ledger(url) as ledger:
+        connection = Connection(conf=str(lab.conf), path=f"{lab.folder}/bin")
+        slurms = Slurms(ledger, ledger.schedulers, {"lab": connection}, timedelta(0), timedelta(0))
+        yield Site(lab, ledger, slurms, root)

@@ -1,0 +1,106 @@
+"""Slurm's nodes as health, and its jobs as use, told by sinfo and squeue themselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from models.jobs import RunsOn
+from tests.slurm.conftest import Site
+
+
+def healthy(site: Site) -> dict[str, int]:
+    return {i.name: i.healthy_gpus for i in site.health.read([site.cluster])[site.cluster].islands}
+
+
+def until(true: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    ends = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < ends, what
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("state", ["drain", "down", "fail"])
+def test_a_node_that_is_out_is_not_healthy_and_back_it_is(site: Site, state: str) -> None:
+    site.adopt()
+    assert healthy(site) == {"island1": 24, "island2": 24}
+    site.lab.run("scontrol", "update", "nodename=gpu001", f"state={state}", "reason=Xid 79")
+    try:
+        assert healthy(site) == {"island1": 16, "island2": 24}
+    finally:
+        site.lab.run("scontrol", "update", "nodename=gpu001", "state=resume")
+    until(lambda: healthy(site) == {"island1": 24, "island2": 24}, "healthy again")
+
+
+def test_a_node_in_maintenance_is_not_healthy(site: Site) -> None:
+    site.adopt()
+    site.lab.run(
+        *("scontrol", "create", "reservation", "ReservationName=maint1", "StartTime=now", "Duration=60"),
+        *("Flags=maint,ignore_jobs", "Nodes=gpu004", "Users=root"),
+    )
+    try:
+        until(lambda: healthy(site)["island2"] == 16, "the reservation has begun")
+    finally:
+        site.lab.run("scontrol", "delete", "reservation", "maint1")
+    until(lambda: healthy(site)["island2"] == 24, "it is over")
+
+
+def test_a_node_that_does_not_answer_is_not_healthy(site: Site) -> None:
+    site.adopt()
+    site.lab.kill("slurmd.gpu006")
+    try:
+        until(lambda: healthy(site)["island2"] == 16, "Slurm has noticed")
+    finally:
+        site.lab.start_node("gpu006")
+    until(lambda: healthy(site)["island2"] == 24, "it answers again")
+
+
+def test_what_jobs_hold_is_use_and_flex_jobs_stand_on_no_quota(site: Site) -> None:
+    lab, team = site.lab, site.team("a")
+    lab.account(f"{site.root}-flex-pool")
+    lab.account(f"{team}-flex", f"{site.root}-flex-pool", qos="flex", defaultqos="flex")
+    jobs = [lab.submit(team, 16, "train"), lab.submit(f"{team}-flex", 8, "sweep", "--qos=flex", "--requeue")]
+    waiting = lab.submit(team, 16, "more")
+    try:
+        for job in jobs:
+            lab.until(lambda job=job: lab.job(job)[0] == "RUNNING", "they run")  # type: ignore[misc]
+        site.adopt()
+        use = site.usage.latest([site.cluster], site.ledger.now())[site.cluster]
+        assert (use[team].scheduled_gpus, use[team].idle_gpus, use[team].pending_gpus) == (16, 0, 16)
+        assert use[site.team("b")].scheduled_gpus == 0
+        found = site.ledger.jobs.jobs([site.cluster], site.ledger.now())[site.cluster]
+        assert {(j.job, j.team, j.gpus, j.on) for j in found} == {
+            (f"train ({jobs[0]})", team, 16, RunsOn.QUOTA),
+            (f"sweep ({jobs[1]})", team, 8, RunsOn.FLEX),
+        }
+        lab.run("scancel", jobs[0])
+        lab.until(
+            lambda: not lab.run("squeue", "-h", "-t", "RUNNING,COMPLETING", "-j", jobs[0], "-o", "%i"), "it is over"
+        )
+        site.usage.latest([site.cluster], site.ledger.now())
+        left = site.ledger.jobs.jobs([site.cluster], site.ledger.now())[site.cluster]
+        assert f"train ({jobs[0]})" not in {j.job for j in left if j.ended is None}
+    finally:
+        lab.run("scancel", *jobs, waiting)
+
+
+def test_of_a_slurm_that_does_not_answer_the_last_health_stands_and_grows_old(site: Site) -> None:
+    site.adopt()
+    before = site.health.read([site.cluster])[site.cluster]
+    talk = site.slurms.talk(site.source)
+    whole, talk._connection = talk._connection, talk._connection.model_copy(update={"conf": "/nowhere/slurm.conf"})
+    try:
+        assert site.health.read([site.cluster])[site.cluster] == before
+    finally:
+        talk._connection = whole
+    assert site.health.read([site.cluster])[site.cluster].at > before.at
+
+
+def test_steady_health_keeps_two_rows_an_island_however_often_it_is_read(site: Site) -> None:
+    site.adopt()
+    for _ in range(5):
+        site.health.read([site.cluster])
+    history = site.health.history(site.cluster, site.ledger.now().replace(year=2000), site.ledger.now())
+    assert len(history["island1"].since) <= 3

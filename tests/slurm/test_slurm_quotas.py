@@ -1,0 +1,181 @@
+"""Slurm as a quota system: what the ledger's contract asks for, told by sacctmgr itself."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from activities.ports import OpenRollout
+from models.effects import Change, EffectKind, Fence, Mode, Receipt, Reserve, ValueWrite
+from models.errors import Conflict, Drift, Refusal, Unavailable
+from models.snapshot import snapshot_of
+from tests.slurm.conftest import Site
+
+T = TypeVar("T")
+
+
+def twice(call: Callable[[], T]) -> T:
+    first = call()
+    assert call() == first
+    return first
+
+
+def opened(site: Site, rollout: str = "r-1") -> None:
+    (spec, _) = next(page for page in site.ledger.fleet.clusters("", 10) if page[0].name == site.cluster)
+    planned = OpenRollout(
+        rollout=rollout, cluster=site.cluster, owner="tpm", opened_at=site.ledger.now(), baseline=snapshot_of(spec)
+    )
+    site.ledger.registry.open_rollout(planned, adopt=False)
+
+
+def land(site: Site, kind: EffectKind, counter: int, *writes: tuple[str, int, int], **more: Any) -> Receipt:
+    mode = more.pop("to", None)
+    made = tuple(
+        ValueWrite(team=site.team(t), expected_gpus=before, gpus=after, mode=mode) for t, before, after in writes
+    )
+    change = Change(cluster=site.cluster, kind=kind, fence=Fence(rollout="r-1", counter=counter), writes=made, **more)
+    return twice(lambda: site.quotas.apply(change))
+
+
+def test_it_is_read_as_it_stands(site: Site) -> None:
+    site.adopt()
+    reading = site.quotas.read(site.cluster)
+    assert reading.values == {site.team("a"): 24, site.team("b"): 16}
+    sample = site.health.read([site.cluster])[site.cluster]
+    assert [(i.name, i.total_gpus, i.healthy_gpus) for i in sample.islands] == [
+        ("island1", 24, 24),
+        ("island2", 24, 24),
+    ]
+
+
+def test_a_whole_rollout_is_seen_in_sacctmgr(site: Site) -> None:
+    site.adopt()
+    opened(site)
+    reading = site.quotas.read(site.cluster)
+    land(
+        *(site, EffectKind.RESERVE, 1),
+        reserve=Reserve(freed_gpus=8, limit_gpus=32),
+        expected_generation=reading.generation,
+    )
+    assert site.limits() == ["40", "24", "16"], "what bounds them all, and nothing else yet"
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=Mode.SOFT, expected_generation=reading.generation)
+    assert site.quotas.read(site.cluster).values[site.team("a")] == 16
+    assert site.limits() == ["40", "24", "16"], "soft: what was admitted still is"
+    land(site, EffectKind.HARDEN, 3, mode=Mode.HARD, expected_generation=reading.generation)
+    assert site.limits() == ["32", "16", "16"]
+    land(site, EffectKind.FOLLOW, 4, expected_generation=reading.generation, flex_gpus=16)
+    assert site.slurms.qos_limit(site.source) == 48, "16 that no quota stands on, and what quotas may leave unused"
+    land(site, EffectKind.UNFOLLOW, 5)
+    land(site, EffectKind.SOFTEN, 6, mode=Mode.SOFT)
+    assert site.limits() == ["40", "24", "16"], "soft again: what was admitted before is"
+    land(site, EffectKind.RESTORE, 7, ("a", 16, 24), to=Mode.HARD)
+    land(site, EffectKind.RELEASE, 8)
+    assert site.limits() == ["", "24", "16"], "as it was"
+    assert site.slurms.qos_limit(site.source) is None
+    assert site.quotas.read(site.cluster).generation == reading.generation, "none of it was a change by others"
+
+
+def test_other_limits_of_an_account_stay(site: Site) -> None:
+    site.lab.run("sacctmgr", "-i", "-Q", "modify", "account", site.team("a"), "set", "GrpTRES=cpu=512")
+    site.adopt()
+    opened(site)
+    land(site, EffectKind.SET_SOFT, 1, ("a", 24, 16), to=Mode.HARD)
+    shown = site.lab.run(
+        "sacctmgr", "-n", "-P", "show", "assoc", f"account={site.team('a')}", "user=", "format=GrpTRES"
+    )
+    assert shown == "cpu=512,gres/gpu=16"
+
+
+def test_a_raise_that_slurm_lets_through_is_found_and_says_who(site: Site) -> None:
+    site.adopt()
+    opened(site)
+    land(site, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=Mode.HARD)
+    before, version = site.quotas.read(site.cluster).generation, site.quotas.versions([site.cluster])
+    site.lab.set_limit(site.team("b"), 40)
+    assert site.quotas.versions([site.cluster]) != version, "the watch sees it"
+    reading = site.quotas.read(site.cluster)
+    assert (reading.values[site.team("b")], reading.generation) == (40, before + 1)
+    (change,) = site.quotas.changes(site.cluster, before)
+    assert (change.team, change.by) == (site.team("b"), "root, by sacctmgr")
+    assert site.limits()[0] == "32", "and what bounds them all still does"
+    with pytest.raises(Drift):
+        land(site, EffectKind.HARDEN, 3, mode=Mode.HARD, expected_generation=before)
+    receipt = land(site, EffectKind.RESTORE, 4, ("b", 16, 16), ("a", 16, 24), to=Mode.HARD)
+    assert [c.found_gpus for c in receipt.conflicts] == [40]
+    assert site.limits()[1:] == ["24", "40"], "left alone"
+
+
+def test_an_account_that_comes_or_goes_is_a_change_by_others(site: Site) -> None:
+    site.adopt()
+    opened(site)
+    before = site.quotas.read(site.cluster).generation
+    site.lab.account(site.team("c"), site.root, 8)
+    site.lab.run("sacctmgr", "-i", "-Q", "modify", "account", site.team("b"), "set", "GrpTRES=gres/gpu=-1")
+    reading = site.quotas.read(site.cluster)
+    assert reading.values == {site.team("a"): 24, site.team("c"): 8}
+    assert reading.generation == before + 2
+
+
+def test_fences_are_kept_though_slurm_has_none(site: Site) -> None:
+    site.adopt()
+    opened(site)
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=Mode.HARD)
+    with pytest.raises(Conflict):
+        land(site, EffectKind.SET_SOFT, 1, ("a", 24, 8), to=Mode.HARD)
+    assert site.limits()[1] == "16"
+
+
+def test_what_was_cut_short_is_finished_by_the_next_try(site: Site) -> None:
+    site.adopt()
+    opened(site)
+    change = Change(
+        cluster=site.cluster,
+        kind=EffectKind.SET_SOFT,
+        fence=Fence(rollout="r-1", counter=1),
+        writes=tuple(
+            ValueWrite(team=site.team(t), expected_gpus=before, gpus=8, mode=Mode.HARD)
+            for t, before in (("a", 24), ("b", 16))
+        ),
+    )
+    site.ledger.quotas.apply(change)  # and the worker dies: Slurm has heard of nothing yet
+    site.lab.set_limit(site.team("a"), 8)  # or of the half of it
+    generation = site.ledger.quotas.read(site.cluster).generation
+    assert site.quotas.read(site.cluster).generation == generation, "nobody else has changed anything"
+    twice(lambda: site.quotas.apply(change))
+    assert site.limits()[1:] == ["8", "8"]
+
+
+def test_without_slurmdbd_nothing_is_known_and_nothing_is_written(site: Site) -> None:
+    site.adopt()
+    opened(site)
+    site.lab.kill("slurmdbd", signal.SIGTERM)
+    try:
+        for call in (lambda: site.quotas.read(site.cluster), lambda: land(site, EffectKind.RELEASE, 1)):
+            with pytest.raises(Unavailable):
+                call()
+        assert site.ledger.quotas.read(site.cluster).values[site.team("a")] == 24
+    finally:
+        site.lab.start_slurmdbd()
+    land(site, EffectKind.SET_SOFT, 1, ("a", 24, 16), to=Mode.HARD)
+    assert site.limits()[1] == "16"
+
+
+def test_it_is_taken_out_again_and_slurm_is_as_it_was(site: Site) -> None:
+    site.adopt()
+    opened(site)
+    land(site, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), ("b", 16, 8), to=Mode.HARD)
+    with pytest.raises(Refusal, match="rollout r-1 is open in lab: close or abort it first"):
+        site.slurms.detach(site.cluster, restore=True)
+    land(site, EffectKind.CLOSE, 3)
+    site.ledger.registry.note_stage("r-1", "closed", ended=True, completed=True)
+    site.lab.set_limit(site.team("b"), 12)
+    back = site.slurms.detach(site.cluster, restore=True)
+    assert back == {site.team("a"): (16, 24)}, "b is somebody else's by now, and closing had freed the pool"
+    assert site.limits() == ["", "24", "12"]
+    with pytest.raises(Refusal, match="are the ledger's own"):
+        site.slurms.detach(site.cluster, restore=True)

@@ -1,0 +1,278 @@
+"""What Slurm's tools print, read; and how they are called. No Slurm is needed: tests/slurm has the real one."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from activities.adapters.slurm_talk import Connection, Talk
+from models.effects import Mode
+from models.errors import BadInput, Refusal, Unavailable
+from models.jobs import RunsOn
+from models.slurm import (
+    accounts_in,
+    actors_in,
+    admitted,
+    capacity,
+    hosts,
+    islands_in,
+    jobs_in,
+    named_jobs,
+    nodes_in,
+    quotas_of,
+    team_of,
+    tres_of,
+    use_of,
+)
+from models.sources import SlurmSource
+from workers.settings import load_settings
+
+NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)
+SOURCE = SlurmSource(root="org")
+ASSOCS = """\
+1|root||
+2|org|root|
+3|lab|org|gres/gpu=64
+4|lab-a|lab|cpu=900,gres/gpu=40,gres/gpu:h100=40
+5|group|lab|
+6|lab-b|group|gres/gpu=24
+7|open|org|cpu=12
+8|flex-pool|org|gres/gpu=8
+9|lab-a-flex|flex-pool|gres/gpu=8
+10|elsewhere|root|gres/gpu=99
+"""
+
+
+def node(name: str, state: str, gres: str = "gpu:h100:8", cfg: str = "cpu=64,gres/gpu=8") -> str:
+    return f"NodeName={name} Arch=x86_64 Gres={gres} State={state} Partitions=a,b CfgTRES={cfg} AllocTRES="
+
+
+def job(number: int, account: str, **more: Any) -> dict[str, Any]:
+    return {
+        "job_id": number,
+        "name": f"j{number}",
+        "account": account,
+        "qos": "normal",
+        "job_state": "RUNNING",
+        "tres_alloc_str": "cpu=1,gres/gpu=8",
+        "tres_req_str": "cpu=1,gres/gpu=8",
+        "start_time": 1_795_338_029,
+        "nodes": "gpu[001-002]",
+        **more,
+    }
+
+
+def read(*rows: dict[str, Any]) -> Any:
+    return jobs_in(json.dumps({"jobs": list(rows)}), "gres/gpu")
+
+
+# --- accounts ----------------------------------------------------------------------------------
+
+
+def test_quotas_are_the_limited_accounts_under_the_root() -> None:
+    found = quotas_of(accounts_in(ASSOCS, "gres/gpu"), SOURCE)
+    assert {name: (q.gpus, q.parent) for name, q in found.items()} == {
+        "lab": (64, None),
+        "lab-a": (40, "lab"),
+        "lab-b": (24, "lab"),
+    }, "without a limit nothing is promised; flex and other organisations are none of it"
+
+
+def test_what_is_no_association_is_no_answer() -> None:
+    with pytest.raises(Unavailable, match="what is no association"):
+        accounts_in("sacctmgr: error: something\n", "gres/gpu")
+
+
+def test_a_limit_of_one_kind_of_gpu_is_another_limit() -> None:
+    assert tres_of("cpu=4,gres/gpu=8,gres/gpu:h100=6,mem=1000M") == {"cpu": 4, "gres/gpu": 8, "gres/gpu:h100": 6}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "mode", "earlier", "limit"),
+    [(16, Mode.HARD, 24, 16), (16, Mode.SOFT, 24, 24), (30, Mode.SOFT, 24, 30), (16, Mode.SOFT, None, 16)],
+)
+def test_a_soft_quota_admits_what_was_admitted_before(gpus: int, mode: Mode, earlier: int | None, limit: int) -> None:
+    assert admitted(gpus, mode, earlier) == limit
+
+
+def test_who_changed_an_association_last() -> None:
+    printed = (
+        "2026-11-22T09:00:25|root|Modify Associations|(id_assoc=5)|grp_tres = '1001=24'\n"
+        "2026-11-22T09:00:26|root|Add Accounts|team-b|description='team|b'\n"
+        "2026-11-22T09:00:27|admin|Modify Associations|(id_assoc=5 or id_assoc=7)|grp_tres = '1001=20'\n"
+    )
+    assert actors_in(printed) == {"5": "admin", "7": "admin"}
+
+
+# --- nodes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "healthy"),
+    [
+        ("IDLE", True),
+        ("MIXED", True),
+        ("ALLOCATED+COMPLETING", True),
+        ("IDLE+PLANNED", True),
+        ("IDLE+CLOUD", True),
+        ("MIXED+DRAIN", False),
+        ("IDLE+DRAIN", False),
+        ("DOWN", False),
+        ("DOWN+NOT_RESPONDING", False),
+        ("IDLE+NOT_RESPONDING", False),
+        ("IDLE+MAINTENANCE", False),
+        ("IDLE+FAIL", False),
+        ("IDLE+POWERED_DOWN", False),
+        ("IDLE+REBOOT_REQUESTED", False),
+        ("UNKNOWN", False),
+        ("IDLE+SOMETHING_OF_NEXT_YEAR", False),
+        ("SPLENDID", False),
+        ("", False),
+    ],
+)
+def test_only_what_is_known_to_take_jobs_is_healthy(state: str, healthy: bool) -> None:
+    (found,) = nodes_in(node("gpu001", state), "gpu")
+    assert found.healthy is healthy
+
+
+def test_gpus_are_counted_by_kind_and_without_the_configured_tres() -> None:
+    lines = [
+        node("a", "IDLE"),
+        node("b", "IDLE", "gpu:h100:4(S:0-1),gpu:a100:2(S:0,1),shard:8", "cpu=64"),
+        node("c", "IDLE", "(null)", "cpu=64"),
+        node("d", "IDLE", "gpu:3", ""),
+    ]
+    assert {n.name: n.gpus for n in nodes_in("\n".join(lines), "gpu")} == {"a": 8, "b": 6, "d": 3}
+    assert {n.name: n.gpus for n in nodes_in("\n".join(lines), "gpu:h100")} == {"a": 8, "b": 4}
+
+
+def test_islands_are_the_leaf_switches() -> None:
+    printed = (
+        "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=gpu[001-002,004]\n"
+        "SwitchName=s2 Level=0 LinkSpeed=1 Nodes=gpu003,login1\n"
+        "SwitchName=top Level=1 LinkSpeed=1 Nodes=gpu[001-004] Switches=s[1-2]\n"
+    )
+    islands = islands_in(printed)
+    assert islands == {"s1": {"gpu001", "gpu002", "gpu004"}, "s2": {"gpu003", "login1"}}
+    nodes = nodes_in("\n".join(node(f"gpu00{n}", "DOWN" if n == 2 else "IDLE") for n in range(1, 6)), "gpu")
+    assert [(i.name, i.total_gpus, i.healthy_gpus) for i in capacity(nodes, islands)] == [
+        ("main", 8, 8),
+        ("s1", 24, 16),
+        ("s2", 8, 8),
+    ]
+
+
+def test_lists_of_hosts() -> None:
+    assert list(hosts("a[1-3,07],b,c[01-02]n[1-2]")) == [
+        *("a1", "a2", "a3", "a07", "b"),
+        *("c01n1", "c01n2", "c02n1", "c02n2"),
+    ]
+    assert list(hosts("")) == []
+
+
+# --- jobs --------------------------------------------------------------------------------------
+
+
+def test_jobs_are_read_in_the_forms_of_several_releases() -> None:
+    new = job(2, "lab-a", job_state=["RUNNING"], start_time={"set": True, "infinite": False, "number": 1_795_338_029})
+    old, newer = read(job(1, "lab-a"), new)
+    assert (old.gpus, old.runs, old.started, old.nodes) == (newer.gpus, newer.runs, newer.started, newer.nodes)
+    waits, *none = read(
+        job(3, "lab-a", job_state="PENDING", tres_alloc_str="", nodes=""), job(4, "x", job_state="FAILED")
+    )
+    assert (waits.runs, waits.gpus, waits.started, none) == (False, 8, None, [])
+    assert read(job(5, "lab-a", tres_alloc_str="cpu=9")) == ()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "not json", '{"jobs": [{}]}', '{"jobs": [{"job_state": []}]}'])
+def test_what_is_no_list_of_jobs_is_no_answer(text: str) -> None:
+    with pytest.raises(Unavailable, match="what we cannot read"):
+        jobs_in(text, "gres/gpu")
+
+
+def test_flex_jobs_stand_on_no_quota() -> None:
+    jobs = read(
+        job(1, "lab-a"),
+        job(2, "lab-a", qos="flex"),
+        job(3, "lab-a-flex", qos="flex"),
+        job(4, "lab-a", job_state="PENDING"),
+        job(5, "strangers"),
+    )
+    teams = ["lab-a", "lab-b"]
+    assert [team_of(j, teams, SOURCE) for j in jobs] == [
+        ("lab-a", RunsOn.QUOTA),
+        ("lab-a", RunsOn.FLEX),
+        ("lab-a", RunsOn.FLEX),
+        ("lab-a", RunsOn.QUOTA),
+        None,
+    ]
+    a, b = use_of(jobs, teams, SOURCE, NOW)
+    assert (a.scheduled_gpus, a.pending_gpus, b.scheduled_gpus) == (8, 8, 0)
+    named = named_jobs(jobs, teams, SOURCE, {"s1": ["gpu001", "gpu002"]})
+    assert [(j.job, j.on, j.island) for j in named] == [
+        ("j1 (1)", RunsOn.QUOTA, "s1"),
+        ("j2 (2)", RunsOn.FLEX, "s1"),
+        ("j3 (3)", RunsOn.FLEX, "s1"),
+    ]
+
+
+# --- how they are called -----------------------------------------------------------------------
+
+
+def tool(folder: Path, name: str, script: str) -> Talk:
+    """A program of this name that does so."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return Talk(Connection(path=str(folder), conf="/etc/slurm/other.conf", timeout=timedelta(seconds=0.5)))
+
+
+def test_a_tool_is_run_with_its_settings_in_plain_english_and_utc(tmp_path: Path) -> None:
+    talk = tool(tmp_path, "sacctmgr", 'echo "$SLURM_CONF $LC_ALL $TZ $*"; cat')
+    assert talk.run("sacctmgr", "show", given="x") == "/etc/slurm/other.conf C UTC show\nx"
+    assert talk.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "sentence"),
+    [
+        ("exec sleep 9", Unavailable, "sacctmgr did not answer within 0.5 s"),
+        ("echo 'sacctmgr: error: Unable to contact' >&2; exit 1", Unavailable, "Unable to contact"),
+        ("echo 'sacctmgr: error: nothing' >&2; exit 0", Unavailable, "sacctmgr failed"),
+        ("echo ' Access denied' >&2; exit 1", Refusal, "Slurm does not let us run sacctmgr"),
+        ("exit 3", Unavailable, "exit code 3"),
+    ],
+)
+def test_what_goes_wrong_is_told_apart(script: str, error: type[Exception], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=sentence):
+        tool(tmp_path, "sacctmgr", script).run("sacctmgr", "show")
+
+
+def test_a_tool_that_is_not_there_is_no_answer() -> None:
+    with pytest.raises(Unavailable, match="scontrol-of-nowhere cannot be run"):
+        Talk(Connection()).run("scontrol-of-nowhere")
+
+
+def test_over_ssh_the_far_shell_reads_one_quoted_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\nshift\nexec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    talk = Talk(Connection(ssh="ops@controller", conf="/etc/slurm/slurm.conf"))
+    assert (
+        talk.run("sh", "-c", 'echo "$SLURM_CONF: a  b $1"', "x", "$HOME; rm") == "/etc/slurm/slurm.conf: a  b $HOME; rm"
+    )
+
+
+def test_a_worker_reads_its_connections_from_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "slurm.yaml"
+    monkeypatch.setenv("BACKSTOP_SLURM", str(path))
+    path.write_text("connections:\n  lab: { ssh: ops@controller, timeout: 10s }\n")
+    assert load_settings().slurm["lab"].timeout == timedelta(seconds=10)
+    path.write_text("connections:\n  lab: { shh: ops@controller }\n")
+    with pytest.raises(BadInput, match="shh"):
+        load_settings()
