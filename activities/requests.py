@@ -14,7 +14,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities import meters
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
-from activities.ports import OpenRollout, RegistryPort, UsagePort
+from activities.ports import OpenRollout, QuotaPort, RegistryPort, UsagePort
+from models.backing import back
 from models.base import duration_text
 from models.buffer import ceiling_of
 from models.effects import Change, EffectKind, Fence
@@ -28,6 +29,8 @@ from models.requests import (
     AssessRequest,
     Elsewhere,
     KeepRequest,
+    Owners,
+    OwnersRequest,
     Prepared,
     PrepareRequest,
     QuotaAsk,
@@ -42,8 +45,16 @@ _NAMED = 5
 
 
 class RequestActivities:
-    def __init__(self, client: Client, registry: RegistryPort, usage: UsagePort, clusters: ClusterActivities) -> None:
+    def __init__(
+        self,
+        client: Client,
+        quotas: QuotaPort,
+        registry: RegistryPort,
+        usage: UsagePort,
+        clusters: ClusterActivities,
+    ) -> None:
         self._client = client
+        self._quotas = quotas
         self._registry = registry
         self._usage = usage
         self._clusters = clusters
@@ -59,7 +70,7 @@ class RequestActivities:
             if quota is None or ask.team not in snapshot.tree.leaves:
                 what = "is a sum of others: name one of them" if quota else "is not there: its owner has to give it one"
                 raise Refusal(f"the quota of {ask.team!r} in cluster {ask.cluster} {what}")
-            owners = tuple(dict.fromkeys((*policy.owners, *([opened.owner] if opened else []))))
+            owners = _owners(policy, opened)
             found = Assessment(fits=False, owners=owners, quota_gpus=quota.gpus)
             if ask.namespace and not quota.admits(ask.namespace):
                 whom = ", ".join(quota.namespaces or ()) or "nobody"
@@ -75,6 +86,13 @@ class RequestActivities:
             space = room(_claimed(snapshot, opened), policy, ask.team, ask.gpus)
             found = found.model_copy(update={"room": space, "fits": space.fits_gpus == ask.gpus, "why": space.why})
             return found if found.fits else found.model_copy(update=self._instead(ask, snapshot, now))
+
+    @activity.defn(name="request_owners", no_thread_cancel_exception=True)
+    def owners(self, request: OwnersRequest) -> Owners:
+        """Who decides on requests for the cluster today."""
+        with translated():
+            facts = self._registry.facts(request.cluster)
+            return Owners(names=_owners(facts.policy, self._registry.opened(request.cluster)))
 
     def _by_policy(self, opened: OpenRollout | None, policy: Policy) -> str:
         if opened is None or policy.requests is Requests.WAIT or _takes_grants(opened):
@@ -102,11 +120,17 @@ class RequestActivities:
                 raise
             except BackstopError:
                 continue  # nobody knows its health, or it makes no sense: nothing to offer
-            claimed = _claimed(snapshot, self._registry.opened(name))
+            opened = self._registry.opened(name)
+            claimed = _claimed(snapshot, opened)
             headroom = max(0, ceiling_of(claimed, policy) - claimed.tree.assigned())
+            has = ask.team in snapshot.tree.leaves
+            if headroom and has:
+                may_ask = _owners(policy, opened) and not self._by_policy(opened, policy)
+                headroom = room(claimed, policy, ask.team, headroom).fits_gpus if may_ask else 0
+            elif headroom:
+                headroom = min(headroom, back(claimed).surplus_gpus)
             if headroom:
                 model = self._registry.facts(name).gpu_model
-                has = ask.team in snapshot.tree.leaves
                 found.append(Elsewhere(cluster=name, gpu_model=model, headroom_gpus=headroom, has_quota=has))
         found.sort(
             key=lambda e: (
@@ -124,7 +148,17 @@ class RequestActivities:
         """How the order can be written now, if it can: by what is there at this moment."""
         with translated():
             opened = self._registry.opened(request.cluster)
-            return self._alone(request) if opened is None else self._beside(request, opened)
+            reading = {q.team: q for q in self._quotas.read(request.cluster).quotas}
+            order, asks = request.order, reading.get(request.order.team)
+            theirs = sorted(t for t, hand in request.hands.items() if t not in reading or reading[t].hand != hand)
+            if order.ends and theirs:
+                return Prepared(outcome=Outcome.NO, said=f"others have changed the quota of {', '.join(theirs)} since")
+            if not order.ends and request.namespace and asks and not asks.as_quota().admits(request.namespace):
+                said = f"{request.namespace} may not target the quota of {order.team} any more"
+                return Prepared(outcome=Outcome.NO, said=said)
+            made = self._alone(request) if opened is None else self._beside(request, opened)
+            above = {*made.raised, order.team} if made.change is not None else {order.team}
+            return made.model_copy(update={"hands": {t: reading[t].hand for t in sorted(above) if t in reading}})
 
     def _beside(self, request: PrepareRequest, opened: OpenRollout) -> Prepared:
         """A rollout is open: every write goes through it, once it is done; until then, a request waits."""
@@ -199,6 +233,11 @@ class RequestActivities:
             state = request.request
             self._registry.keep_request(state.model_copy(update={"outbox": (), "mail": ()}), state.outbox)
             meters.request(state.ask.cluster, state.stage)
+
+
+def _owners(policy: Policy, opened: OpenRollout | None) -> tuple[str, ...]:
+    """Those that the policy names, and who answers for the rollout that is open."""
+    return tuple(dict.fromkeys((*policy.owners, *([opened.owner] if opened else []))))
 
 
 def _takes_grants(opened: OpenRollout) -> bool:

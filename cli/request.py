@@ -61,12 +61,21 @@ def new(
     cluster: Cluster,
     gpus: Annotated[str, typer.Argument(metavar="GPUS", help="How many more.", show_default=False)],
     until: Annotated[
-        str,
-        typer.Option(metavar="DATE", help="When they are given back by themselves: 2026-12-24 (its end, UTC), or 7d."),
-    ] = "",
+        str | None,
+        typer.Option(
+            metavar="DATE",
+            help="When they are given back by themselves: 2026-12-24 (its end, UTC), or 7d.",
+            show_default="never",
+        ),
+    ] = None,
     namespace: Annotated[
-        str, typer.Option(metavar="NAME", help="On whose behalf, where only some may target the quota.")
-    ] = "",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="On whose behalf, where only some may target the quota.",
+            show_default="the team itself",
+        ),
+    ] = None,
     reason: Reason = "",
     as_json: AsJson = False,
     actor: Actor = "",
@@ -83,7 +92,12 @@ def new(
     if not (gpus.isascii() and gpus.isdigit() and 1 <= int(gpus[:20]) <= _MOST):
         raise BadInput(f"GPUS must be a whole number from 1 to {_MOST}, not {gpus!r}")
     now, person = datetime.now(UTC), who(actor)
-    ends = _day(until, now) if until else None
+    for option, given in (("--until", until), ("--namespace", namespace)):
+        if given is not None and not given.strip():
+            raise BadInput(f"{option} is empty: leave it out, or say what is meant")
+    if namespace is not None and "," in namespace:
+        raise BadInput(f"--namespace is one name, not {namespace!r}")
+    ends = None if until is None else _day(until, now)
     asked = checked(
         QuotaAsk,
         request=f"q-{secrets.token_hex(4)}",
@@ -91,7 +105,7 @@ def new(
         cluster=cluster,
         gpus=int(gpus),
         until=ends,
-        namespace=namespace,
+        namespace=namespace or "",
         actor=person,
         reason=reason,
     )
@@ -170,7 +184,10 @@ def _decide(name: str, request: str, reason: str, actor: str, *, as_json: bool) 
             found = await door.one_request(name_of)
         return found
 
-    _answer(ask(person, question), as_json=as_json)
+    found = ask(person, question)
+    _answer(found, as_json=as_json)
+    if found.stage is RequestStage.REFUSED:
+        raise typer.Exit(_REFUSED)
 
 
 def _id(request: str) -> str:
@@ -198,6 +215,6 @@ def _answer(found: RequestState, *, as_json: bool) -> None:
     from cli.request_view import request_parts
 
     if as_json:
-        show_json(RequestAnswer(request=found).as_json())
+        show_json(RequestAnswer(request=found.but(outbox=(), mail=())).as_json())
     else:
         show(*request_parts(found))

@@ -14,12 +14,14 @@ def request_parts(found: RequestState) -> list[RenderableType]:
     """One request: what was asked for, where it stands, and what to do next."""
     ask, stage = found.ask, found.stage
     why = f": {ask.reason}" if ask.reason else ""
+    behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
     made: list[RenderableType] = [
         line((ask.request, "bold"), f" ({stage}): {found.wants}."),
-        line(f"Asked for by {ask.actor} on {moment(found.asked_at)}{why}."),
+        line(f"Asked for by {ask.actor}{behalf} on {moment(found.asked_at)}{why}."),
     ]
     if stage is RequestStage.REFUSED:
-        return [*made, line(f"Refused: {found.said}."), *_instead(ask, found.assessment)]
+        approved = [line(f"Approved by {found.decided_by}: {found.decision}.")] if found.decided_by else []
+        return [*made, *approved, line(f"Refused: {found.said}."), *_instead(ask, found.assessment)]
     if found.decided_by and stage is not RequestStage.DECLINED:
         made.append(line(f"Decided by {found.decided_by}: {found.decision}."))
     said = found.said[:1].upper() + found.said[1:]
@@ -27,10 +29,9 @@ def request_parts(found: RequestState) -> list[RenderableType]:
     if stage is RequestStage.ASKED:
         made.append(line(f"An owner gives: backstop request approve {ask.request} --reason '...'"))
     if stage is RequestStage.GRANTED:
-        held = found.assessment.quota_gpus
         above = sorted({*found.raised} - {ask.team})
         rose = f" (with {', '.join(f'{t} by {found.raised[t]}' for t in above)} above it)" if above else ""
-        made.append(line(f"The quota of {ask.team} rose by {found.raised.get(ask.team, 0)}{rose}; it was {held}."))
+        made.append(line(f"The quota of {ask.team} rose by {found.raised.get(ask.team, 0)}{rose}."))
     return made
 
 

@@ -49,7 +49,9 @@ def _paragraph(one: Why, status: RolloutStatus | None, flex: FlexNow | None) -> 
     if status is not None and not status.stage.ended:
         made.append(line(_rollout(one, status)))
     if one.over_gpus:
-        offers = "" if flex is None else f"; flex has {flex.available_gpus} free there now, junior to every quota"
+        # What its own quota leaves unused is flex too, and is counted above.
+        free = 0 if flex is None else max(0, flex.available_gpus - one.startable_gpus)
+        offers = "" if flex is None else f"; flex has {free} free there beside that, junior to every quota"
         made.append(line(f"{one.over_gpus} more are beyond the quota{offers}."))
     made.append(line((f"By its health of {moment(one.health_at)}.", "dim")))
     return made

@@ -19,6 +19,7 @@ from temporalio.client import (
     WorkflowExecution,
     WorkflowExecutionStatus,
     WorkflowFailureError,
+    WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -99,6 +100,8 @@ _AnswerT = TypeVar("_AnswerT", bound=Model)
 _OPENING = "opening"
 _TRIES = 60
 _PAUSE_SECONDS = 0.5
+_UNHEARD_SECONDS, _UNHEARD_EVENTS = 20, 2
+"""A question that has no more events by then, it was asked and is to be taken up, is heard by nobody."""
 _NO_WORKER = "no worker is running: start one with `backstop up` or `backstop worker`"
 
 
@@ -553,7 +556,7 @@ class Backstop:
             {"kind": kind, "actor": self._actor, "arguments": arguments, "payload": payload}
         )
         try:
-            answer: DeskAnswer = await self._client.execute_workflow(
+            handle = await self._client.start_workflow(
                 DESK_WORKFLOW,
                 request,
                 id=f"desk/{kind}/{uuid.uuid4().hex[:12]}",
@@ -562,9 +565,23 @@ class Backstop:
                 execution_timeout=timedelta(minutes=5),
                 static_summary=f"{kind} for {self._actor}",
             )
+            answer: DeskAnswer = await self._answered(handle)
         except (WorkflowFailureError, RPCError) as error:
             raise await self._told(error) from error
         return answer.result
+
+    async def _answered(self, handle: WorkflowHandle[Any, DeskAnswer]) -> DeskAnswer:
+        """The desk's answer, however long it takes. Errors: Unavailable where nobody has taken the question up."""
+        asking = asyncio.ensure_future(handle.result())
+        try:
+            done, _ = await asyncio.wait({asking}, timeout=_UNHEARD_SECONDS)
+            if not done and (await handle.describe()).history_length <= _UNHEARD_EVENTS:
+                with contextlib.suppress(RPCError):
+                    await handle.terminate("no worker has taken it up")
+                raise Unavailable(_NO_WORKER)
+            return await asking
+        finally:
+            asking.cancel()
 
     async def _archive_refusal(
         self, cluster: str, command: str, reason: str, why: str, request: Model | None = None

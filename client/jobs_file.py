@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -31,7 +32,17 @@ def read_jobs(path: str | Path) -> tuple[ClusterJob, ...]:
         for column in columns:
             if column not in known:
                 raise BadInput(f"{name}, line 1: column {column!r} is none of {', '.join(ClusterJob.model_fields)}")
-        return tuple(_job(name, rows.line_num, row) for row in rows)
+        found: dict[tuple[object, ...], int] = {}
+        jobs = []
+        for row in rows:
+            job = _job(name, rows.line_num, row)
+            for key in ((job.cluster, job.job, job.started), (job.cluster, job.job) if job.ended is None else ()):
+                if key and found.setdefault(key, rows.line_num) != rows.line_num:
+                    raise BadInput(f"{name}, line {rows.line_num}: job {job.job!r} is in line {found[key]} already")
+            jobs.append(job)
+        if not jobs:
+            raise BadInput(f"{name} has no job in it")
+        return tuple(jobs)
     except csv.Error as error:
         raise BadInput(f"{name}, line {rows.line_num}: {error}") from None
 
@@ -42,7 +53,7 @@ def _job(name: str, line: int, row: dict[str | None, str | None]) -> ClusterJob:
     given: dict[str, object] = {k: v for k, v in row.items() if k is not None and v}
     for column in _COUNTS:
         text = given.get(column)
-        if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 12:
+        if isinstance(text, str) and re.fullmatch(r"0|[1-9]\d{0,10}", text, re.ASCII):
             given[column] = int(text)
     told = given.get("preempted")
     if isinstance(told, str):

@@ -67,6 +67,8 @@ class Present(Model):
     minimum_gpus: GpuCount = 0
     parent: Name | None = None
     namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
+    hand: Count = Field(default=0, exclude=True)
+    """While it stays the same, only Backstop has changed the value. Of no meaning beyond the reading."""
 
     def as_quota(
         self, scheduled_gpus: int | None = None, idle_gpus: int | None = None, pending_gpus: int | None = None

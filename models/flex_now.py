@@ -11,7 +11,7 @@ from models.capacity import Island
 from models.effects import HealthSample, QuotaReading, TeamUsage
 from models.flex import FlexDemand, FlexTeam, Mode, division
 from models.flex_pool import flex_pool, in_quota_use
-from models.jobs import FlexLives, Job, first_to_go, flex_lives
+from models.jobs import FlexLives, Job, RunsOn, first_to_go, flex_lives
 from models.snapshot import Snapshot, present_snapshot
 
 
@@ -96,9 +96,14 @@ def flex_now(
     scheduled = {team: said.scheduled_gpus for team, said in usage.items() if team in leaves}
     in_quota = in_quota_use(leaves, scheduled)
     pool = flex_pool(backing.healthy_gpus, backing.backed_gpus, in_quota)
+    by_name: dict[str, int] = {}
     beyond = {team: gpus - leaves[team] for team, gpus in scheduled.items() if gpus > leaves[team]}
     shares = _shares(snapshot, usage, mode)
     running = [j for j in jobs if j.ended is None]
+    for job in running:
+        if job.on is RunsOn.FLEX and job.team in leaves:
+            by_name[job.team] = by_name.get(job.team, 0) + job.gpus
+    beyond |= {team: max(gpus, beyond.get(team, 0)) for team, gpus in by_name.items()}
     on_flex = [OnFlex(team=t, gpus=gpus, share_gpus=max(0, shares[t] - leaves[t])) for t, gpus in beyond.items()]
     return FlexNow(
         cluster=reading.cluster,
@@ -131,9 +136,13 @@ def flex_now(
 
 
 def _free_block(island: Island, islands: Sequence[Island], running: Sequence[Job], held_gpus: int) -> int | None:
-    """The block less what runs there. Only where the jobs account for all that is held, each with its island."""
+    """The block less what runs there. Only where the jobs account for all that is held, each with its island.
+
+    Samples of use may leave out what runs on flex: then the jobs in quota must be what they say.
+    """
     places = {i.name for i in islands}
-    if not running or sum(j.gpus for j in running) < held_gpus:
+    sums = {sum(j.gpus for j in running), sum(j.gpus for j in running if j.on is RunsOn.QUOTA)}
+    if not running or held_gpus not in sums:
         return None
     if len(places) > 1 and any(j.island not in places for j in running):
         return None
@@ -143,12 +152,12 @@ def _free_block(island: Island, islands: Sequence[Island], running: Sequence[Job
 
 
 def share_expected(snapshot: Snapshot, usage: Mapping[str, TeamUsage], team: str, gpus: int) -> int:
-    """What the team would have beyond its quota, were so many more its due of flex alone. Units: whole GPUs."""
+    """What it would have of flex beyond what it has, did it ask flex for so many more. Units: whole GPUs."""
     said = usage.get(team)
     quota = snapshot.tree.by_team[team].gpus
     held = quota if said is None else max(quota, said.scheduled_gpus)
     wanting = {**usage, team: TeamUsage(team=team, scheduled_gpus=held, pending_gpus=gpus)}
-    return max(0, _shares(snapshot, wanting, Mode.EQUAL)[team] - quota)
+    return min(gpus, max(0, _shares(snapshot, wanting, Mode.EQUAL)[team] - held))
 
 
 def _shares(snapshot: Snapshot, usage: Mapping[str, TeamUsage], mode: Mode) -> dict[str, int]:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from models.backing import back
-from models.base import GpuCount, Model, Name, PositiveCount, Text, Words
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Words
 from models.buffer import ceiling_of
 from models.effects import ValueWrite
 from models.policy import Policy
@@ -53,6 +53,7 @@ class Granted(Model):
     outcome: Outcome
     said: str
     raised: dict[str, GpuCount] = Field(default_factory=dict)
+    hands: dict[str, Count] = Field(default_factory=dict)
 
 
 class Room(Model):

@@ -20,7 +20,7 @@ from models.notices import Notice, NoticeKind
 from models.reasons import gpus_text
 from models.rollout import BACKSTOP
 
-LONGEST_WAIT = timedelta(minutes=5)
+LONGEST_WAIT = timedelta(minutes=1)
 """Between two tries of what is in the way of a grant."""
 
 
@@ -113,6 +113,10 @@ class RequestState(Model):
     """What is in the way, as of the last try."""
     raised: dict[str, GpuCount] = Field(default_factory=dict)
     """What was written, by team: the quotas above it rise with it."""
+    hands: dict[str, Count] = Field(default_factory=dict)
+    """Of what was raised, by team: while these are the same nobody else has changed the quotas."""
+    returned_by: str = BACKSTOP
+    """Who had it given back; Backstop itself where its day came."""
     granted_at: Time | None = None
     said: str = ""
     """How it ended, or stands."""
@@ -138,13 +142,14 @@ class RequestState(Model):
     @property
     def order(self) -> GrantOrder:
         """What is to be written for it."""
+        ends = self.stage is RequestStage.RETURNING
         return GrantOrder(
             request=self.ask.request,
             team=self.ask.team,
             gpus=self.ask.gpus,
-            raised=self.raised if self.stage is RequestStage.RETURNING else {},
-            actor=self.decided_by,
-            reason=self.decision,
+            raised=self.raised if ends else {},
+            actor=self.returned_by if ends else self.decided_by,
+            reason=self.said if ends else self.decision,
         )
 
     def but(self, **changes: Any) -> Self:
@@ -198,8 +203,9 @@ def opened(ask: QuotaAsk, found: Assessment, now: datetime) -> RequestState:
             f"{state.wants}: refused: {found.why}", now, actor=ask.actor, reason=ask.reason, refused=True
         )
     state = state.but(said=f"waits for {_any_of(found.owners)} to approve it")
-    asked = state.noting(f"{state.wants}: asked for", now, actor=ask.actor, reason=ask.reason, gpus=ask.gpus)
-    text = f"{ask.actor} asks for {state.wants}." + (f" Why: {ask.reason}" if ask.reason else "")
+    behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
+    asked = state.noting(f"{state.wants}: asked for{behalf}", now, actor=ask.actor, reason=ask.reason, gpus=ask.gpus)
+    text = f"{ask.actor} asks for {state.wants}{behalf}." + (f" Why: {ask.reason}" if ask.reason else "")
     line = f"backstop request {{}} {ask.request} --reason '...'"
     return asked.telling(
         found.owners,
@@ -209,21 +215,31 @@ def opened(ask: QuotaAsk, found: Assessment, now: datetime) -> RequestState:
     )
 
 
-def refusal(state: RequestState, command: RequestCommand, order: RequestOrder) -> str | None:
-    """Why the command cannot be taken now, in one sentence; None when it can."""
-    owners, stage = state.assessment.owners, state.stage
+def out_of_place(state: RequestState, command: RequestCommand, order: RequestOrder) -> str | None:
+    """Why the command has no place now, whoever gives it; None where it has."""
+    stage = state.stage
     if state.ended or stage is RequestStage.RETURNING:
-        return f"request {state.ask.request} is {stage}: {state.said}"
+        for_good = ": the quota is to be lowered like any other" if stage is RequestStage.GRANTED else ""
+        return f"request {state.ask.request} is {stage}: {state.said}{for_good}"
     if not order.reason.strip():
         return f"{command} needs a reason"
+    if command is not RequestCommand.WITHDRAW and stage is not RequestStage.ASKED:
+        return f"request {state.ask.request} is {stage} already: {state.said}"
+    return None
+
+
+def refusal(state: RequestState, command: RequestCommand, order: RequestOrder, owners: tuple[str, ...]) -> str | None:
+    """Why the command cannot be taken now, in one sentence; None when it can. `owners`: of the cluster, today."""
+    why = out_of_place(state, command, order)
+    if why is not None:
+        return why
     if command is RequestCommand.WITHDRAW:
         if order.actor in (state.ask.actor, *owners):
             return None
         return f"{order.actor} cannot withdraw it: that is for {_any_of((state.ask.actor, *owners))}"
-    if stage is not RequestStage.ASKED:
-        return f"request {state.ask.request} is {stage} already: {state.said}"
     if order.actor not in owners:
-        return f"{order.actor} does not own {state.ask.cluster}: ask {_any_of(owners)}"
+        whom = _any_of(owners) or "for an owner to be named in its policy"
+        return f"{order.actor} does not own {state.ask.cluster}: ask {whom}"
     return None
 
 
@@ -247,7 +263,7 @@ def obeyed(state: RequestState, command: RequestCommand, order: RequestOrder, no
         case RequestCommand.WITHDRAW:
             said = f"withdrawn by {order.actor}: {order.reason}"
             if state.stage is RequestStage.GRANTED:
-                back = _at(state, RequestStage.RETURNING, now).but(said=said)
+                back = _at(state, RequestStage.RETURNING, now).but(said=said, returned_by=order.actor)
                 return noted(back, "withdrawn: it is given back")
             return noted(_at(state, RequestStage.WITHDRAWN, now).but(said=said), "withdrawn")
 
@@ -277,9 +293,9 @@ def answered(state: RequestState, answer: Granted, now: datetime) -> RequestStat
     state = state.but(waits_for="")
     done, back = answer.outcome is Outcome.DONE, state.stage is RequestStage.RETURNING
     if back and done:
-        ended = _at(state, RequestStage.RETURNED, now).but(said="given back")
+        ended = _at(state, RequestStage.RETURNED, now).but(said=f"given back ({answer.said})")
         text = f"{gpus_text(state.ask.gpus)} of the quota of {state.ask.team} in {state.ask.cluster} are given back."
-        return ended.noting("given back", now, lowered=state.raised).telling(told, text)
+        return ended.noting(ended.said, now, lowered=state.raised).telling(told, text)
     if back:
         left = _at(state, RequestStage.LEFT, now).but(said=f"not given back: {answer.said}")
         text = f"The grant of {state.wants} is over and was not taken back: {answer.said}. Somebody must look at it."
@@ -287,10 +303,13 @@ def answered(state: RequestState, answer: Granted, now: datetime) -> RequestStat
     if done:
         until = "for good" if state.ask.until is None else f"until {state.ask.until:%Y-%m-%d %H:%MZ}"
         granted = _at(state, RequestStage.GRANTED, now).but(
-            raised=answer.raised, granted_at=now, said=f"granted {until}, approved by {state.decided_by}"
+            raised=answer.raised,
+            hands=answer.hands,
+            granted_at=now,
+            said=f"granted {until}, approved by {state.decided_by}",
         )
         text = f"Your request for {state.wants} is granted by {state.decided_by}: {state.decision}"
-        return granted.noting(f"granted {until}", now, raised=answer.raised).telling(told, text)
+        return granted.noting(f"granted {until} ({answer.said})", now, raised=answer.raised).telling(told, text)
     refused = _at(state, RequestStage.REFUSED, now).but(said=f"it fits no more: {answer.said}")
     text = f"Your request for {state.wants} was approved and cannot be granted: {answer.said}"
     return refused.noting(f"refused: {answer.said}", now, refused=True).telling((*told, *state.assessment.owners), text)
@@ -324,6 +343,9 @@ class PrepareRequest(Model):
 
     order: GrantOrder
     cluster: Name
+    namespace: str = ""
+    hands: dict[str, Count] = Field(default_factory=dict)
+    """Of a grant that ends: whose quotas they must still be."""
     fence: PositiveCount
     at: Time
 
@@ -334,6 +356,7 @@ class Prepared(Model):
     through: bool = False
     change: Change | None = None
     raised: dict[str, GpuCount] = Field(default_factory=dict)
+    hands: dict[str, Count] = Field(default_factory=dict)
     outcome: Outcome = Outcome.LATER
     """Where it cannot: whether to come again."""
     said: str = ""
@@ -344,6 +367,16 @@ class ThroughRequest(Model):
 
     order: GrantOrder
     cluster: Name
+
+
+class OwnersRequest(Model):
+    cluster: Name
+
+
+class Owners(Model):
+    """Who decides on requests for a cluster today."""
+
+    names: tuple[str, ...]
 
 
 class KeepRequest(Model):

@@ -111,7 +111,8 @@ class QuotaRow(SQLModel, table=True):
     """A promise to one team in one cluster.
 
     `written_by` is Backstop's mark ("rollout#counter"), renewed by each of its writes. A statement that
-    changes a row and leaves the mark alone is somebody else's. `written_gpus` is the value that Backstop wrote last.
+    changes a row and leaves the mark alone is somebody else's. `written_gpus` is the value that Backstop wrote last;
+    `hand` counts how often it then wrote over a value of others: grants from before that are no part of it any more.
     `namespaces`: who may target it, comma-joined; NULL: anybody.
     """
 
@@ -138,6 +139,7 @@ class QuotaRow(SQLModel, table=True):
     parent: str | None = Field(default=None, sa_type=NameText)
     written_by: str | None = Field(default=None, sa_type=NameText)
     written_gpus: int | None = None
+    hand: int = 0
     namespaces: str | None = Field(default=None, sa_type=NameText)
 
 

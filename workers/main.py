@@ -91,7 +91,7 @@ def make_worker(
     rollouts = ClusterActivities(quota_port, health, usage, ledger.calendar, ledger.registry, ledger.jobs)
     fleets = FleetActivities(client, quota_port, health, ledger.calendar, ledger.registry, rollouts)
     tallier = Tallier(quota_port, health, usage, ledger.registry, ledger.tallies)
-    asked = RequestActivities(client, ledger.registry, usage, rollouts)
+    asked = RequestActivities(client, quota_port, ledger.registry, usage, rollouts)
     return Worker(
         client,
         task_queue=task_queue,
@@ -105,6 +105,7 @@ def make_worker(
             ArchiveActivities(ledger.registry).record,
             NoticeActivities(notify, ledger.registry).tell,
             asked.assess,
+            asked.owners,
             asked.prepare,
             asked.through,
             asked.keep,

@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from models.requests import (
         AssessRequest,
         KeepRequest,
+        OwnersRequest,
         PrepareRequest,
         RequestCommand,
         RequestInput,
@@ -139,7 +140,9 @@ class QuotaRequest:
             answer = await self._tried()
         except ActivityError as error:
             order = self._state.order
-            answer = _answer(order.request, Outcome.LATER, reason_of(error)[1], ends=order.ends)
+            kind, said = reason_of(error)
+            said = "its quotas have just been changed: it is tried again" if kind == "Drift" else said
+            answer = _answer(order.request, Outcome.LATER, said, ends=order.ends)
         finally:
             self._writing = False
         self._set(requests.answered(self._state, answer, workflow.now()))
@@ -149,14 +152,21 @@ class QuotaRequest:
         fence = state.fence + 1
         prepared = await workflow.execute_activity_method(
             RequestActivities.prepare,
-            PrepareRequest(order=order, cluster=state.ask.cluster, fence=fence, at=workflow.now()),
+            PrepareRequest(
+                order=order,
+                cluster=state.ask.cluster,
+                namespace=state.ask.namespace,
+                hands=state.hands,
+                fence=fence,
+                at=workflow.now(),
+            ),
             start_to_close_timeout=_LONG,
             heartbeat_timeout=_SILENCE,
             retry_policy=_STEADY,
             summary=f"{'take back' if order.ends else 'grant'} {order.gpus} of {order.team}",
         )
         if prepared.through:
-            return await workflow.execute_activity_method(
+            answer = await workflow.execute_activity_method(
                 RequestActivities.through,
                 ThroughRequest(order=order, cluster=state.ask.cluster),
                 start_to_close_timeout=_CALL,
@@ -164,6 +174,7 @@ class QuotaRequest:
                 retry_policy=_STEADY,
                 summary="through the rollout that is open",
             )
+            return answer.model_copy(update={"hands": prepared.hands})
         if prepared.change is None:
             return _answer(order.request, prepared.outcome, prepared.said, ends=order.ends)
         self._set(self._state.but(fence=fence))
@@ -179,8 +190,9 @@ class QuotaRequest:
             theirs = ", ".join(c.team for c in receipt.conflicts)
             outcome = Outcome.NO if order.ends else Outcome.LATER
             return _answer(order.request, outcome, f"others have changed the quota of {theirs} since", ends=order.ends)
-        done = _answer(order.request, Outcome.DONE, "written", ends=order.ends)
-        return done.model_copy(update={"raised": prepared.raised})
+        moves = ", ".join(f"{t} {receipt.before[t]} -> {gpus}" for t, gpus in sorted(receipt.after.items()))
+        done = _answer(order.request, Outcome.DONE, moves, ends=order.ends)
+        return done.model_copy(update={"raised": prepared.raised, "hands": prepared.hands})
 
     # --- side calls -----------------------------------------------------------------------------
 
@@ -247,35 +259,52 @@ class QuotaRequest:
         return self._state
 
     def _check(self, command: RequestCommand, order: RequestOrder) -> None:
-        why = requests.refusal(self._state, command, order)
+        why = requests.out_of_place(self._state, command, order)
         if why is None and self._writing and command is RequestCommand.WITHDRAW:
             why = "it is being written at this moment: try again"
         if why is not None:
             raise ApplicationError(why, type="Refusal", non_retryable=True)
 
-    def _obey(self, command: RequestCommand, order: RequestOrder) -> RequestState:
+    async def _obey(self, command: RequestCommand, order: RequestOrder) -> RequestState:
+        """By who owns the cluster today, whoever did when it was asked for."""
+        try:
+            owners = await workflow.execute_activity_method(
+                RequestActivities.owners,
+                OwnersRequest(cluster=self._state.ask.cluster),
+                start_to_close_timeout=_CALL,
+                heartbeat_timeout=_SILENCE,
+                retry_policy=_FEW,
+                summary=f"who decides on {command} by {order.actor}",
+            )
+        except ActivityError as error:
+            kind, said = reason_of(error)
+            raise ApplicationError(said, type=kind, non_retryable=True) from error
+        self._check(command, order)  # it may have moved on meanwhile
+        why = requests.refusal(self._state, command, order, owners.names)
+        if why is not None:
+            raise ApplicationError(why, type="Refusal", non_retryable=True)
         self._set(requests.obeyed(self._state, command, order, workflow.now()))
         return self._state
 
     @workflow.update(name=RequestCommand.APPROVE.value)
-    def approve(self, order: RequestOrder) -> RequestState:
-        return self._obey(RequestCommand.APPROVE, order)
+    async def approve(self, order: RequestOrder) -> RequestState:
+        return await self._obey(RequestCommand.APPROVE, order)
 
     @approve.validator
     def _may_approve(self, order: RequestOrder) -> None:
         self._check(RequestCommand.APPROVE, order)
 
     @workflow.update(name=RequestCommand.DECLINE.value)
-    def decline(self, order: RequestOrder) -> RequestState:
-        return self._obey(RequestCommand.DECLINE, order)
+    async def decline(self, order: RequestOrder) -> RequestState:
+        return await self._obey(RequestCommand.DECLINE, order)
 
     @decline.validator
     def _may_decline(self, order: RequestOrder) -> None:
         self._check(RequestCommand.DECLINE, order)
 
     @workflow.update(name=RequestCommand.WITHDRAW.value)
-    def withdraw(self, order: RequestOrder) -> RequestState:
-        return self._obey(RequestCommand.WITHDRAW, order)
+    async def withdraw(self, order: RequestOrder) -> RequestState:
+        return await self._obey(RequestCommand.WITHDRAW, order)
 
     @withdraw.validator
     def _may_withdraw(self, order: RequestOrder) -> None:

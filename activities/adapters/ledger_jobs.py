@@ -6,13 +6,14 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlmodel import col, or_, select
+from sqlmodel import Session, col, or_, select
 
 from activities.adapters.ledger_bulk import store
 from activities.adapters.ledger_db import Database
+from models.effects import CLOCK_SKEW
 from models.errors import BadInput
 from models.jobs import ClusterJob, Job, RunsOn
-from models.tables import ClusterRow, JobRow
+from models.tables import ClusterRow, IslandRow, JobRow, QuotaRow
 
 _MOST = 20_000
 
@@ -41,10 +42,7 @@ class LedgerJobs:
         """Errors: BadInput for a cluster that the ledger does not have; nothing is stored then."""
         rows = {(j.cluster, j.job, j.started): _row(j) for j in jobs}
         with self._database.writing() as session:
-            known = set(session.exec(select(ClusterRow.name)))
-            unknown = sorted({j.cluster for j in jobs} - known)
-            if unknown:
-                raise BadInput(f"a job names cluster {unknown[0]!r}, which the ledger does not have")
+            _refuse_impossible(session, jobs, self._database.now())
             store(session, JobRow, list(rows.values()))
         return len(rows)
 
@@ -59,6 +57,30 @@ class LedgerJobs:
                     row.preempted = row.job in waiting
                     session.add(row)
             store(session, JobRow, [_row(job) for job in running])
+
+
+def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: datetime) -> None:
+    """Errors: BadInput for what cannot be: a place or a team that is not there, more than there is, times to come."""
+    clusters = {j.cluster for j in jobs}
+    known = set(session.exec(select(ClusterRow.name).where(col(ClusterRow.name).in_(clusters))))
+    parents = set(session.exec(select(QuotaRow.cluster, QuotaRow.parent).where(col(QuotaRow.cluster).in_(clusters))))
+    teams = set(session.exec(select(QuotaRow.cluster, QuotaRow.team).where(col(QuotaRow.cluster).in_(clusters))))
+    totals: dict[tuple[str, str | None], int] = {}
+    for row in session.exec(select(IslandRow).where(col(IslandRow.cluster).in_(clusters))):
+        totals[row.cluster, row.name] = row.total_gpus
+        totals[row.cluster, None] = totals.get((row.cluster, None), 0) + row.total_gpus
+    for job in jobs:
+        what = f"job {job.job!r} of cluster {job.cluster!r}"
+        if job.cluster not in known:
+            raise BadInput(f"a job names cluster {job.cluster!r}, which the ledger does not have")
+        if (job.cluster, job.team) not in teams or (job.cluster, job.team) in parents:
+            raise BadInput(f"{what} names team {job.team!r}, which has no quota there that jobs run in")
+        if (job.cluster, job.island) not in totals:
+            raise BadInput(f"{what} names island {job.island!r}, which the cluster does not have")
+        if job.gpus > totals[job.cluster, job.island]:
+            raise BadInput(f"{what} has {job.gpus} GPUs, and there are {totals[job.cluster, job.island]}")
+        if max(job.started, job.ended or job.started) > now + CLOCK_SKEW:
+            raise BadInput(f"{what} is dated ahead of now ({now:%Y-%m-%d %H:%M:%SZ})")
 
 
 def _row(job: ClusterJob) -> dict[str, Any]:

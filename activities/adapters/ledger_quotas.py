@@ -247,6 +247,7 @@ def present_of(row: QuotaRow | sa.Row[Any]) -> Present:
         protected_blocks=tuple(int(block) for block in row.blocks.split(",") if block),
         minimum_gpus=row.minimum,
         parent=row.parent,
+        hand=row.hand + (row.gpus != row.written_gpus),
         namespaces=None if row.namespaces is None else tuple(n for n in row.namespaces.split(",") if n),
     )
 
@@ -261,7 +262,7 @@ def _touches_quotas(change: Change) -> bool:
 
 
 def _quotas_by_team(session: Session, cluster: str) -> dict[str, Row]:
-    names = ("cluster", "team", "gpus", "mode", "written_by", "written_gpus")
+    names = ("cluster", "team", "gpus", "mode", "written_by", "written_gpus", "hand")
     rows = session.connection().execute(_quotas(), {"cluster": cluster})
     return {row.team: {name: getattr(row, name) for name in names} for row in rows}
 
@@ -339,6 +340,7 @@ def _write_values(
             found = None if row is None else row["gpus"]
             conflicts.append(ValueConflict(team=write.team, expected_gpus=write.expected_gpus, found_gpus=found))
             continue
+        row["hand"] += row["gpus"] != row["written_gpus"]
         row["gpus"], row["mode"] = write.gpus, write.mode or row["mode"]
         row["written_by"], row["written_gpus"] = written_by, write.gpus
     return tuple(conflicts)

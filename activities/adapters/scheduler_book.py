@@ -84,6 +84,18 @@ class Standing:
 class SchedulerBook:
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._held: dict[str, str] = {}
+        """Whose lock this process took last, by cluster."""
+
+    def renew(self, cluster: str) -> None:
+        """The lock lasts for its whole time again. Errors: Unavailable where it is ours no more."""
+        mine = (col(SchedulerLockRow.cluster) == cluster, col(SchedulerLockRow.holder) == self._held.get(cluster, ""))
+        with self._database.writing() as session:
+            renewed = session.connection().execute(
+                sa.update(SchedulerLockRow).where(*mine).values(until=self._database.now() + LEASE)
+            )
+        if renewed.rowcount == 0:
+            raise Unavailable(f"another write to the scheduler of {cluster} has begun meanwhile")
 
     def sources(self, clusters: Sequence[str] | None = None) -> dict[str, SlurmSource]:
         """Of these clusters, those whose quotas a scheduler holds; of all where none are named."""
@@ -106,6 +118,7 @@ class SchedulerBook:
             row = session.get(SchedulerLockRow, cluster, with_for_update=True)
             if row is not None and row.until > now:
                 raise Unavailable(f"another write to the scheduler of {cluster} is under way")
+            self._held[cluster] = holder
             store(session, SchedulerLockRow, [{"cluster": cluster, "holder": holder, "until": now + LEASE}])
         try:
             yield

@@ -49,5 +49,12 @@ async def test_jobs_by_name_stand_in_the_ledger(world_on_each: World) -> None:
     assert told.reasons[-1].text == "research's own running jobs hold 300 of its 300: train 300"
     await exporter.add_jobs([train.model_copy(update={"ended": now})])
     assert "train" not in (await world.tpm.why("research", name, None, block=False))[0].reasons[-1].text
-    with pytest.raises(BadInput, match="a job names cluster 'nowhere', which the ledger does not have"):
-        await exporter.add_jobs([train.model_copy(update={"cluster": "nowhere"})])
+    for changes, sentence in (
+        ({"cluster": "nowhere"}, "a job names cluster 'nowhere', which the ledger does not have"),
+        ({"team": "nobody"}, "names team 'nobody', which has no quota there that jobs run in"),
+        ({"island": "mars"}, "names island 'mars', which the cluster does not have"),
+        ({"gpus": 362}, "has 362 GPUs, and there are 361"),
+        ({"started": now + HOUR}, "is dated ahead of now"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            await exporter.add_jobs([train.model_copy(update=changes)])

@@ -65,14 +65,14 @@ async def test_a_request_is_approved_by_the_owner_written_and_given_back_on_its_
     assert (quota(world, name), granted.raised) == (50, {"research": 10})
     assert quota(world, name, "evals") == 30
     returned = await until(world, asked, RequestStage.RETURNED)
-    assert (quota(world, name), returned.said) == (40, "given back")
+    assert (quota(world, name), returned.said) == (40, "given back (research 50 -> 40)")
     said = [e["text"].partition(": ")[2] for e in world.sql.archive(name) if not e["refused"]]
     assert [text.partition(" until")[0] for text in said] == [
         f"10 GPUs more for research in {name}",
         "approved",
         "granted",
         f"its day has come ({asked.ask.until:%Y-%m-%d %H:%MZ}): it is given back",
-        "given back",
+        "given back (research 50 -> 40)",
     ]
     assert world.sql.refusals(name) == [
         f"{actor}: approve of request {asked.ask.request} refused: {actor} does not own {name}: ask capacity"
@@ -182,6 +182,37 @@ async def test_what_others_changed_is_not_taken_back(world_on_each: World) -> No
     await say(world, asked, RequestCommand.WITHDRAW)
     left = await until(world, asked, RequestStage.LEFT)
     assert (quota(world, name), left.said) == (47, "not given back: others have changed the quota of research since")
+
+
+async def test_a_value_of_others_in_between_is_no_part_of_a_grant(world: World) -> None:
+    """Granted 5 to 45, set back to 40 by hand, granted 4 more: the first one's end must not take what is left."""
+    name = fresh("between")
+    await world.fleet(roomy(name))
+    first = await ask(world, name, 5, until=datetime.now(UTC) + timedelta(hours=1))
+    await say(world, first, RequestCommand.APPROVE)
+    await until(world, first, RequestStage.GRANTED)
+    world.sql.set("research", 40, name)
+    second = await ask(world, name, 4)
+    await say(world, second, RequestCommand.APPROVE)
+    await until(world, second, RequestStage.GRANTED)
+    await say(world, first, RequestCommand.WITHDRAW)
+    left = await until(world, first, RequestStage.LEFT)
+    assert (quota(world, name), left.said) == (44, "not given back: others have changed the quota of research since")
+
+
+async def test_who_owns_the_cluster_and_who_may_target_it_counts_on_the_day_of_the_decision(world: World) -> None:
+    name = fresh("today")
+    await world.fleet(roomy(name))
+    one, other = await ask(world, name, 1), await ask(world, name, 1, namespace="lab")
+    quotas = [team("evals", 30), team("research", 40, busy=20, namespaces=["prod"])]
+    await world.fleet(cluster(name, {"main": (100, 100)}, quotas, owners=["board"]))
+    with pytest.raises(Refusal, match=f"capacity does not own {name}: ask board"):
+        await say(world, one, RequestCommand.APPROVE)
+    await say(world, one, RequestCommand.APPROVE, "board")
+    await until(world, one, RequestStage.GRANTED)
+    await say(world, other, RequestCommand.APPROVE, "board")
+    refused = await until(world, other, RequestStage.REFUSED)
+    assert refused.said == "it fits no more: lab may not target the quota of research any more"
 
 
 async def test_two_grants_of_one_team_end_one_by_one_and_a_parent_rises_with_them(world: World) -> None:

@@ -179,7 +179,7 @@ def test_a_payload_is_read_or_refused_in_one_sentence(data: st.DataObject) -> No
     if isinstance(found, RequestOrder):
         asked = requests.opened(QuotaAsk.model_validate(ASK), Assessment(fits=True, owners=("capacity",)), NOON)
         for order in RequestCommand:
-            if requests.refusal(asked, order, found) is None:
+            if requests.refusal(asked, order, found, ("capacity",)) is None:
                 requests.obeyed(asked, order, found, NOON)
     if isinstance(found, GrantOrder):
         watched = _watched()

@@ -45,7 +45,7 @@ def asked(*, fits: bool = True, **more: Any) -> RequestState:
 
 def said(state: RequestState, command: RequestCommand, actor: str = "capacity") -> RequestState:
     order = RequestOrder(actor=actor, reason="agreed")
-    assert refusal(state, command, order) is None
+    assert refusal(state, command, order, ("capacity",)) is None
     return obeyed(state, command, order, NOW)
 
 
@@ -66,6 +66,9 @@ def text(state: RequestState, capsys: pytest.CaptureFixture[str]) -> str:
         ("a c1 0", "GPUS must be a whole number from 1 to 10000000, not '0'"),
         ("a c1 -- -3", "GPUS must be a whole number from 1 to 10000000, not '-3'"),
         ("a c1 1 --until 2020-01-01", "--until 2020-01-01 is past"),
+        ("a c1 1 --until=", "--until is empty: leave it out, or say what is meant"),
+        ("a c1 1 --namespace=", "--namespace is empty: leave it out, or say what is meant"),
+        ("a c1 1 --namespace a,b", "--namespace is one name, not 'a,b'"),
         ("a c1 1 --until soon", "--until must be a time such as 2026-12-01T18:00Z, or 4h, not 'soon'"),
         ("a c1 1 --until 2026-13-01", "--until must be a time such as"),
         ("show Q!", "ID must be a request's, such as q-4f2a9c1b, not 'Q!'"),
@@ -97,7 +100,7 @@ def test_a_refused_one_says_what_there_is_instead(capsys: pytest.CaptureFixture[
 
 def test_each_turn_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Waits for capacity to approve it.\nAn owner gives: backstop request approve q-1" in text(asked(), capsys)
-    assert "rose by 16 (with org by 4 above it); it was 40" in text(granted(until=NOW + DAY), capsys)
+    assert "rose by 16 (with org by 4 above it)." in text(granted(until=NOW + DAY), capsys)
     declined = text(said(asked(), RequestCommand.DECLINE), capsys)
     assert "Declined by capacity: agreed.\n" in declined
     show(*list_parts([granted()], "", ended=True))
@@ -126,5 +129,6 @@ def test_what_waits_is_said_once_and_tried_again() -> None:
 def test_what_is_over_takes_no_command(command: RequestCommand) -> None:
     order = RequestOrder(actor="capacity", reason="x")
     for over in (asked(fits=False), granted(), said(asked(), RequestCommand.DECLINE)):
-        assert refusal(over, command, order) is not None
-    assert refusal(asked(), command, RequestOrder(actor="capacity", reason=" ")) == f"{command} needs a reason"
+        assert refusal(over, command, order, ("capacity",)) is not None
+    silent = RequestOrder(actor="capacity", reason=" ")
+    assert refusal(asked(), command, silent, ("capacity",)) == f"{command} needs a reason"

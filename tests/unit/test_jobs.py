@@ -71,6 +71,8 @@ def test_the_free_block_is_what_no_job_runs_on_where_jobs_account_for_all() -> N
     assert [i.free_block_gpus for i in seen(job("j", 12)).islands] == [4]
     assert [i.free_block_gpus for i in seen(job("j", 11)).islands] == [None], "one GPU is held by nobody knows whom"
     assert [i.free_block_gpus for i in seen().islands] == [None]
+    assert [i.free_block_gpus for i in seen(job("j", 13)).islands] == [None], "more than samples of use say"
+    assert [i.free_block_gpus for i in seen(job("j", 12), flex_job("f", 2)).islands] == [2], "flex is in no sample here"
     two = {"x": (16, 16), "y": (8, 8)}
     assert [i.free_block_gpus for i in seen(job("j", 12, island="x"), **two).islands] == [4, 8]
     assert [i.free_block_gpus for i in seen(job("j", 12), **two).islands] == [None, None], "where does it run?"
@@ -129,6 +131,10 @@ def test_a_file_of_jobs_is_read(tmp_path: Path) -> None:
         (HEAD + "c1,j,a,1,,,,2026-01-31,,\n", "line 2: started"),
         (HEAD + "c1,j,a,1,,,,2026-01-31T00:00Z,,yes\n", "line 2: preempted is true of a job that has not ended"),
         (HEAD + "c1,j,a,1,,,,2026-01-31T02:00Z,2026-01-31T01:00Z,\n", "is before started"),
+        (HEAD, "has no job in it"),
+        (HEAD + "c1,j,a,010,,,,2026-01-31T00:00Z,,\n", "line 2: gpus"),
+        (HEAD + 2 * "c1,j,a,1,,,,2026-01-31T00:00Z,,\n", "line 3: job 'j' is in line 2 already"),
+        (HEAD + "c1,j,a,1,,,,2026-01-31T00:00Z,,\nc1,j,a,1,,,,2026-01-30T00:00Z,,\n", "line 3: job 'j' is in line 2"),
         (HEAD + "c1,j,a\n", "line 2: it has more or fewer cells than the first line"),
     ],
 )
@@ -138,4 +144,4 @@ def test_a_bad_file_is_refused_with_its_line_and_value(text: str, sentence: str,
     with pytest.raises(BadInput) as refused:
         read_jobs(path)
     assert sentence in refused.value.message
-    assert refused.value.message.startswith(f"{path}, line")
+    assert refused.value.message.startswith(str(path))

@@ -16,6 +16,7 @@ TIME = sa.Text().with_variant(sa.TIMESTAMP(timezone=True), "postgresql")
 
 def upgrade() -> None:
     op.add_column("quotas", sa.Column("written_gpus", sa.Integer(), nullable=True))
+    op.add_column("quotas", sa.Column("hand", sa.Integer(), nullable=False, server_default="0"))
     op.add_column("quotas", sa.Column("namespaces", NAME, nullable=True))
     op.create_table(
         "requests",
