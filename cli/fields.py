@@ -22,7 +22,7 @@ from models.derived import HealthTerms
 from models.fleet import ClusterSpec, Fleet, Team, Window
 from models.policy import Policy
 from models.quota import Quota
-from models.sources import SlurmSource
+from models.sources import PrometheusSource, SlurmSource
 
 _GPUS, _DURATION, _SHARE, _NAME, _TEXT, _TIME, _COUNT = (
     "GPUs",
@@ -57,7 +57,16 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
         "policy": Note("mapping", "What differs from the fleet's policy; the same fields.", "nothing"),
         "quotas": Note("list", "What is promised, and to whom; no team twice.", "none"),
         "windows": Note("list", "Declared maintenance, SEVs and freezes.", "none"),
+        "prometheus": Note(
+            "mapping",
+            "The Prometheus that says what is healthy (docs/prometheus.md).",
+            "Slurm, or whoever writes samples",
+        ),
         "slurm": Note("mapping", "The Slurm that holds its quotas, health and use (docs/slurm.md).", "the ledger does"),
+    },
+    PrometheusSource: {
+        "connection": Note(_NAME, "Which one: a name of the file that BACKSTOP_PROMETHEUS names."),
+        "cluster": Note(_NAME, "The value of its label for clusters.", "the cluster's name"),
     },
     SlurmSource: {
         "connection": Note(_NAME, "How the worker reaches it: a name of the file that BACKSTOP_SLURM names."),

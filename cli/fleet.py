@@ -109,7 +109,8 @@ async def _from_slurm(door: Backstop, name: str, source: SlurmSource) -> Fleet:
 
     found = await door.describe_slurm(name, source)
     known = next((spec for spec in await door.clusters() if spec.name == name), None)
-    kept = {} if known is None else {"policy": known.policy, "gpu_model": known.gpu_model, "windows": known.windows}
+    fields = ("policy", "gpu_model", "windows", "prometheus")
+    kept = {} if known is None else {name: getattr(known, name) for name in fields}
     return Fleet(clusters=(found.model_copy(update=kept),))
 
 

@@ -12,7 +12,7 @@ from models.base import GpuCount, Model, Name, PositiveCount, Text, Time, Words
 from models.capacity import Island
 from models.policy import Policy
 from models.quota import Quota, QuotaTree, check_islands
-from models.sources import SlurmSource
+from models.sources import PrometheusSource, SlurmSource
 
 MOST_QUOTAS = 10_000
 """Of one cluster: what its rollout carries through Temporal was tried up to here (docs/adr/0011)."""
@@ -57,6 +57,8 @@ class ClusterSpec(Model):
     windows: tuple[Window, ...] = ()
     slurm: SlurmSource | None = Field(default=None, exclude_if=lambda source: source is None)
     """The Slurm that holds its quotas; None: the ledger does."""
+    prometheus: PrometheusSource | None = Field(default=None, exclude_if=lambda source: source is None)
+    """The Prometheus that says what is healthy; None: Slurm does, or whoever writes samples."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -25,3 +25,12 @@ class SlurmSource(Model):
     @property
     def tres(self) -> str:
         return f"gres/{self.gres}"
+
+
+class PrometheusSource(Model):
+    """Where a cluster's health comes from: a Prometheus, and what it calls the cluster."""
+
+    connection: Name = "local"
+    """Which one: a name of the worker's own file, which has its address and the queries."""
+    cluster: Name | None = None
+    """The value of its label for clusters; None: our name."""

@@ -71,7 +71,8 @@ class ClusterRow(SQLModel, table=True):
     `generation` is counted by triggers alone. `last_counter` belongs to `open_rollout`. A reservation
     stands where `reserve_limit` is set; `reserved_by` made it. `flex_gpus` is for schedulers: the healthy GPUs
     that no quota stands on, NULL where Backstop does not say; the pool is this and what quotas leave unused.
-    `source`: the scheduler that holds the quotas, as JSON, NULL where the ledger does itself.
+    `source`: the scheduler that holds the quotas, as JSON, NULL where the ledger does itself. `health_source`: the
+    Prometheus that says what is healthy, NULL where the scheduler or nobody but people does.
     """
 
     __tablename__ = "clusters"
@@ -91,6 +92,7 @@ class ClusterRow(SQLModel, table=True):
     flex_gpus: int | None = None
     flex_band_gpus: int = 0
     source: str | None = Field(default=None, sa_type=Text)
+    health_source: str | None = Field(default=None, sa_type=Text)
 
 
 class IslandRow(SQLModel, table=True):

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -21,6 +21,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.adapters.ledger import Ledger, upgrade
 from activities.adapters.notify import Notifier
+from activities.adapters.prometheus import PrometheusConnection, PrometheusHealth
 from activities.adapters.slurm import SlurmHealth, SlurmQuotas, Slurms, SlurmUsage
 from activities.archive import ArchiveActivities
 from activities.clusters import ClusterActivities
@@ -80,6 +81,7 @@ def make_worker(
     quotas: QuotaPort | None = None,
     build_id: str = "",
     slurms: Slurms | None = None,
+    prometheus: Mapping[str, PrometheusConnection] | None = None,
 ) -> Worker:
     """A worker with the ledger, and for some clusters Slurm, behind every port; `quotas` puts another in its place.
 
@@ -87,7 +89,8 @@ def make_worker(
     """
     slurms = slurms or Slurms(ledger, ledger.schedulers)
     quota_port: QuotaPort = quotas or SlurmQuotas(slurms)
-    health, usage = SlurmHealth(slurms), SlurmUsage(slurms)
+    usage = SlurmUsage(slurms)
+    health = PrometheusHealth(ledger, SlurmHealth(slurms), prometheus or {}, slurms.every)
     rollouts = ClusterActivities(quota_port, health, usage, ledger.calendar, ledger.registry, ledger.jobs)
     fleets = FleetActivities(client, quota_port, health, ledger.calendar, ledger.registry, rollouts)
     tallier = Tallier(quota_port, health, usage, ledger.registry, ledger.tallies)
@@ -172,7 +175,10 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
         every = timedelta(seconds=min(5.0, settings.watch_interval_seconds))
         slurms = Slurms(ledger, ledger.schedulers, settings.slurm, every)
         worker = make_worker(
-            client, ledger, notify, executor, settings.task_queue, build_id=settings.build_id, slurms=slurms
+            *(client, ledger, notify, executor, settings.task_queue),
+            build_id=settings.build_id,
+            slurms=slurms,
+            prometheus=settings.prometheus,
         )
         async with tended(), worker:
             await ensure_watch(client, settings.task_queue, settings.watch_interval_seconds, settings.watch_shards)

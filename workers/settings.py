@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from activities.adapters.prometheus import PrometheusConnection, PrometheusConnections
 from activities.adapters.slurm_talk import Connection, Connections
 from client.connection import home
 from client.files import read_document
@@ -29,6 +30,8 @@ class Settings:
     watch_shards: int = 1
     slurm: Mapping[str, Connection] = field(default_factory=dict)
     """Ways to Slurm clusters, by name."""
+    prometheus: Mapping[str, PrometheusConnection] = field(default_factory=dict)
+    """Where health is asked for, by name."""
 
 
 def load_settings() -> Settings:
@@ -52,11 +55,19 @@ def load_settings() -> Settings:
         task_queue=os.environ.get("BACKSTOP_TASK_QUEUE") or "backstop",
         build_id=_build_id(os.environ.get("BACKSTOP_BUILD_ID", "")),
         watch_shards=int(shards),
-        slurm=_connections(os.environ.get("BACKSTOP_SLURM", "")),
+        slurm=_slurms(os.environ.get("BACKSTOP_SLURM", "")),
+        prometheus=_prometheus(os.environ.get("BACKSTOP_PROMETHEUS", "")),
     )
 
 
-def _connections(path: str) -> dict[str, Connection]:
+def _prometheus(path: str) -> dict[str, PrometheusConnection]:
+    """As `_slurms`."""
+    if not path:
+        return {}
+    return dict(read_document(path, PrometheusConnections, "the field connections").connections)
+
+
+def _slurms(path: str) -> dict[str, Connection]:
     """Of a YAML or JSON file: connections by name. Errors: BadInput naming the file, the field and the value."""
     return dict(read_document(path, Connections, "the field connections").connections) if path else {}
 

@@ -30,7 +30,7 @@ from models.effects import HealthSample, TeamUsage
 from models.errors import BadInput, Refusal
 from models.fleet import ClusterSpec, Fleet, Team, Window
 from models.quota import Quota
-from models.sources import SlurmSource
+from models.sources import PrometheusSource, SlurmSource
 from models.tables import (
     ClusterRow,
     ContactRow,
@@ -125,6 +125,9 @@ class _Page:
                 quotas=tuple(_quota(q, self.usage.get(row.name, {})) for q in self.quotas[row.name]),
                 windows=self.windows.get(row.name, ()),
                 slurm=None if row.source is None else SlurmSource.model_validate_json(row.source),
+                prometheus=(
+                    None if row.health_source is None else PrometheusSource.model_validate_json(row.health_source)
+                ),
             )
         except ValidationError as error:
             # Another tool left it so: the triggers judge sums, not sense.

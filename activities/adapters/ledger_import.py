@@ -36,7 +36,7 @@ from models.tables import (
 )
 
 CLUSTERS_AT_ONCE = 250
-CLUSTER_COLUMNS = ("name", "gpu_model", "gpus_per_node", "policy", "source")
+CLUSTER_COLUMNS = ("name", "gpu_model", "gpus_per_node", "policy", "source", "health_source")
 ISLAND_COLUMNS = ("cluster", "name", "total_gpus")
 QUOTA_COLUMNS = ("cluster", "team", "gpus", "islands", "blocks", "minimum", "parent", "namespaces")
 """What a file says of each; the tables' other columns are Backstop's own."""
@@ -178,6 +178,9 @@ def _cluster_row(cluster: ClusterSpec) -> Row:
         "gpus_per_node": cluster.gpus_per_node,
         "policy": canonical_json(cluster.policy),
         "source": None if cluster.slurm is None else cluster.slurm.model_dump_json(exclude_defaults=True),
+        "health_source": (
+            None if cluster.prometheus is None else cluster.prometheus.model_dump_json(exclude_defaults=True)
+        ),
     }
 
 

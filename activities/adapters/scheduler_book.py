@@ -23,7 +23,7 @@ from models.effects import Mode
 from models.errors import Refusal, Unavailable
 from models.slurm import Held, admitted
 from models.snapshot import Snapshot
-from models.sources import SlurmSource
+from models.sources import PrometheusSource, SlurmSource
 from models.tables import ClusterRow, IslandRow, QuotaRow, RolloutRow, SchedulerLimitRow, SchedulerLockRow
 
 LEASE = timedelta(seconds=150)
@@ -104,6 +104,14 @@ class SchedulerBook:
             rows = rows.where(col(ClusterRow.name).in_(clusters))
         with self._database.reading() as session:
             return {name: SlurmSource.model_validate_json(text) for name, text in session.exec(rows) if text}
+
+    def prometheus_sources(self, clusters: Sequence[str]) -> dict[str, PrometheusSource]:
+        """Of these clusters, those whose health a Prometheus says."""
+        rows = select(ClusterRow.name, ClusterRow.health_source).where(
+            col(ClusterRow.health_source).is_not(None), col(ClusterRow.name).in_(clusters)
+        )
+        with self._database.reading() as session:
+            return {name: PrometheusSource.model_validate_json(text) for name, text in session.exec(rows) if text}
 
     def standing(self, cluster: str) -> Standing:
         with self._database.reading() as session:

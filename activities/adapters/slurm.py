@@ -364,8 +364,9 @@ class SlurmHealth:
         self._ledger = slurms.ledger.health
 
     def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
+        told = self._slurms.book.prometheus_sources(clusters)
         for cluster, source in self._slurms.book.sources(clusters).items():
-            if self._slurms.due("health", cluster, self._slurms.every):
+            if cluster not in told and self._slurms.due("health", cluster, self._slurms.every):
                 _tried(lambda c=cluster, s=source: self._look(c, s))  # type: ignore[misc]
         return self._ledger.read(clusters)
 

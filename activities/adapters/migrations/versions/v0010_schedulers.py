@@ -14,6 +14,7 @@ TIME = sa.Text().with_variant(sa.TIMESTAMP(timezone=True), "postgresql")
 
 def upgrade() -> None:
     op.add_column("clusters", sa.Column("source", sa.Text(), nullable=True))
+    op.add_column("clusters", sa.Column("health_source", sa.Text(), nullable=True))
     op.create_table(
         "scheduler_limits",
         sa.Column("cluster", NAME, primary_key=True),
