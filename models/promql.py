@@ -17,7 +17,7 @@ from models.effects import HealthSample
 from models.errors import Unavailable
 
 HARDWARE_XIDS = (48, 62, 64, 74, 79, 95, 119, 120, 140)
-"""After these a GPU is out: of memory, links, firmware and bus. Those of jobs are not here. Source: NVIDIA, XID Errors."""
+"""After these a GPU is out: of memory, links, firmware and bus. Source: NVIDIA, XID Errors."""
 
 WHOLE = "main"
 
