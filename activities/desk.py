@@ -452,9 +452,9 @@ class DeskActivities:
         return self._plan_now().model_dump(mode="json")
 
     def _doctor(self, q: DeskRequest) -> dict[str, Any]:
-        """Proof that a worker reaches its ledger."""
+        """Proof that a worker reaches its ledger, and the schedulers that hold quotas."""
         _of(q, _Nothing)
-        return {"open_rollouts": len(self._registry.open_clusters())}
+        return {"open_rollouts": len(self._registry.open_clusters()), "schedulers": self._schedulers.check()}
 
 
 def _told(q: DeskRequest, part: str, what: str, entry: Entry, reason: str, now: datetime) -> AuditEntry:

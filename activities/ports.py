@@ -115,6 +115,10 @@ class SchedulerPort(Protocol):
         """The cluster as the scheduler has it now: islands, quotas and use. Errors: Refusal where it has none."""
         ...
 
+    def check(self) -> dict[str, str]:
+        """For each cluster that a scheduler holds: what is wrong with reading it; empty: nothing."""
+        ...
+
     def detach(self, cluster: str, *, restore: bool) -> dict[str, tuple[int | None, int | None]]:
         """The scheduler is left alone from now on. Answers the limits that were taken back: before and after, by name.
 

@@ -35,6 +35,20 @@ def fleet_parts(clusters: Sequence[ClusterAnswer]) -> list[RenderableType]:
     return [made]
 
 
+def _held(c: ClusterAnswer) -> list[str]:
+    """Who holds its quotas and says what is healthy, where that is not the ledger; and who may target a quota."""
+    found = []
+    if c.slurm is not None:
+        found.append(f"Slurm holds the quotas: cluster {c.slurm.cluster or c.name}, accounts under {c.slurm.root}.")
+    if c.prometheus is not None:
+        found.append(f"Prometheus {c.prometheus.connection} says what is healthy.")
+    for quota in c.quotas:
+        if quota.namespaces is not None:
+            whom = ", ".join(quota.namespaces) or "nobody"
+            found.append(f"The quota of {quota.team} may be targeted by {whom} alone.")
+    return found
+
+
 def cluster_parts(c: ClusterAnswer) -> list[RenderableType]:
     """One cluster in full."""
     islands = table("ISLAND", ">TOTAL", ">HEALTHY", ">FOR BLOCKS")
@@ -61,6 +75,7 @@ def cluster_parts(c: ClusterAnswer) -> list[RenderableType]:
         Text(),
         quotas if c.quotas else line("No quotas."),
     ]
+    parts += [line(said) for said in _held(c)]
     if c.windows:
         windows = table("WINDOW", "FROM", "TO", ">GPUS", "ISLANDS", "REASON")
         for w in c.windows:

@@ -93,7 +93,7 @@ _QUESTIONS, _MOMENT_SECONDS = 5, 0.5
 """For a question that came at a moment when nobody may answer it."""
 _PART = 700_000
 """Bytes of one part of a large document: below Temporal's payload limit, base64 included."""
-_OVERVIEW_SECONDS = 10
+_OVERVIEW_SECONDS, _DOCTOR_SECONDS = 10, 60
 _FLEET_SECONDS = 1800
 """A plan of 1,000 clusters of 100 quotas takes about a minute."""
 _AnswerT = TypeVar("_AnswerT", bound=Model)
@@ -102,6 +102,7 @@ _TRIES = 60
 _PAUSE_SECONDS = 0.5
 _UNHEARD_SECONDS, _UNHEARD_EVENTS = 20, 2
 """A question that has no more events by then, it was asked and is to be taken up, is heard by nobody."""
+_SLURM_REMEDY = "see docs/slurm.md, and the worker's BACKSTOP_SLURM"
 _NO_WORKER = "no worker is running: start one with `backstop up` or `backstop worker`"
 
 
@@ -609,8 +610,11 @@ class Backstop:
         """What is well and what is not, each with what to do."""
         checks = await temporal_checks(self._client, self._target)
         try:
-            found = await asyncio.wait_for(self._desk("doctor"), 15)
+            found = await asyncio.wait_for(self._desk("doctor"), _DOCTOR_SECONDS)
             checks.append(Check(name="ledger", ok=True, text=f"answers; {found['open_rollouts']} rollouts open"))
+            for cluster, wrong in sorted(found.get("schedulers", {}).items()):
+                text = f"{cluster}: {wrong or 'its limits can be read'}"
+                checks.append(Check(name="slurm", ok=not wrong, text=text, remedy=_SLURM_REMEDY if wrong else ""))
         except (BackstopError, TimeoutError) as error:
             text = error.message if isinstance(error, BackstopError) else _NO_WORKER
             checks.append(Check(name="ledger", ok=False, text=text, remedy="backstop migrate, then backstop up"))

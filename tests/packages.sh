@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Debian's packages of the real services that tests start: Slurm and Prometheus. Nothing is started by installing them.
+# Debian's packages of the real services that tests start: Slurm, Prometheus, sshd. Nothing is started by installing them.
 set -euo pipefail
-needed=(slurmctld slurmd slurmdbd slurm-client munge mariadb-server slurm-wlm-basic-plugins prometheus)
+needed=(slurmctld slurmd slurmdbd slurm-client munge mariadb-server slurm-wlm-basic-plugins prometheus
+    openssh-server openssh-client)
 missing=()
 for package in "${needed[@]}"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")

@@ -90,7 +90,7 @@ def make_worker(
     slurms = slurms or Slurms(ledger, ledger.schedulers)
     quota_port: QuotaPort = quotas or SlurmQuotas(slurms)
     usage = SlurmUsage(slurms)
-    health = PrometheusHealth(ledger, SlurmHealth(slurms), prometheus or {}, slurms.every)
+    health = PrometheusHealth(ledger, SlurmHealth(slurms, usage), prometheus or {}, slurms.every)
     rollouts = ClusterActivities(quota_port, health, usage, ledger.calendar, ledger.registry, ledger.jobs)
     fleets = FleetActivities(client, quota_port, health, ledger.calendar, ledger.registry, rollouts)
     tallier = Tallier(quota_port, health, usage, ledger.registry, ledger.tallies)

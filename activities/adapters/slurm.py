@@ -202,6 +202,17 @@ class Slurms:
     def jobs(self, source: SlurmSource) -> tuple[SlurmJob, ...]:
         return jobs_in(self.talk(source).run("squeue", "--json"), source.tres)
 
+    def check(self) -> dict[str, str]:
+        found = {}
+        for cluster, source in self.book.sources().items():
+            try:
+                self.accounts(cluster, source)
+            except BackstopError as error:
+                found[cluster] = error.message
+            else:
+                found[cluster] = ""
+        return found
+
     # --- in and out -----------------------------------------------------------------------------
 
     def describe(self, cluster: str, source: SlurmSource) -> ClusterSpec:
@@ -357,10 +368,14 @@ class SlurmQuotas:
 
 
 class SlurmHealth:
-    """HealthPort: what nodes are is read and kept in the ledger, which answers. Of a silent Slurm the last is known."""
+    """HealthPort: what nodes are is read and kept in the ledger, which answers. Of a silent Slurm the last is known.
 
-    def __init__(self, slurms: Slurms) -> None:
+    `use`: is sampled beside it, at its own pace: the watch asks for health all the time, and for use nobody does.
+    """
+
+    def __init__(self, slurms: Slurms, use: SlurmUsage | None = None) -> None:
         self._slurms = slurms
+        self._use = use
         self._ledger = slurms.ledger.health
 
     def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
@@ -368,6 +383,8 @@ class SlurmHealth:
         for cluster, source in self._slurms.book.sources(clusters).items():
             if cluster not in told and self._slurms.due("health", cluster, self._slurms.every):
                 _tried(lambda c=cluster, s=source: self._look(c, s))  # type: ignore[misc]
+        if self._use is not None:
+            self._use.refresh(clusters)
         return self._ledger.read(clusters)
 
     def _look(self, cluster: str, source: SlurmSource) -> None:
@@ -394,14 +411,15 @@ class SlurmUsage:
         self._ledger = slurms.ledger.usage
 
     def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:
-        self._refresh([cluster])
+        self.refresh([cluster])
         return self._ledger.read(cluster, window, now)
 
     def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
-        self._refresh(clusters)
+        self.refresh(clusters)
         return self._ledger.latest(clusters, now)
 
-    def _refresh(self, clusters: Sequence[str]) -> None:
+    def refresh(self, clusters: Sequence[str]) -> None:
+        """What jobs hold is read anew where the last sample is old enough."""
         for cluster, source in self._slurms.book.sources(clusters).items():
             if self._slurms.due("use", cluster, self._slurms.use_every):
                 _tried(lambda c=cluster, s=source: self._look(c, s))  # type: ignore[misc]

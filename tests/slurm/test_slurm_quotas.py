@@ -164,6 +164,13 @@ def test_without_slurmdbd_nothing_is_known_and_nothing_is_written(site: Site) ->
     assert site.limits()[1] == "16"
 
 
+def test_the_doctor_tells_whether_it_can_be_read(site: Site) -> None:
+    site.adopt()
+    assert site.slurms.check() == {site.cluster: ""}
+    site.slurms._talks.clear()
+    assert site.slurms.check() == {site.cluster: "this worker has no Slurm connection 'lab': BACKSTOP_SLURM names them"}
+
+
 def test_it_is_taken_out_again_and_slurm_is_as_it_was(site: Site) -> None:
     site.adopt()
     opened(site)
