@@ -84,7 +84,11 @@ class RequestActivities:
             if refused:
                 return found.model_copy(update={"why": refused, **self._instead(ask, snapshot, now)})
             space = room(_claimed(snapshot, opened), policy, ask.team, ask.gpus)
-            found = found.model_copy(update={"room": space, "fits": space.fits_gpus == ask.gpus, "why": space.why})
+            taken = space.assigned_gpus - snapshot.tree.assigned()
+            why = space.why
+            if why and taken > 0:
+                why += f", {taken} of them freed by its open rollout and its teams' first when hardware allows it"
+            found = found.model_copy(update={"room": space, "fits": space.fits_gpus == ask.gpus, "why": why})
             return found if found.fits else found.model_copy(update=self._instead(ask, snapshot, now))
 
     @activity.defn(name="request_owners", no_thread_cancel_exception=True)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli import fleet_rollouts
-from cli.options import SET_UP, Actor, AsJson, checked, examples, named, who
+from cli.options import (
+    SET_UP,
+    Actor,
+    AsJson,
+    Settings,
+    checked,
+    examples,
+    named,
+    policy_with,
+    settings_given,
+    who,
+)
 from cli.session import ask
 from models.errors import BadInput
+from models.policy import Policy
 from models.sources import SlurmSource
 
 if TYPE_CHECKING:
@@ -26,7 +38,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop fleet import fleet.yaml --health health.csv",
             "backstop fleet import --health health.csv",
             "backstop fleet import --jobs jobs.csv",
-            "backstop fleet import --slurm h100-lab --root research-org",
+            "backstop fleet import --slurm h100-lab --root research-org --policy 'owners=[\"capacity\"]'",
         ),
     )(import_)
     group.command("show", epilog=examples("backstop fleet show", "backstop fleet show h100-worked --json"))(show_)
@@ -58,6 +70,7 @@ def import_(
     connection: Annotated[
         str, typer.Option(metavar="NAME", help="With --slurm: how the worker reaches it (docs/slurm.md).")
     ] = "local",
+    settings: Settings = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -78,14 +91,18 @@ def import_(
     by_name = read_jobs(jobs) if jobs else ()
 
     from cli.answers import ImportAnswer
-    from cli.output import line, show, show_json
+    from cli.output import count, line, show, show_json
 
+    if settings and not slurm:
+        raise BadInput("--policy is given without --slurm: write it into the fleet file")
+    over = settings_given("--policy", settings or ())
+    policy_with(Policy(), over, "", "")
     source = checked(SlurmSource, connection=connection, cluster=slurm, root=root) if slurm else None
 
     async def question(door: Backstop) -> tuple[dict[str, int], int, int]:
         given_fleet = fleet
         if source is not None:
-            given_fleet = await _from_slurm(door, named(slurm), source)
+            given_fleet = await _from_slurm(door, named(slurm), source, over)
         counts = {} if given_fleet is None else await door.import_fleet(given_fleet)
         given = samples
         if health and fleet is None:
@@ -97,20 +114,21 @@ def import_(
     if as_json:
         show_json(ImportAnswer(file=file or slurm, counts=counts, health_rows=rows, jobs=many).as_json())
         return
-    said = [f"{number} {what}" for what, number in counts.items()]
-    said += [f"{rows} health rows"] * bool(health) + [f"{many} jobs"] * bool(jobs)
+    said = [f"{number} {what.removesuffix('s') if number == 1 else what}" for what, number in counts.items()]
+    said += [count(rows, "health row")] * bool(health) + [count(many, "job")] * bool(jobs)
     names = (file, f"Slurm cluster {slurm}" if slurm else "", health, jobs)
     show(line(("Imported", "bold"), f" {', '.join(n for n in names if n)}: {', '.join(said)}."))
 
 
-async def _from_slurm(door: Backstop, name: str, source: SlurmSource) -> Fleet:
-    """The cluster as Slurm has it; what only Backstop knows of it stays as it is."""
+async def _from_slurm(door: Backstop, name: str, source: SlurmSource, over: dict[str, Any]) -> Fleet:
+    """The cluster as Slurm has it; what only Backstop knows of it stays as it is, but for this policy."""
     from models.fleet import Fleet
 
     found = await door.describe_slurm(name, source)
     known = next((spec for spec in await door.clusters() if spec.name == name), None)
     fields = ("policy", "gpu_model", "windows", "prometheus")
     kept = {} if known is None else {name: getattr(known, name) for name in fields}
+    kept["policy"] = {**kept.get("policy", {}), **over}
     return Fleet(clusters=(found.model_copy(update=kept),))
 
 

@@ -69,7 +69,13 @@ def _prometheus(path: str) -> dict[str, PrometheusConnection]:
 
 def _slurms(path: str) -> dict[str, Connection]:
     """Of a YAML or JSON file: connections by name. Errors: BadInput naming the file, the field and the value."""
-    return dict(read_document(path, Connections, "the field connections").connections) if path else {}
+    if not path:
+        return {}
+    found = dict(read_document(path, Connections, "the field connections").connections)
+    for name, connection in found.items():
+        if connection.path is not None and connection.ssh is None and not Path(connection.path).is_dir():
+            raise BadInput(f"{path}: connections.{name}.path is {connection.path!r}, which is no folder here")
+    return found
 
 
 def _build_id(text: str) -> str:

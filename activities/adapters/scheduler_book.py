@@ -167,6 +167,15 @@ class SchedulerBook:
         with self._database.writing() as session:
             _note(session, cluster, limits, ours=ours)
 
+    def saw(self, cluster: str, limits: Mapping[str, int | None]) -> None:
+        """These limits that are Backstop's own stand otherwise in the scheduler: the next write puts them right."""
+        with self._database.writing() as session:
+            for name, gpus in sorted(limits.items()):
+                row = session.get(SchedulerLimitRow, (cluster, name))
+                if row is not None:
+                    row.gpus = gpus
+                    session.add(row)
+
     def note_islands(self, cluster: str, islands: Sequence[Island]) -> None:
         """The installed GPUs are these. A change of them is one by others, as the ledger's triggers count it."""
         with self._database.reading() as session:

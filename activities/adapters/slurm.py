@@ -20,7 +20,7 @@ from activities.adapters.scheduler_book import SchedulerBook, Standing
 from activities.adapters.slurm_talk import LOCAL, Connection, Talk
 from models.capacity import Island
 from models.effects import Change, ForeignChange, HealthSample, QuotaReading, Receipt, TeamUsage, UsageReading
-from models.errors import BackstopError, Refusal, Unavailable
+from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.fleet import ClusterSpec
 from models.history import Stretch
 from models.jobs import ClusterJob
@@ -51,8 +51,8 @@ _TRIES = 5
 _NAMES, _LINES = 200, 20
 """Accounts of one command, and commands of one call: it must end well inside a call's time."""
 _PLAIN = re.compile(r"[\w.@+-]{1,100}", re.ASCII)
-_QOS_EVERY = timedelta(minutes=10)
-"""How often a flex QOS that is not there is looked for."""
+_QOS_EVERY = timedelta(minutes=1)
+"""How often the limit of the flex QOS is looked at: it takes a call of its own."""
 _USE_EVERY = timedelta(seconds=60)
 """Samples of use are counted, for percentiles: they come at an even pace."""
 
@@ -125,12 +125,21 @@ class Slurms:
         found: dict[str, int | None] = {}
         if source.root != "root" and POOL + source.root not in standing.limits:
             found[POOL + source.root] = accounts[source.root].gpus
-        if QOS + source.flex_qos not in standing.limits and self.due("qos", cluster, _QOS_EVERY):
-            found |= {QOS + source.flex_qos: self.qos_limit(source)} if self.has_qos(source) else {}
-        if found:
-            self.book.note(cluster, found, ours=False)
-            return self.book.standing(cluster)
-        return standing
+        if self.due("qos", cluster, _QOS_EVERY) and self.has_qos(source):
+            found[QOS + source.flex_qos] = self.qos_limit(source)
+        new = {name: gpus for name, gpus in found.items() if name not in standing.limits}
+        pool = standing.limits.get(POOL + source.root)
+        if pool is not None:
+            found[POOL + source.root] = accounts[source.root].gpus
+        moved = {n: gpus for n, gpus in found.items() if n not in new and standing.limits[n].gpus != gpus}
+        if not (new or moved):
+            return standing
+        held = {n for n in moved if (standing.reserved if n.startswith(POOL) else standing.flex_gpus is not None)}
+        if held:
+            log.warning("somebody has changed what bounds others in %s: %s", cluster, ", ".join(sorted(held)))
+            self.book.saw(cluster, {n: moved[n] for n in held})
+        self.book.note(cluster, {**new, **{n: gpus for n, gpus in moved.items() if n not in held}}, ours=False)
+        return self.book.standing(cluster)
 
     def _actors(self, source: SlurmSource, accounts: Mapping[str, Account]) -> dict[str, str]:
         """Who changed which account last, as far as the accounting database tells."""
@@ -206,21 +215,31 @@ class Slurms:
         found = {}
         for cluster, source in self.book.sources().items():
             try:
-                self.accounts(cluster, source)
+                standing = self.sync(cluster, source)
             except BackstopError as error:
                 found[cluster] = error.message
-            else:
-                found[cluster] = ""
+                continue
+            wrong = [n for n, gpus in sorted(_wanted(standing, source).items()) if standing.limits[n].gpus != gpus]
+            found[cluster] = f"limits that are not what they should be: {', '.join(wrong)}" if wrong else ""
         return found
 
     # --- in and out -----------------------------------------------------------------------------
 
     def describe(self, cluster: str, source: SlurmSource) -> ClusterSpec:
-        """The cluster as Slurm has it now: islands, quotas and use. Errors: Unavailable, Refusal where it has none."""
+        """The cluster as Slurm has it now: islands, quotas and use. Errors: Unavailable, BadInput where it has none."""
+        if source.connection not in self._talks:
+            known = ", ".join(sorted(self._talks))
+            raise BadInput(f"--connection {source.connection}: this worker has {known} (BACKSTOP_SLURM names them)")
+        there = self.talk(source).run("sacctmgr", "-n", "-P", "show", "cluster", "format=Cluster").split()
+        if (source.cluster or cluster) not in there:
+            raise BadInput(f"Slurm has no cluster {source.cluster or cluster!r}; it has: {', '.join(there) or 'none'}")
+        asked = ("sacctmgr", "-n", "-P", "show", "account", "format=Account")
+        if source.root not in self.talk(source).run(*asked).split("\n"):
+            raise BadInput(f"Slurm has no account {source.root!r}")
         held = quotas_of(self.accounts(cluster, source), source)
         islands = self.capacity(source)
         if not islands:
-            raise Refusal(f"Slurm has no node with {source.tres} in cluster {source.cluster or cluster}")
+            raise BadInput(f"Slurm has no node with {source.tres} in cluster {source.cluster or cluster}")
         parents = {row.parent for row in held.values()}
         use = {u.team: u for u in use_of(self.jobs(source), held, source, self.ledger.now())}
         nodes = nodes_in(self.talk(source).run("scontrol", "-o", "show", "nodes"), source.gres)
@@ -251,6 +270,7 @@ class Slurms:
         What bounds others (the pool, the flex QOS) is always taken back; quotas where `restore` asks for it, to what
         they were before Backstop first wrote them. What others have changed since is left alone.
         """
+        self.book.standing(cluster)  # refuses one that is not there
         source = self.book.sources([cluster]).get(cluster)
         if source is None:
             raise Refusal(f"the quotas of {cluster} are the ledger's own: there is nothing to detach")

@@ -95,7 +95,7 @@ async def test_what_breaks_the_ceiling_is_refused_at_once_with_what_else_there_i
     found = refused.assessment
     assert found.room is not None
     assert (found.room.ceiling_gpus, found.room.assigned_gpus, found.room.fits_gpus) == (85, 70, 15)
-    assert found.why == f"{name} may promise 85 GPUs and promises 70 already"
+    assert found.why == f"{name} may promise 85 GPUs, and 70 are spoken for"
     assert found.flex_gpus == 16, "100 healthy, 70 asked for inside quotas: flex has as much as is asked"
     ours = [(e.cluster, e.headroom_gpus, e.has_quota) for e in found.elsewhere if e.cluster in (other, bare)]
     assert ours == [(other, 70, True), (bare, 665, False)], "first where it has a quota"

@@ -10,7 +10,7 @@ import pytest
 
 from activities.ports import OpenRollout
 from models.effects import Change, EffectKind, Fence, Mode, Receipt, Reserve, ValueWrite
-from models.errors import Conflict, Drift, Refusal, Unavailable
+from models.errors import BadInput, Conflict, Drift, Refusal, Unavailable
 from models.snapshot import snapshot_of
 from tests.slurm.conftest import Site
 
@@ -107,6 +107,30 @@ def test_a_raise_that_slurm_lets_through_is_found_and_says_who(site: Site) -> No
     receipt = land(site, EffectKind.RESTORE, 4, ("b", 16, 16), ("a", 16, 24), to=Mode.HARD)
     assert [c.found_gpus for c in receipt.conflicts] == [40]
     assert site.limits()[1:] == ["24", "40"], "left alone"
+
+
+def test_a_bound_that_somebody_takes_away_is_told_and_put_right_by_the_next_write(site: Site) -> None:
+    site.adopt()
+    opened(site)
+    land(site, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=Mode.HARD)
+    site.lab.set_limit(site.root, -1)
+    assert site.slurms.check() == {site.cluster: f"limits that are not what they should be: pool:{site.root}"}
+    land(site, EffectKind.SET_SOFT, 3, ("a", 16, 16), to=Mode.HARD)
+    assert site.limits()[0] == "32"
+    assert site.slurms.check() == {site.cluster: ""}
+
+
+def test_what_is_not_there_is_said_so(site: Site) -> None:
+    for changes, sentence in (
+        ({"cluster": "nowhere"}, "Slurm has no cluster 'nowhere'; it has: lab"),
+        ({"root": "nobody"}, "Slurm has no account 'nobody'"),
+        ({"connection": "none"}, "this worker has lab, local"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            site.slurms.describe("lab", site.source.model_copy(update=changes))
+    with pytest.raises(Refusal, match="has no cluster"):
+        site.slurms.detach("nowhere", restore=True)
 
 
 def test_an_account_that_comes_or_goes_is_a_change_by_others(site: Site) -> None:

@@ -274,7 +274,7 @@ def test_fleet_import_checks_both_files_before_anything_is_sent(
     health.write_text("cluster,time,total_gpus,healthy_gpus\nh100-worked,2026-01-01T00:00:00Z,361,319\n")
     assert run(["fleet", "import", EXAMPLE, "--health", str(health)]) == 0
     assert [what for what, *_ in fake.asked] == ["import_fleet", "add_health"]
-    assert "6 clusters, 1 quotas, 1 changed, 0 removed, 1 health rows." in capsys.readouterr().out
+    assert "6 clusters, 1 quota, 1 changed, 0 removed, 1 health row." in capsys.readouterr().out
     fake.asked.clear()
     health.write_text("cluster,time,total_gpus,healthy_gpus\nh100-worked,2026-01-01T00:00:00Z,361,400\n")
     assert run(["fleet", "import", EXAMPLE, "--health", str(health)]) == 2
@@ -375,11 +375,13 @@ def test_health_may_come_without_a_fleet_file(tmp_path: Path, capsys: pytest.Cap
     with answering(FakeBackstop()) as door:
         assert run(["fleet", "import", "--health", str(health)]) == 0
     assert [what for what, *_ in door.asked] == ["clusters", "add_health"]
-    assert capsys.readouterr().out == f"Imported {health}: 1 health rows.\n"
+    assert capsys.readouterr().out == f"Imported {health}: 1 health row.\n"
 
 
 def test_an_import_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(FakeBackstop()) as door:
         assert run(["fleet", "import"]) == 2
     assert door.asked == []
-    assert capsys.readouterr().err == "backstop: FILE is missing: give a fleet file, or --health, or both\n"
+    assert capsys.readouterr().err == (
+        "backstop: FILE is missing: give a fleet file, --health, --jobs or --slurm, or several\n"
+    )

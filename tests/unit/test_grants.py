@@ -40,7 +40,7 @@ def snapshot(healthy: int, *quotas: Any, total: int = 100, **islands: tuple[int,
 def test_it_fits_up_to_the_ceiling() -> None:
     found = room(snapshot(100, quota("a", 40), quota("b", 30)), Policy(), "a", 20)
     assert (found.ceiling_gpus, found.assigned_gpus, found.fits_gpus) == (85, 70, 15)
-    assert found.why == "c1 may promise 85 GPUs and promises 70 already"
+    assert found.why == "c1 may promise 85 GPUs, and 70 are spoken for"
     assert room(snapshot(100, quota("a", 40), quota("b", 30)), Policy(), "a", 15).why == ""
 
 
