@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from cli.output import count, gpus, line, moment, row, table
 from models.requests import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
@@ -56,6 +57,22 @@ def _instead(ask: QuotaAsk, found: Assessment) -> list[RenderableType]:
 
 def _none_yet(ask: QuotaAsk, other: Elsewhere) -> str:
     return f"could promise {other.headroom_gpus} more; {ask.team} has no quota there yet"
+
+
+def request_lines(found: Sequence[RequestState]) -> list[RenderableType]:
+    """Beside a rollout's status: what was asked for, and what stands granted."""
+    if not found:
+        return []
+    lines = [line(f"  {one.ask.request} ({one.stage}): {one.wants}; {one.said}") for one in found]
+    return [Text(), line("Requests for more quota:"), *lines]
+
+
+def waiting_line(found: Sequence[RequestState]) -> list[RenderableType]:
+    """Beside the fleet's status: that somebody has to decide."""
+    waiting = sum(one.stage is RequestStage.ASKED for one in found)
+    wait = "waits" if waiting == 1 else "wait"
+    text = f"{count(waiting, 'request')} for more quota {wait} for an owner: backstop request list"
+    return [Text(), line(text)] if waiting else []
 
 
 def list_parts(found: Sequence[RequestState], cluster: str, *, ended: bool) -> list[RenderableType]:

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from client.backstop import Backstop, RolloutSummary
     from client.checks import Check
     from models.fleet_messages import FleetStatus
-    from models.messages import LaunchAnswer
+    from models.messages import LaunchAnswer, RolloutStatus
     from models.plans import Plan
+    from models.requests import RequestState
 
 
 _T = TypeVar("_T")
@@ -227,6 +228,7 @@ def status(
     """
     from cli.output import line, show, show_json
     from cli.overview_view import overview_parts, watch_parts
+    from cli.request_view import request_lines, waiting_line
     from cli.status_view import status_parts
 
     filters = {"--stage": stage, "--wave": wave, "--owner": owner, "--needs": needs, "--at-risk": at_risk}
@@ -236,15 +238,18 @@ def status(
     _one_of("--stage", stage, [s.value for s in Stage])
     _one_of("--wave", wave, [t.value for t in Tier])
     if cluster:
-        found, watching = ask(who(actor), lambda door: _with_watch(door, door.status(cluster), not as_json))
+        (found, requests), watching = ask(
+            who(actor), lambda door: _with_watch(door, _with_requests(door, cluster, not as_json), not as_json)
+        )
         if as_json:
             show_json(found.model_dump(mode="json", by_alias=True))
         else:
-            show(*status_parts(found), *([] if found.stage.ended else watch_parts(watching)))
+            parts = [*status_parts(found), *request_lines(requests)]
+            show(*parts, *([] if found.stage.ended else watch_parts(watching)))
         return
     from cli.answers import RolloutLine, RolloutsAnswer
 
-    (rows, whole), watching = ask(
+    (rows, whole, requests), watching = ask(
         who(actor), lambda door: _with_watch(door, _with_fleet(door, not as_json), not as_json)
     )
     lines = tuple(
@@ -266,7 +271,8 @@ def status(
             from cli.fleet_rollout_view import fleet_line
 
             show(fleet_line(whole), line())
-        show(*overview_parts(lines, datetime.now(UTC), all_lines=bool(given)), *(watch_parts(watching) if rows else []))
+        parts = [*overview_parts(lines, datetime.now(UTC), all_lines=bool(given)), *waiting_line(requests)]
+        show(*parts, *(watch_parts(watching) if rows else []))
 
 
 async def _with_watch(door: Backstop, asked: Awaitable[_T], shown: bool) -> tuple[_T, Check | None]:
@@ -274,9 +280,17 @@ async def _with_watch(door: Backstop, asked: Awaitable[_T], shown: bool) -> tupl
     return await asked, await door.watch() if shown else None
 
 
-async def _with_fleet(door: Backstop, shown: bool) -> tuple[list[RolloutSummary], FleetStatus | None]:
-    """With the fleet rollout, where one is open; JSON has `backstop fleet status` for it."""
-    return await door.overview(), await door.open_fleet() if shown else None
+async def _with_fleet(
+    door: Backstop, shown: bool
+) -> tuple[list[RolloutSummary], FleetStatus | None, list[RequestState]]:
+    """With the fleet rollout, where one is open, and requests; JSON has commands of their own for them."""
+    found = await door.overview()
+    return found, await door.open_fleet() if shown else None, await door.open_requests() if shown else []
+
+
+async def _with_requests(door: Backstop, cluster: str, shown: bool) -> tuple[RolloutStatus, list[RequestState]]:
+    """With its requests for more quota; JSON has `backstop request list` for them."""
+    return await door.status(cluster), await door.open_requests(cluster) if shown else []
 
 
 def _one_of(option: str, text: str, known: Sequence[str]) -> None:

@@ -505,6 +505,13 @@ class Backstop:
         found = await self._desk("requests", cluster=cluster, ended=ended)
         return TypeAdapter(list[RequestState]).validate_python(found)
 
+    async def open_requests(self, cluster: str = "") -> list[RequestState]:
+        """Those that wait or end some day, beside what else is shown: none where no worker answers in time."""
+        try:
+            return await asyncio.wait_for(self.requests(cluster), _OVERVIEW_SECONDS)
+        except (BackstopError, TimeoutError):
+            return []
+
     async def calendar(self, cluster: str = "", since: datetime | None = None) -> list[Entry]:
         """Declared windows that are not over, of one cluster or all. Errors: BadInput for an unknown cluster."""
         at = (since or datetime.now(UTC)).isoformat()

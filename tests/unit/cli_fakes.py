@@ -37,6 +37,7 @@ from models.milestones import MilestoneFile, PlanNow
 from models.plans import make_plan
 from models.policy import Policy
 from models.report import Past
+from models.requests import RequestState
 from models.rollout import Hold, HoldKind
 from models.snapshot import Snapshot, snapshot_of
 from models.stages import Command, Stage
@@ -141,6 +142,7 @@ class FakeBackstop:
     )
     flexes: list[FlexNow] = field(default_factory=list)
     whys: list[Why] = field(default_factory=list)
+    requests_open: list[RequestState] = field(default_factory=list)
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)
     actor: str = ""
@@ -173,6 +175,9 @@ class FakeBackstop:
 
     async def watch(self) -> Check:
         return self.watching
+
+    async def open_requests(self, cluster: str = "") -> list[RequestState]:
+        return [r for r in self.requests_open if cluster in ("", r.ask.cluster)]
 
     async def open_fleet(self) -> FleetStatus | None:
         return self.fleet

@@ -27,6 +27,7 @@ from models.requests import (
     refusal,
     time_passed,
 )
+from tests.unit.cli_fakes import FakeBackstop, answering
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -107,6 +108,18 @@ def test_each_turn_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert "granted for good, approved by capacity" in capsys.readouterr().out
     show(*list_parts([], "c1", ended=False))
     assert capsys.readouterr().out == "No request of c1 is open; those that are over: backstop request list --all.\n"
+
+
+def test_status_tells_of_requests(capsys: pytest.CaptureFixture[str]) -> None:
+    here = asked()
+    here = here.but(ask=here.ask.model_copy(update={"cluster": "h100-worked"}))
+    with answering(FakeBackstop(requests_open=[here, asked()])):
+        assert run(["status", "h100-worked"]) == 0
+        one = capsys.readouterr().out
+        assert run(["status"]) == 0
+    assert "Requests for more quota:\n  q-1 (asked): 16 GPUs more for a in h100-worked; waits for capacity" in one
+    assert one.count("q-1") == 1, "of this cluster alone"
+    assert "2 requests for more quota wait for an owner: backstop request list\n" in capsys.readouterr().out
 
 
 def test_its_day_ends_what_it_is() -> None:
