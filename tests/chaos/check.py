@@ -256,7 +256,7 @@ def _rows_at(writes: list[Row], cluster: str, at: datetime) -> dict[str, Row]:
 
 
 def _bare(row: Row) -> Row:
-    return {k: v for k, v in row.items() if k not in ("written_by", "written_gpus")}
+    return {k: v for k, v in row.items() if k not in ("written_by", "written_gpus", "hand")}
 
 
 # --- the end ---------------------------------------------------------------------------------
