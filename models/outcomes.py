@@ -371,6 +371,8 @@ def _drifted(r: Rollout, now: datetime) -> Rollout:
     if r.looked_after != r.fence or not (r.stage.guarded or r.stage in (Stage.PLANNED, Stage.ROLLED_BACK)):
         return r
     moved = r.seen.reading.generation != r.generation
+    if r.restoring and not moved:
+        return r  # a look that was under way when it was answered: this is about to be put right
     values = drift_of(r)
     if r.stage is Stage.PLANNED and r.plan is not None:
         moved = moved or r.plan.generation != r.generation

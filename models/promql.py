@@ -19,6 +19,13 @@ from models.errors import Unavailable
 HARDWARE_XIDS = (48, 62, 64, 74, 79, 95, 119, 120, 140)
 """After these a GPU is out: of memory, links, firmware and bus. Source: NVIDIA, XID Errors."""
 
+KUBERNETES = "kubernetes"
+NODES_READY = (
+    'max by (Hostname) (label_replace(kube_node_status_condition{condition="Ready",status="true"} == 1, '
+    '"Hostname", "$1", "node", "(.*)"))'
+)
+"""Nodes that Kubernetes says are ready, as kube-state-metrics tells, by the name that DCGM has for them."""
+
 WHOLE = "main"
 
 
@@ -34,12 +41,16 @@ class Queries(Model):
 
 
 def dcgm(cluster: str = "cluster", island: str = "island", ready: str = "") -> Queries:
-    """For NVIDIA's DCGM exporter. `ready`: a query of the nodes that answer, by Hostname; empty: a scrape is enough."""
+    """For NVIDIA's DCGM exporter. `ready`: a query of the nodes that answer, by Hostname, or "kubernetes" for its own.
+
+    Empty: a scrape is enough.
+    """
     gpu, by = f"{cluster}, {island}, Hostname, gpu", f"by ({cluster}, {island})"
     there = f"max by ({gpu}) (DCGM_FI_DEV_GPU_TEMP)"
     xid = f"max by ({gpu}) (DCGM_FI_DEV_XID_ERRORS)"
     broken = " or ".join(f"({xid} == {number})" for number in HARDWARE_XIDS)
-    up = f" and on (Hostname) ({ready})" if ready else ""
+    nodes = NODES_READY if ready == KUBERNETES else ready
+    up = f" and on (Hostname) ({nodes})" if nodes else ""
     return Queries(
         installed=f"count {by} (max by ({gpu}) (last_over_time(DCGM_FI_DEV_GPU_TEMP[1d])))",
         # Where every GPU of an island is broken a count has no answer: none of them is not the same as none known.

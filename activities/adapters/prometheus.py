@@ -37,7 +37,7 @@ class PrometheusConnection(Model):
     cluster_label: Name = "cluster"
     island_label: Name = "island"
     ready: str = ""
-    """PromQL of nodes that answer, by Hostname."""
+    """PromQL of nodes that answer, by Hostname; `kubernetes`: those that it says are ready."""
     installed: str | None = None
     healthy: str | None = None
     seen: str | None = None

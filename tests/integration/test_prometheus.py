@@ -37,6 +37,8 @@ class Target:
         self.nodes = {"e1": ("east", "x"), "e2": ("east", "x"), "e3": ("east", "y"), "w1": ("west", "")}
         self.xids: dict[tuple[str, int], int] = {}
         self.silent: set[str] = set()
+        self.ready = dict.fromkeys(self.nodes, 1)
+        """As kube-state-metrics tells it."""
         target = self
 
         class Answer(BaseHTTPRequestHandler):
@@ -60,6 +62,8 @@ class Target:
                 labels = f'cluster="{cluster}",island="{island}",Hostname="{node}",gpu="{gpu}"'
                 lines.append(f"DCGM_FI_DEV_GPU_TEMP{{{labels}}} 45")
                 lines.append(f"DCGM_FI_DEV_XID_ERRORS{{{labels}}} {self.xids.get((node, gpu), 0)}")
+        for node, ready in self.ready.items():
+            lines.append(f'kube_node_status_condition{{node="{node}",condition="Ready",status="true"}} {ready}')
         return "\n".join(lines) + "\n"
 
 
@@ -175,6 +179,18 @@ def test_a_node_that_is_not_seen_is_installed_and_not_healthy(health: Prometheus
     finally:
         target.silent = set()
     until(lambda: counts(health.read(["east"])["east"])["x"] == (16, 16), "it is seen again")
+
+
+def test_a_node_that_kubernetes_calls_not_ready_is_not_healthy(
+    health: PrometheusHealth, target: Target, url: str
+) -> None:
+    health._connections = {"here": PrometheusConnection(url=url, ready="kubernetes")}
+    until(lambda: counts(health.read(["east"])["east"])["x"] == (16, 16), "all are ready")
+    target.ready["e1"] = 0
+    try:
+        until(lambda: counts(health.read(["east"])["east"]) == {"x": (16, 8), "y": (8, 8)}, "it shows")
+    finally:
+        target.ready["e1"] = 1
 
 
 def test_a_cluster_that_is_seen_no_more_has_no_new_sample_and_no_zero(health: PrometheusHealth, target: Target) -> None:

@@ -586,6 +586,17 @@ def test_drift_is_restored_when_a_person_says_so_and_then_undone_like_ours() -> 
     assert world.values == BASELINE
 
 
+def test_a_look_that_was_under_way_when_a_drift_was_answered_does_not_hold_it_again() -> None:
+    world = at(Stage.ENFORCED, World())
+    world.foreign("b", 90)
+    world.look_wanted = True
+    world.meanwhile("look", lambda: world.say(Command.RESOLVE, run=False, hold="drift", how="restore"))
+    world.run()
+    assert (world.values, world.holds) == (CUT, set())
+    drifts = [text for text in world.story if text.startswith("drift:")]
+    assert len(drifts) == 1, drifts
+
+
 def test_drift_that_others_take_back_holds_no_longer() -> None:
     world = at(Stage.BUFFERED, World())
     world.foreign("b", 90)
