@@ -6,7 +6,7 @@ The ledger's quotas mirror such a cluster's: fences, receipts, generations and r
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -166,6 +166,12 @@ class SchedulerBook:
         """These limits stand in the scheduler; `ours`: Backstop has written them."""
         with self._database.writing() as session:
             _note(session, cluster, limits, ours=ours)
+
+    def intend(self, cluster: str, names: Iterable[str]) -> None:
+        """These limits are about to be ours: what they are now is what was, whoever looks while they are written."""
+        with self._database.writing() as session:
+            rows = {name: session.get(SchedulerLimitRow, (cluster, name)) for name in sorted(names)}
+            _note(session, cluster, {name: row.gpus for name, row in rows.items() if row is not None}, ours=True)
 
     def saw(self, cluster: str, limits: Mapping[str, int | None]) -> None:
         """These limits that are Backstop's own stand otherwise in the scheduler: the next write puts them right."""

@@ -131,7 +131,10 @@ class Slurms:
         pool = standing.limits.get(POOL + source.root)
         if pool is not None:
             found[POOL + source.root] = accounts[source.root].gpus
-        moved = {n: gpus for n, gpus in found.items() if n not in new and standing.limits[n].gpus != gpus}
+        ours = _wanted(standing, source)  # a write of ours that is under way is no change by others
+        moved = {
+            n: gpus for n, gpus in found.items() if n not in new and gpus not in (standing.limits[n].gpus, ours[n])
+        }
         if not (new or moved):
             return standing
         held = {n for n in moved if (standing.reserved if n.startswith(POOL) else standing.flex_gpus is not None)}
@@ -162,6 +165,7 @@ class Slurms:
         changes = {name: gpus for name, gpus in wanted.items() if standing.limits[name].gpus != gpus}
         if not changes:
             return
+        self.book.intend(cluster, changes)
         self._write(cluster, source, changes)
         there = self.limits(cluster, source, wanted)
         self.book.note(cluster, {name: there[name] for name in wanted if there[name] == wanted[name]}, ours=True)

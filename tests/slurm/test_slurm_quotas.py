@@ -121,6 +121,23 @@ def test_a_bound_that_somebody_takes_away_is_told_and_put_right_by_the_next_writ
     assert site.slurms.check() == {site.cluster: ""}
 
 
+def test_a_look_while_a_bound_is_written_takes_it_for_nobody_s(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.adopt()
+    opened(site)
+    write = site.slurms._write
+
+    def looked_at(*given: Any) -> None:
+        write(*given)
+        site.quotas.read(site.cluster)  # as the watch does
+
+    monkeypatch.setattr(site.slurms, "_write", looked_at)
+    land(site, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=Mode.HARD)
+    land(site, EffectKind.RESTORE, 3, ("a", 16, 24), to=Mode.HARD)
+    land(site, EffectKind.RELEASE, 4)
+    assert site.limits() == ["", "24", "16"]
+
+
 def test_what_is_not_there_is_said_so(site: Site) -> None:
     for changes, sentence in (
         ({"cluster": "nowhere"}, "Slurm has no cluster 'nowhere'; it has: lab"),
