@@ -9,6 +9,7 @@ from rich.text import Text
 
 from cli.answers import ClusterAnswer
 from cli.output import clean, line, moment, row, table
+from cli.plan_view import gates
 from models.capacity import healthy, total
 from models.quota import QuotaTree
 
@@ -35,17 +36,14 @@ def fleet_parts(clusters: Sequence[ClusterAnswer]) -> list[RenderableType]:
     return [made]
 
 
-def _held(c: ClusterAnswer) -> list[str]:
-    """Who holds its quotas and says what is healthy, where that is not the ledger; and who may target a quota."""
-    found = []
+def _held(c: ClusterAnswer) -> list[RenderableType]:
+    """Who holds its quotas and says what is healthy, where that is not the ledger."""
+    found: list[RenderableType] = []
     if c.slurm is not None:
-        found.append(f"Slurm holds the quotas: cluster {c.slurm.cluster or c.name}, accounts under {c.slurm.root}.")
+        of = f"cluster {c.slurm.cluster or c.name}, accounts under {c.slurm.root}"
+        found.append(line(f"Slurm holds the quotas: {of}."))
     if c.prometheus is not None:
-        found.append(f"Prometheus {c.prometheus.connection} says what is healthy.")
-    for quota in c.quotas:
-        if quota.namespaces is not None:
-            whom = ", ".join(quota.namespaces) or "nobody"
-            found.append(f"The quota of {quota.team} may be targeted by {whom} alone.")
+        found.append(line(f"Prometheus {c.prometheus.connection} says what is healthy."))
     return found
 
 
@@ -75,7 +73,7 @@ def cluster_parts(c: ClusterAnswer) -> list[RenderableType]:
         Text(),
         quotas if c.quotas else line("No quotas."),
     ]
-    parts += [line(said) for said in _held(c)]
+    parts += [*_held(c), *gates(c.quotas)]
     if c.windows:
         windows = table("WINDOW", "FROM", "TO", ">GPUS", "ISLANDS", "REASON")
         for w in c.windows:

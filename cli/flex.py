@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from cli.options import LOOK, Actor, AsJson, examples, named, who
+from cli.options import LOOK, Actor, AsJson, Otherwise, examples, named, who
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -47,12 +46,10 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="flex", rich_help_panel=LOOK)
 
 
-class _Flex(TyperGroup):
+class _Flex(Otherwise):
     """`backstop flex CLUSTER` is `backstop flex show CLUSTER`: what is no command of it names a cluster."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known = (*self.commands, *self.get_help_option_names(ctx))
-        return super().parse_args(ctx, args if args and args[0] in known else ["show", *args])
+    otherwise = "show"
 
 
 def show_flex(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
 from models.errors import BadInput
 
@@ -67,6 +68,19 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--policy", metavar="KEY=VALUE", help="Any field of the policy, such as notice=1d. May be repeated."),
 ]
+
+
+class Otherwise(TyperGroup):
+    """Commands of which one is meant where the first word is none of them: `backstop flex CLUSTER` shows it."""
+
+    otherwise = ""
+    alone = True
+    """It is meant where there is no word at all, too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = (*self.commands, *self.get_help_option_names(ctx))
+        meant = args[0] not in known if args else self.alone
+        return super().parse_args(ctx, [self.otherwise, *args] if meant else args)
 
 
 def examples(*lines: str) -> str:

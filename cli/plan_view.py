@@ -11,8 +11,9 @@ from rich.text import Text
 from cli.output import gpus, indented, line, row, table
 from models.base import duration_text, fraction_text
 from models.derived import Derived
-from models.plans import Plan
+from models.plans import Plan, QuotaPlan
 from models.policy import Tier
+from models.quota import Quota
 
 
 def in_order(plans: Iterable[Plan]) -> list[Plan]:
@@ -33,7 +34,7 @@ def plan_parts(plan: Plan) -> list[RenderableType]:
         _verdict(plan),
     ]
     if plan.quotas:
-        parts += [Text(), _diff(plan), *_gates(plan)]
+        parts += [Text(), _diff(plan), *gates(plan.quotas)]
     why = [
         line((f"{quota.team}, {cut.gpus} {cut.tier}", "bold"), f": {cut.reason}.")
         for quota in plan.quotas
@@ -133,12 +134,12 @@ def _remedy(plan: Plan) -> str:
 _TIERS = (Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
 
 
-def _gates(plan: Plan) -> list[RenderableType]:
+def gates(quotas: Iterable[Quota | QuotaPlan]) -> list[RenderableType]:
     """Who may target a quota, where that is not anybody."""
-    gated = [q for q in plan.quotas if q.namespaces is not None]
     return [
-        line(f"The quota of {q.team} may be targeted by {', '.join(q.namespaces or ()) or 'nobody'} alone.")
-        for q in gated
+        line(f"The quota of {q.team} may be targeted by {', '.join(q.namespaces) or 'nobody'} alone.")
+        for q in quotas
+        if q.namespaces is not None
     ]
 
 

@@ -6,12 +6,11 @@ import asyncio
 import re
 import secrets
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from cli.options import DECIDE, Actor, AsJson, Cluster, NeededReason, Reason, checked, examples, named, who
+from cli.options import DECIDE, Actor, AsJson, Cluster, NeededReason, Otherwise, Reason, checked, examples, named, who
 from cli.session import ask
 from models.errors import BadInput
 
@@ -48,12 +47,10 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="request", rich_help_panel=DECIDE)
 
 
-class _Request(TyperGroup):
+class _Request(Otherwise):
     """`backstop request TEAM CLUSTER GPUS` is `backstop request new`: what is no command of it names a team."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known = (*self.commands, *self.get_help_option_names(ctx))
-        return super().parse_args(ctx, args if not args or args[0] in known else ["new", *args])
+    otherwise, alone = "new", False
 
 
 def new(

@@ -15,6 +15,7 @@ from models.base import Model, Name
 from models.capacity import Island
 from models.effects import HealthSample
 from models.errors import Unavailable
+from models.sources import WHOLE
 
 HARDWARE_XIDS = (48, 62, 64, 74, 79, 95, 119, 120, 140)
 """After these a GPU is out: of memory, links, firmware and bus. Source: NVIDIA, XID Errors."""
@@ -25,8 +26,6 @@ NODES_READY = (
     '"Hostname", "$1", "node", "(.*)"))'
 )
 """Nodes that Kubernetes says are ready, as kube-state-metrics tells, by the name that DCGM has for them."""
-
-WHOLE = "main"
 
 
 class Queries(Model):

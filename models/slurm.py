@@ -19,11 +19,7 @@ from models.capacity import Island
 from models.effects import Mode, TeamUsage
 from models.errors import Unavailable
 from models.jobs import Job, RunsOn
-from models.sources import SlurmSource
-
-WHOLE = "main"
-"""The island of a cluster without a topology."""
-
+from models.sources import WHOLE, SlurmSource
 
 # --- accounts ----------------------------------------------------------------------------------
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from models.base import Model, Name
 
+WHOLE = "main"
+"""The island of a cluster of which its source tells none."""
+
 
 class SlurmSource(Model):
     """Where a cluster's quotas, health and use come from: a Slurm cluster, and how it names what we need."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlmodel import Session, col, or_, select
 
-from activities.adapters.ledger_bulk import store
+from activities.adapters.ledger_bulk import among, store
 from activities.adapters.ledger_db import Database
 from models.effects import CLOCK_SKEW
 from models.errors import BadInput
@@ -27,14 +27,14 @@ class LedgerJobs:
     def jobs(self, clusters: Sequence[str], since: datetime) -> dict[str, tuple[Job, ...]]:
         rows = (
             select(JobRow)
-            .where(col(JobRow.cluster).in_(clusters))
+            .where(among(JobRow.cluster, "clusters"))
             .where(or_(col(JobRow.ended).is_(None), col(JobRow.ended) >= since))
             .order_by(col(JobRow.cluster), col(JobRow.started), col(JobRow.job))
             .limit(_MOST)
         )
         found: dict[str, list[Job]] = {}
         with self._database.reading() as session:
-            for row in session.exec(rows):
+            for row in session.exec(rows, params={"clusters": list(clusters)}):
                 found.setdefault(row.cluster, []).append(_job(row))
         return {cluster: tuple(jobs) for cluster, jobs in found.items()}
 

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger_bulk import store
+from activities.adapters.ledger_bulk import among, store
 from activities.adapters.ledger_db import Database
 from activities.adapters.ledger_quotas import locked_cluster, signed
 from models.capacity import Island
@@ -99,19 +99,20 @@ class SchedulerBook:
 
     def sources(self, clusters: Sequence[str] | None = None) -> dict[str, SlurmSource]:
         """Of these clusters, those whose quotas a scheduler holds; of all where none are named."""
-        rows = select(ClusterRow.name, ClusterRow.source).where(col(ClusterRow.source).is_not(None))
-        if clusters is not None:
-            rows = rows.where(col(ClusterRow.name).in_(clusters))
-        with self._database.reading() as session:
-            return {name: SlurmSource.model_validate_json(text) for name, text in session.exec(rows) if text}
+        return {n: SlurmSource.model_validate_json(text) for n, text in self._texts(ClusterRow.source, clusters)}
 
     def prometheus_sources(self, clusters: Sequence[str]) -> dict[str, PrometheusSource]:
         """Of these clusters, those whose health a Prometheus says."""
-        rows = select(ClusterRow.name, ClusterRow.health_source).where(
-            col(ClusterRow.health_source).is_not(None), col(ClusterRow.name).in_(clusters)
-        )
+        found = self._texts(ClusterRow.health_source, clusters)
+        return {name: PrometheusSource.model_validate_json(text) for name, text in found}
+
+    def _texts(self, column: Any, clusters: Sequence[str] | None) -> list[tuple[str, str]]:
+        rows = sa.select(col(ClusterRow.name), column).where(column.is_not(None))
+        given = {}
+        if clusters is not None:
+            rows, given = rows.where(among(ClusterRow.name, "clusters")), {"clusters": list(clusters)}
         with self._database.reading() as session:
-            return {name: PrometheusSource.model_validate_json(text) for name, text in session.exec(rows) if text}
+            return [(name, text) for name, text in session.connection().execute(rows, given)]
 
     def standing(self, cluster: str) -> Standing:
         with self._database.reading() as session:

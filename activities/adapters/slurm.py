@@ -30,6 +30,7 @@ from models.slurm import (
     TRANSACTIONS_FORMAT,
     Account,
     Held,
+    Node,
     SlurmJob,
     accounts_in,
     actors_in,
@@ -208,9 +209,11 @@ class Slurms:
             return islands_in(self.talk(source).run("scontrol", "-o", "show", "topology"))
         return {}
 
+    def nodes(self, source: SlurmSource) -> tuple[Node, ...]:
+        return nodes_in(self.talk(source).run("scontrol", "-o", "show", "nodes"), source.gres)
+
     def capacity(self, source: SlurmSource) -> tuple[Island, ...]:
-        nodes = nodes_in(self.talk(source).run("scontrol", "-o", "show", "nodes"), source.gres)
-        return capacity(nodes, self.islands(source))
+        return capacity(self.nodes(source), self.islands(source))
 
     def jobs(self, source: SlurmSource) -> tuple[SlurmJob, ...]:
         return jobs_in(self.talk(source).run("squeue", "--json"), source.tres)
@@ -241,12 +244,11 @@ class Slurms:
         if source.root not in self.talk(source).run(*asked).split("\n"):
             raise BadInput(f"Slurm has no account {source.root!r}")
         held = quotas_of(self.accounts(cluster, source), source)
-        islands = self.capacity(source)
-        if not islands:
+        nodes = self.nodes(source)
+        if not nodes:
             raise BadInput(f"Slurm has no node with {source.tres} in cluster {source.cluster or cluster}")
         parents = {row.parent for row in held.values()}
         use = {u.team: u for u in use_of(self.jobs(source), held, source, self.ledger.now())}
-        nodes = nodes_in(self.talk(source).run("scontrol", "-o", "show", "nodes"), source.gres)
         quotas = tuple(
             Quota(team=t, gpus=row.gpus, parent=row.parent)
             if t in parents
@@ -263,7 +265,7 @@ class Slurms:
         return ClusterSpec(
             name=cluster,
             gpus_per_node=max(node.gpus for node in nodes),
-            islands=islands,
+            islands=capacity(nodes, self.islands(source)),
             quotas=quotas,
             slurm=source,
         )
