@@ -111,11 +111,17 @@ def launch(
     A fleet goes through in waves, pilots first: `backstop fleet status` follows it.
     """
     from models.messages import LaunchRequest
-    from models.policy import Policy
+    from models.policy import OF_THE_CLUSTER, Policy
 
     person = who(actor)
     settings = settings_of(buffer, max_tier, policy)
     policy_with(Policy(), settings, buffer, max_tier)  # a slip is named here, by its option
+    for field in OF_THE_CLUSTER:
+        if field in settings:
+            raise BadInput(
+                f"--policy {field}={settings[field]!r} belongs to the cluster, not to one rollout: "
+                "say it in the policy that it is imported with (backstop fleet import)"
+            )
     if fleet or wave or pilot:
         if cluster or adopt:
             given = f"CLUSTER {cluster!r}" if cluster else "--adopt"

@@ -115,6 +115,10 @@ def _buffer(value: Any) -> Any:
     return value
 
 
+OF_THE_CLUSTER = ("owners", "requests")
+"""Settings that speak of a cluster whether or not a rollout of it is open: no launch sets them."""
+
+
 class Policy(Model):
     """Settings of one cluster, or the default of all. Defaults: DESIGN.md, "Policy"."""
 

@@ -208,6 +208,18 @@ def test_a_bad_setting_is_refused_before_anything_is_sent(
     assert not [what for what, *_ in fake.asked if what == "launch"]
 
 
+@pytest.mark.parametrize("where", ["h100-worked", "--fleet"])
+@pytest.mark.parametrize(
+    ("setting", "said"), [("requests=refuse", "requests='refuse'"), ('owners=["capacity"]', "owners=['capacity']")]
+)
+def test_no_launch_says_who_decides_on_requests(
+    fake: FakeBackstop, where: str, setting: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["launch", where, "--policy", setting]) == 2
+    assert f"backstop: --policy {said} belongs to the cluster, not to one rollout" in capsys.readouterr().err
+    assert fake.asked == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
