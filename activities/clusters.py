@@ -73,6 +73,9 @@ class ClusterActivities:
             launch = request.launch
             facts = self._registry.facts(launch.cluster)
             policy = merged_policy(facts.policy, launch.policy)
+            barred = "" if launch.shadow else self._quotas.barred(launch.cluster)
+            if barred:
+                raise Refusal(f"{barred}; --shadow needs no right to write")
             reading = self._quotas.read(launch.cluster)
             sample = self._sample(launch.cluster, request.at)
             baseline = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, request.at)

@@ -454,7 +454,8 @@ class DeskActivities:
     def _doctor(self, q: DeskRequest) -> dict[str, Any]:
         """Proof that a worker reaches its ledger, and the schedulers that hold quotas."""
         _of(q, _Nothing)
-        return {"open_rollouts": len(self._registry.open_clusters()), "schedulers": self._schedulers.check()}
+        schedulers = {cluster: found.model_dump() for cluster, found in self._schedulers.check().items()}
+        return {"open_rollouts": len(self._registry.open_clusters()), "schedulers": schedulers}
 
 
 def _told(q: DeskRequest, part: str, what: str, entry: Entry, reason: str, now: datetime) -> AuditEntry:

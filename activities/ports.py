@@ -48,6 +48,10 @@ class QuotaPort(Protocol):
         """The cluster's quotas now. Errors: Refusal for an unknown cluster."""
         ...
 
+    def barred(self, cluster: str) -> str:
+        """Why it would not let us write what a rollout writes; empty where it would. Errors: as `read`."""
+        ...
+
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         """A text for each known cluster, in one call: while it stays the same, so does what `read` answers."""
         ...
@@ -108,6 +112,15 @@ class JobPort(Protocol):
         ...
 
 
+class SchedulerCheck(Model):
+    """What stands between us and a scheduler; empty: nothing."""
+
+    wrong: str = ""
+    """With reading it, or with what stands there."""
+    barred: str = ""
+    """From writing to it: plans and rehearsals need no right to."""
+
+
 class SchedulerPort(Protocol):
     """Schedulers that hold quotas themselves, beside the ledger's mirror of them."""
 
@@ -115,8 +128,8 @@ class SchedulerPort(Protocol):
         """The cluster as the scheduler has it now: islands, quotas and use. Errors: Refusal where it has none."""
         ...
 
-    def check(self) -> dict[str, str]:
-        """For each cluster that a scheduler holds: what is wrong with reading it; empty: nothing."""
+    def check(self) -> dict[str, SchedulerCheck]:
+        """For each cluster that a scheduler holds."""
         ...
 
     def detach(self, cluster: str, *, restore: bool) -> dict[str, tuple[int | None, int | None]]:

@@ -75,7 +75,8 @@ NOTES: Mapping[type[BaseModel], Mapping[str, Note]] = {
         "gres": Note(_NAME, "What is promised: the TRES gres/ and this."),
         "flex_root": Note(_NAME, "The account under which the accounts for flex are."),
         "flex_suffix": Note(_TEXT, "What a team's account for flex has after the team's name."),
-        "flex_qos": Note(_NAME, "The QOS of flex jobs; where it is there, it is sized."),
+        "flex_qos": Note(_NAME, "The QOS of flex jobs."),
+        "size_flex": Note("yes or no", "Whether that QOS is sized, where it is there: it takes an Administrator."),
     },
     Island: {
         "name": Note(_NAME, "The island's name, unique in its cluster; without a comma."),

@@ -65,11 +65,27 @@ def import_(
         str, typer.Option(metavar="NAME", help="A cluster as this Slurm cluster has it: its limits are the quotas.")
     ] = "",
     root: Annotated[
-        str, typer.Option(metavar="ACCOUNT", help="With --slurm: the account under which the teams' accounts are.")
-    ] = "root",
+        str,
+        typer.Option(
+            metavar="ACCOUNT",
+            help="With --slurm: the account under which the teams' accounts are; as it was imported, or root.",
+        ),
+    ] = "",
     connection: Annotated[
-        str, typer.Option(metavar="NAME", help="With --slurm: how the worker reaches it (docs/slurm.md).")
-    ] = "local",
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="With --slurm: how the worker reaches it (docs/slurm.md); as it was imported, or local.",
+        ),
+    ] = "",
+    size_flex: Annotated[
+        bool | None,
+        typer.Option(
+            "--size-flex/--no-size-flex",
+            help="With --slurm: set the limit of the flex QOS too, which takes an Administrator in Slurm.",
+            show_default=False,
+        ),
+    ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
     actor: Actor = "",
@@ -93,15 +109,21 @@ def import_(
     from cli.answers import ImportAnswer
     from cli.output import count, line, show, show_json
 
-    if settings and not slurm:
-        raise BadInput("--policy is given without --slurm: write it into the fleet file")
+    if not slurm:
+        for option, value in (("--policy", settings), ("--root", root), ("--connection", connection)):
+            if value:
+                raise BadInput(f"{option} is given without --slurm: write it into the fleet file")
+        if size_flex is not None:
+            raise BadInput("--size-flex is given without --slurm: write it into the fleet file")
     over = settings_given("--policy", settings or ())
     policy_with(Policy(), over, "", "")
-    source = checked(SlurmSource, connection=connection, cluster=slurm, root=root) if slurm else None
+    asked = {"cluster": slurm, "root": root, "connection": connection, "size_flex": size_flex}
+    source = {field: value for field, value in asked.items() if value not in ("", None)}
+    checked(SlurmSource, **source)
 
     async def question(door: Backstop) -> tuple[dict[str, int], int, int]:
         given_fleet = fleet
-        if source is not None:
+        if slurm:
             given_fleet = await _from_slurm(door, named(slurm), source, over)
         counts = {} if given_fleet is None else await door.import_fleet(given_fleet)
         given = samples
@@ -120,12 +142,13 @@ def import_(
     show(line(("Imported", "bold"), f" {', '.join(n for n in names if n)}: {', '.join(said)}."))
 
 
-async def _from_slurm(door: Backstop, name: str, source: SlurmSource, over: dict[str, Any]) -> Fleet:
-    """The cluster as Slurm has it; what only Backstop knows of it stays as it is, but for this policy."""
+async def _from_slurm(door: Backstop, name: str, source: dict[str, Any], over: dict[str, Any]) -> Fleet:
+    """The cluster as Slurm has it; what only Backstop knows of it stays as it is, but for what is said here."""
     from models.fleet import Fleet
 
-    found = await door.describe_slurm(name, source)
     known = next((spec for spec in await door.clusters() if spec.name == name), None)
+    before = (None if known is None else known.slurm) or SlurmSource()
+    found = await door.describe_slurm(name, before.model_copy(update=source))
     fields = ("policy", "gpu_model", "windows", "prometheus")
     kept = {} if known is None else {name: getattr(known, name) for name in fields}
     kept["policy"] = {**kept.get("policy", {}), **over}

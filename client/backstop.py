@@ -619,8 +619,10 @@ class Backstop:
         try:
             found = await asyncio.wait_for(self._desk("doctor"), _DOCTOR_SECONDS)
             checks.append(Check(name="ledger", ok=True, text=f"answers; {found['open_rollouts']} rollouts open"))
-            for cluster, wrong in sorted(found.get("schedulers", {}).items()):
-                text = f"{cluster}: {wrong or 'its limits can be read'}"
+            for cluster, check in sorted(found.get("schedulers", {}).items()):
+                wrong, barred = check["wrong"], check["barred"]
+                well = f"its limits can be read, not set: {barred}" if barred else "its limits can be read and set"
+                text = f"{cluster}: {wrong or well}"
                 checks.append(Check(name="slurm", ok=not wrong, text=text, remedy=_SLURM_REMEDY if wrong else ""))
         except (BackstopError, TimeoutError) as error:
             text = error.message if isinstance(error, BackstopError) else _NO_WORKER

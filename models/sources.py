@@ -24,6 +24,8 @@ class SlurmSource(Model):
     flex_suffix: Name = "-flex"
     """What a team's account for flex has after the team's name."""
     flex_qos: Name = "flex"
+    size_flex: bool = True
+    """Whether the limit of that QOS is set, where there is one: in Slurm that takes an Administrator."""
 
     @property
     def tres(self) -> str:

@@ -72,6 +72,9 @@ class LedgerQuotas:
                 counts_modes=True,
             )
 
+    def barred(self, cluster: str) -> str:
+        return ""
+
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         """Others move the generation, by triggers; Backstop's own effects move the counter."""
         with self._database.reading() as session:

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from activities.adapters.ledger import Ledger
 from activities.adapters.scheduler_book import SchedulerBook, Standing
 from activities.adapters.slurm_talk import LOCAL, Connection, Talk
+from activities.ports import SchedulerCheck
 from models.capacity import Island
 from models.effects import Change, ForeignChange, HealthSample, QuotaReading, Receipt, TeamUsage, UsageReading
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
@@ -48,6 +49,8 @@ from models.sources import SlurmSource
 log = logging.getLogger(__name__)
 
 POOL, QOS = "pool:", "qos:"
+_NOWHERE = "backstop-asks-whether-it-may"
+"""An account and a QOS that nobody has: its change changes nothing, and is refused to whoever may not change any."""
 _TRIES = 5
 _NAMES, _LINES = 200, 20
 """Accounts of one command, and commands of one call: it must end well inside a call's time."""
@@ -126,7 +129,7 @@ class Slurms:
         found: dict[str, int | None] = {}
         if source.root != "root" and POOL + source.root not in standing.limits:
             found[POOL + source.root] = accounts[source.root].gpus
-        if self.due("qos", cluster, _QOS_EVERY) and self.has_qos(source):
+        if source.size_flex and self.due("qos", cluster, _QOS_EVERY) and self.has_qos(source):
             found[QOS + source.flex_qos] = self.qos_limit(source)
         new = {name: gpus for name, gpus in found.items() if name not in standing.limits}
         pool = standing.limits.get(POOL + source.root)
@@ -202,6 +205,20 @@ class Slurms:
         asked = ("sacctmgr", "-n", "-P", "show", "qos", f"name={_plain(source.flex_qos)}", "format=Name")
         return bool(self.talk(source).run(*asked))
 
+    def barred(self, cluster: str, source: SlurmSource) -> str:
+        """What of a rollout's writes Slurm would not let the worker's user do, and who may; empty: it lets us."""
+        may, limit = self.talk(source).may, f"GrpTRES={source.tres}=0"
+        of = f"cluster={_plain(source.cluster or cluster)}"
+        if not may("sacctmgr", "-i", "modify", "account", _NOWHERE, of, "set", limit):
+            return "the worker's user may not set limits of accounts in Slurm: AdminLevel Operator may (docs/slurm.md)"
+        sizes_qos = source.size_flex and self.has_qos(source)
+        if not sizes_qos or may("sacctmgr", "-i", "modify", "qos", _NOWHERE, "set", limit):
+            return ""
+        return (
+            f"the worker's user may not set the limit of the QOS {source.flex_qos} in Slurm: AdminLevel Admin may, "
+            "or import the cluster with --no-size-flex (docs/slurm.md)"
+        )
+
     # --- nodes and jobs -------------------------------------------------------------------------
 
     def islands(self, source: SlurmSource) -> dict[str, frozenset[str]]:
@@ -218,17 +235,17 @@ class Slurms:
     def jobs(self, source: SlurmSource) -> tuple[SlurmJob, ...]:
         return jobs_in(self.talk(source).run("squeue", "--json"), source.tres)
 
-    def check(self) -> dict[str, str]:
-        found = {}
-        for cluster, source in self.book.sources().items():
-            try:
-                standing = self.sync(cluster, source)
-            except BackstopError as error:
-                found[cluster] = error.message
-                continue
-            wrong = [n for n, gpus in sorted(_wanted(standing, source).items()) if standing.limits[n].gpus != gpus]
-            found[cluster] = f"limits that are not what they should be: {', '.join(wrong)}" if wrong else ""
-        return found
+    def check(self) -> dict[str, SchedulerCheck]:
+        return {cluster: self._checked(cluster, source) for cluster, source in self.book.sources().items()}
+
+    def _checked(self, cluster: str, source: SlurmSource) -> SchedulerCheck:
+        try:
+            standing, barred = self.sync(cluster, source), self.barred(cluster, source)
+        except BackstopError as error:
+            return SchedulerCheck(wrong=error.message)
+        wrong = [n for n, gpus in sorted(_wanted(standing, source).items()) if standing.limits[n].gpus != gpus]
+        text = f"limits that are not what they should be: {', '.join(wrong)}" if wrong else ""
+        return SchedulerCheck(wrong=text, barred=barred)
 
     # --- in and out -----------------------------------------------------------------------------
 
@@ -322,7 +339,8 @@ def _wanted(standing: Standing, source: SlurmSource) -> dict[str, int | None]:
         team: standing.admitted(team) for team in standing.quotas if team in standing.limits
     }
     tops = [team for team, q in standing.quotas.items() if q.parent is None]
-    pool, qos = standing.limits.get(POOL + source.root), standing.limits.get(QOS + source.flex_qos)
+    pool = standing.limits.get(POOL + source.root)
+    qos = standing.limits.get(QOS + source.flex_qos) if source.size_flex else None
     if pool is not None:
         # While a rollout is open no account can hand on what it freed, whoever raises which limit below.
         wanted[POOL + source.root] = standing.bound if standing.reserved else pool.first if pool.ours else pool.gpus
@@ -372,6 +390,10 @@ class SlurmQuotas:
         if source is not None:
             self._slurms.sync(cluster, source)
         return self._ledger.read(cluster)
+
+    def barred(self, cluster: str) -> str:
+        source = self._slurms.book.sources([cluster]).get(cluster)
+        return self._ledger.barred(cluster) if source is None else self._slurms.barred(cluster, source)
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         for cluster, source in self._slurms.book.sources(clusters).items():

@@ -18,6 +18,7 @@ from models.base import Duration, Model, Name
 from models.errors import Refusal, Unavailable
 
 _FORBIDDEN = ("access denied", "permission denied", "you are not running a supported", "only admins", "not privileged")
+_NOTHING = "Nothing modified"
 _SSH = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=10")
 
 
@@ -75,6 +76,17 @@ class Talk:
         if done.returncode != 0 or "error:" in done.stderr:
             raise Unavailable(f"{command[0]} failed: {said or f'exit code {done.returncode}'}")
         return done.stdout.strip()
+
+    def may(self, *command: str) -> bool:
+        """Whether we have the right to, asked by a change of what is not there. Errors: Unavailable."""
+        try:
+            self.run(*command)
+        except Refusal:
+            return False
+        except Unavailable as error:
+            if _NOTHING not in error.message:
+                raise
+        return True
 
     def _line(self, command: Sequence[str]) -> list[str]:
         if self._connection.ssh is None:

@@ -151,6 +151,9 @@ class FaultyQuotas:
                 raise away()
         return self.real.read(cluster)
 
+    def barred(self, cluster: str) -> str:
+        return self.real.barred(cluster)
+
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         return self.real.versions(clusters)
 

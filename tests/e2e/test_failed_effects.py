@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -505,6 +506,26 @@ async def played(
             await world.fleet(*(spec(script.name) for script in chosen))
         await asyncio.gather(*(play(world, script) for script in chosen))
         yield Played(world, faulty[0], found)
+
+
+async def test_what_could_not_be_written_is_not_launched(
+    temporal: Client, sqlite_ledger_url: str, tmp_path: Path
+) -> None:
+    """The right to write is asked for at the launch, not days later, when the first write is due."""
+
+    class Barred(FaultyQuotas):
+        def barred(self, cluster: str) -> str:
+            return "the worker's user may not set limits"
+
+    name = fresh("barred")
+    async with world_of(temporal, sqlite_ledger_url, tmp_path, Barred) as world:
+        await world.fleet(cluster(name, {"main": (361, 319)}, [team("research", 345, busy=310)]))
+        with pytest.raises(Refusal, match="the worker's user may not set limits; --shadow needs no right to write"):
+            await world.launch(name)
+        await world.start(name, rollout=f"{name}/2", shadow=True)
+        await world.until(name, Stage.MONITORED)
+        await world.say(name, Command.CLOSE)
+        await world.ended(name)
 
 
 @pytest.mark.parametrize("database_url", DATABASES, indirect=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from models.sources import SlurmSource
 from tests.slurm.lab import CLUSTER, Lab, missing, running
 
 _numbers = itertools.count(1)
+LESSER = "nobody"
+"""A Unix user that every Debian has."""
 
 
 @pytest.fixture(scope="session")
@@ -72,13 +75,35 @@ class Site:
         """Of the root and both teams, as sacctmgr tells them."""
         return [self.lab.limit(name) for name in (self.root, self.team("a"), self.team("b"))]
 
-    def adopt(self) -> None:
+    def adopt(self, source: SlurmSource | None = None) -> None:
         """The cluster stands in the ledger as Slurm has it."""
-        fleet = Fleet(clusters=(self.slurms.describe(self.cluster, self.source),))
+        fleet = Fleet(clusters=(self.slurms.describe(self.cluster, source or self.source),))
         packed = zlib.compress(json.dumps(json.loads(fleet.model_dump_json(exclude_unset=True))).encode())
-        self.ledger.fleet.stage_import("first", 0, packed)
-        self.ledger.fleet.commit_import("first", 1, "tpm", self.ledger.now())
+        number = f"import {next(_numbers)}"
+        self.ledger.fleet.stage_import(number, 0, packed)
+        self.ledger.fleet.commit_import(number, 1, "tpm", self.ledger.now())
         self.quotas.read(self.cluster)
+
+
+@pytest.fixture
+def lesser(site: Site, tmp_path: Path) -> Site:
+    """The same, spoken to by a Unix user that Slurm's accounting database has not heard of."""
+    if os.getuid() != 0:
+        reason = "only root may act for another user"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    folder = tmp_path / "as"
+    folder.mkdir()
+    for command in ("sacctmgr", "scontrol", "squeue"):
+        script = folder / command
+        script.write_text(
+            f'#!/bin/sh\ncd / && exec setpriv --reuid={LESSER} --clear-groups {shutil.which(command)} "$@"\n'
+        )
+        script.chmod(0o755)
+    talk = Connection(conf=str(site.lab.conf), path=str(folder))
+    slurms = Slurms(site.ledger, site.ledger.schedulers, {"lab": talk}, timedelta(0), timedelta(0))
+    return replace(site, slurms=slurms)
 
 
 @pytest.fixture

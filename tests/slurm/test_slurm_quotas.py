@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from activities.ports import OpenRollout
+from activities.ports import OpenRollout, SchedulerCheck
 from models.effects import Change, EffectKind, Fence, Mode, Receipt, Reserve, ValueWrite
 from models.errors import BadInput, Conflict, Drift, Refusal, Unavailable
 from models.snapshot import snapshot_of
@@ -115,10 +115,11 @@ def test_a_bound_that_somebody_takes_away_is_told_and_put_right_by_the_next_writ
     land(site, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
     land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=Mode.HARD)
     site.lab.set_limit(site.root, -1)
-    assert site.slurms.check() == {site.cluster: f"limits that are not what they should be: pool:{site.root}"}
+    wrong = f"limits that are not what they should be: pool:{site.root}"
+    assert site.slurms.check() == {site.cluster: SchedulerCheck(wrong=wrong)}
     land(site, EffectKind.SET_SOFT, 3, ("a", 16, 16), to=Mode.HARD)
     assert site.limits()[0] == "32"
-    assert site.slurms.check() == {site.cluster: ""}
+    assert site.slurms.check() == {site.cluster: SchedulerCheck()}
 
 
 def test_a_look_while_a_bound_is_written_takes_it_for_nobody_s(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,9 +208,10 @@ def test_without_slurmdbd_nothing_is_known_and_nothing_is_written(site: Site) ->
 
 def test_the_doctor_tells_whether_it_can_be_read(site: Site) -> None:
     site.adopt()
-    assert site.slurms.check() == {site.cluster: ""}
+    assert site.slurms.check() == {site.cluster: SchedulerCheck()}
     site.slurms._talks.clear()
-    assert site.slurms.check() == {site.cluster: "this worker has no Slurm connection 'lab': BACKSTOP_SLURM names them"}
+    (check,) = site.slurms.check().values()
+    assert check.wrong == "this worker has no Slurm connection 'lab': BACKSTOP_SLURM names them"
 
 
 def test_it_is_taken_out_again_and_slurm_is_as_it_was(site: Site) -> None:

@@ -40,6 +40,7 @@ from models.report import Past
 from models.requests import RequestState
 from models.rollout import Hold, HoldKind
 from models.snapshot import Snapshot, snapshot_of
+from models.sources import SlurmSource
 from models.stages import Command, Stage
 from models.tallies import Point
 from models.why import Why
@@ -234,6 +235,10 @@ class FakeBackstop:
     async def import_fleet(self, fleet: Fleet) -> dict[str, int]:
         self._ask("import_fleet", fleet)
         return {"clusters": len(fleet.clusters), "quotas": 1, "changed": 1, "removed": 0}
+
+    async def describe_slurm(self, cluster: str, source: SlurmSource) -> ClusterSpec:
+        self._ask("describe_slurm", cluster, source)
+        return WORKED.model_copy(update={"name": cluster, "slurm": source})
 
     async def add_health(self, samples: Sequence[HealthSample]) -> int:
         self._ask("add_health", samples)

@@ -16,8 +16,9 @@ from models import commands
 from models.commands import CommandRequest
 from models.errors import BadInput, BlastRadius, Conflict, Refusal, Stuck, Unavailable
 from models.messages import LaunchRequest
+from models.sources import SlurmSource
 from models.stages import Command, Stage
-from tests.unit.cli_fakes import PLAN, FakeBackstop, answering, chain, status
+from tests.unit.cli_fakes import PLAN, WORKED, FakeBackstop, answering, chain, status
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "fleet.yaml")
 GIVEN: dict[Command, list[str]] = {
@@ -388,6 +389,23 @@ def test_health_may_come_without_a_fleet_file(tmp_path: Path, capsys: pytest.Cap
         assert run(["fleet", "import", "--health", str(health)]) == 0
     assert [what for what, *_ in door.asked] == ["clusters", "add_health"]
     assert capsys.readouterr().out == f"Imported {health}: 1 health row.\n"
+
+
+def test_what_was_said_of_a_slurm_stands_until_it_is_said_otherwise() -> None:
+    known = SlurmSource(connection="controller", cluster="lab", root="research", flex_root="spare")
+    with answering(FakeBackstop(specs=(WORKED.model_copy(update={"name": "lab", "slurm": known}),))) as door:
+        assert run(["fleet", "import", "--slurm", "lab", "--no-size-flex"]) == 0
+    ((cluster, source),) = [asked for what, *asked in door.asked if what == "describe_slurm"]
+    assert (cluster, source) == ("lab", known.model_copy(update={"size_flex": False}))
+
+
+@pytest.mark.parametrize("option", [["--root", "x"], ["--connection", "x"], ["--size-flex"], ["--policy", "notice=1d"]])
+def test_what_is_said_of_a_slurm_needs_its_name(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(FakeBackstop()) as door:
+        assert run(["fleet", "import", "--health", "-", *option]) == 2
+    assert door.asked == []
+    said = f"backstop: {option[0]} is given without --slurm: write it into the fleet file\n"
+    assert capsys.readouterr().err == said
 
 
 def test_an_import_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
