@@ -211,7 +211,8 @@ class Crowd:
             earlier, before = before, await self.lengths(sample)
             return earlier == before and (not looked or min(before) > _EVENTS_AT_START)
 
-        await until(quiet, "the clusters are at rest", every=10.0, seconds=2 * _GIVE_UP + len(self.names) / 5)
+        every = 10.0 if len(self.names) >= 500 else 3.0
+        await until(quiet, "the clusters are at rest", every=every, seconds=2 * _GIVE_UP + len(self.names) / 5)
         return time.perf_counter() - began
 
     async def events_of_a_safety_poll(self, names: Sequence[str]) -> float:

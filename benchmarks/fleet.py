@@ -56,8 +56,6 @@ CACHED = 5_000
 """Rollouts that one worker keeps in memory."""
 SAMPLED = 200
 """Histories that are counted."""
-SAFETY_SECONDS = 20
-"""The safety poll of the few by which its cost is counted; by default it is an hour."""
 _PILOTS = 2
 
 
@@ -238,7 +236,7 @@ async def monitor(options: argparse.Namespace, sizes: Sequence[int]) -> list[Mon
 async def _grown(options: argparse.Namespace, where: Site, crowd: Crowd, size: int, workers: int) -> Monitored:
     first = len(crowd.names)
     breaching, polling = range(first, first + 3), range(first + 3, first + 3 + options.polling)
-    fast = {"safety_poll": f"{SAFETY_SECONDS}s"}
+    fast = {"safety_poll": f"{options.safety_seconds}s"}
     policies = {n: {"breach_after": "2s"} for n in breaching} | dict.fromkeys(polling, fast)
     if crowd.watch_seconds != options.watches[0]:
         await crowd.watch(options.watches[0])
@@ -444,7 +442,7 @@ def _monitored_lines(sizes: Sequence[Monitored]) -> Iterator[str]:
     yield (
         f"\nEvents an hour: counted over {' to '.join(spans[:: max(1, len(spans) - 1)])} s in which no safety poll of "
         "the counted was due, times what makes an hour of it; the safety poll's events come on top. They are those of "
-        f"clusters that poll every {SAFETY_SECONDS} s."
+        "clusters that poll every few seconds."
     )
 
 
@@ -519,6 +517,7 @@ def parsed() -> argparse.Namespace:
         if getattr(options, name) is None:
             setattr(options, name, value)
     options.polling = 3 if options.quick else 20
+    options.safety_seconds = 5 if options.quick else 20  # of those few: by default it is an hour
     if options.clusters < 8:
         parser.error("--clusters: at least 8, so that there are two pilots and every wave")
     needed = 40 + options.polling
