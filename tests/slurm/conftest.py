@@ -73,7 +73,7 @@ class Site:
 
     def limits(self) -> list[str]:
         """Of the root and both teams, as sacctmgr tells them."""
-        return [self.lab.limit(name) for name in (self.root, self.team("a"), self.team("b"))]
+        return self.lab.limits(self.root, self.team("a"), self.team("b"))
 
     def adopt(self, source: SlurmSource | None = None) -> None:
         """The cluster stands in the ledger as Slurm has it."""
@@ -110,8 +110,8 @@ def lesser(site: Site, tmp_path: Path) -> Site:
 def site(lab: Lab, tmp_path: Path) -> Iterator[Site]:
     root = f"org{next(_numbers)}"
     lab.account(root)
-    lab.account(f"{root}-a", root, 24)
-    lab.account(f"{root}-b", root, 16)
+    lab.accounts([f"{root}-a", f"{root}-b"], root, 24)
+    lab.set_limit(f"{root}-b", 16)
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     upgrade(url)
     with Ledger(url) as ledger:

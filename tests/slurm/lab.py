@@ -17,7 +17,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,21 +154,34 @@ class Lab:
 
     def account(self, name: str, parent: str = "root", gpus: int | None = None, **more: str) -> None:
         """An account with a limit, for whoever runs this."""
-        self.run("sacctmgr", "-i", "-Q", "add", "account", name, f"Cluster={CLUSTER}", f"Parent={parent}")
-        self.run("sacctmgr", "-i", "-Q", "add", "user", getpass.getuser(), f"Account={name}", f"Cluster={CLUSTER}")
+        self.accounts([name], parent, gpus, **more)
+
+    def accounts(self, names: Sequence[str], parent: str = "root", gpus: int | None = None, **more: str) -> None:
+        """Accounts that are alike: each command takes half a second, for however many."""
+        these = ",".join(names)
+        self.run("sacctmgr", "-i", "-Q", "add", "account", these, f"Cluster={CLUSTER}", f"Parent={parent}")
+        self.run("sacctmgr", "-i", "-Q", "add", "user", getpass.getuser(), f"Account={these}", f"Cluster={CLUSTER}")
         settings = [f"{key}={value}" for key, value in more.items()]
         if gpus is not None:
             settings.append(f"GrpTRES=gres/gpu={gpus}")
         if settings:
-            self.run("sacctmgr", "-i", "-Q", "modify", "account", name, f"Cluster={CLUSTER}", "set", *settings)
+            self.run("sacctmgr", "-i", "-Q", "modify", "account", these, f"Cluster={CLUSTER}", "set", *settings)
 
     def limit(self, account: str) -> str:
         """The account's own limit of GPUs as sacctmgr has it; empty: none."""
+        return self.limits(account)[0]
+
+    def limits(self, *accounts: str) -> list[str]:
+        """Those of several, in this order."""
         rows = self.run(
-            *("sacctmgr", "-n", "-P", "show", "assoc", f"cluster={CLUSTER}", f"account={account}", "user="),
-            "format=GrpTRES",
+            *("sacctmgr", "-n", "-P", "show", "assoc", f"cluster={CLUSTER}", f"account={','.join(accounts)}", "user="),
+            "format=Account,GrpTRES",
         )
-        return dict(part.partition("=")[::2] for part in rows.split(",") if part).get("gres/gpu", "")
+        tres = dict(row.split("|") for row in rows.splitlines())
+        return [
+            dict(part.partition("=")[::2] for part in tres[name].split(",") if part).get("gres/gpu", "")
+            for name in accounts
+        ]
 
     def set_limit(self, account: str, gpus: int) -> None:
         """As an administrator would."""

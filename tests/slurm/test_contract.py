@@ -31,7 +31,8 @@ class System:
         """What stands for a and b in the system itself."""
         teams = [self._site.team(letter) for letter in "ab"]
         if self._kind == "slurm":
-            return int(self._site.lab.limit(teams[0])), int(self._site.lab.limit(teams[1]))
+            a, b = self._site.lab.limits(*teams)
+            return int(a), int(b)
         values = self._site.ledger.quotas.read(self._site.cluster).values
         return values[teams[0]], values[teams[1]]
 
