@@ -9,6 +9,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 DATA ?= ../shared/data
 ARGS ?=
+JOBS ?= 2
 
 # The throwaway PostgreSQL calls useradd and runuser, which a bare PATH may leave out.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -40,8 +41,8 @@ demo: setup ## a whole rollout in fast motion, on made-up clusters
 real: setup ## the same arithmetic on public data: make real DATA=directory
 	@$(VENV)/bin/python examples/real.py --data "$(DATA)" $(ARGS)
 
-test: setup packages ## all tests (ARGS="-k name" for some)
-	$(VENV)/bin/python -m pytest $(ARGS)
+test: setup packages ## all tests, in two processes (ARGS="-k name" for some, JOBS=0 for one process)
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 packages: ## Debian's packages of the services that tests start: Slurm, Prometheus (as root; else it says which)
 	@tests/packages.sh

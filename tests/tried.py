@@ -5,3 +5,5 @@ from __future__ import annotations
 from collections import Counter
 
 TRIED: Counter[str] = Counter()
+SAID: dict[str, str] = {}
+"""Other figures that a run ends with, by what they are of."""

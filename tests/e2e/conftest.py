@@ -8,15 +8,9 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from tests.e2e.faults import TALLY
 from tests.e2e.world import World, connected, world_of
 from tests.integration.conftest import *  # noqa: F403 - its databases are fixtures here too
 from workers.embedded import EmbeddedTemporal
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if TALLY in config.stash:
-        terminalreporter.write_line(str(config.stash[TALLY]))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-import pytest
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -48,7 +47,7 @@ class Tally:
         )
 
 
-TALLY = pytest.StashKey[Tally]()
+TALLY = Tally()
 
 
 class Way(StrEnum):

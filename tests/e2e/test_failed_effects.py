@@ -23,8 +23,9 @@ from activities.ports import QuotaPort
 from models.effects import INVERSE, EffectKind, Receipt
 from models.errors import Conflict, Refusal
 from models.stages import Command, Stage
-from tests.e2e.faults import TALLY, Fault, FaultyQuotas, Tally, Way, away, given_up, refused
+from tests.e2e.faults import TALLY, Fault, FaultyQuotas, Way, away, given_up, refused
 from tests.e2e.world import World, cluster, eventually, fresh, team, world_of
+from tests.tried import SAID
 
 DATABASES = ("sqlite", "postgresql")
 AT_A_TIME = 16
@@ -478,7 +479,6 @@ async def played(
     faulty: list[FaultyQuotas] = []
     found: dict[Case, BaseException | None] = {}
     limit = asyncio.Semaphore(AT_A_TIME)
-    tally = request.config.stash.setdefault(TALLY, Tally())
 
     def wrapped(real: QuotaPort) -> FaultyQuotas:
         faulty.append(FaultyQuotas(real))
@@ -494,9 +494,9 @@ async def played(
                 error = failed
             ends = {case: None if case in story.well else error for case in script.cases}
             found.update(ends)
-            tally.take(database_url, [str(case.kind) for case in ends], [case.mode.name for case in ends])
-            tally.reached += sum(fault.reached for fault in story.faults.values())
-            tally.lost += sum(end is not None for end in ends.values())
+            TALLY.take(database_url, [str(case.kind) for case in ends], [case.mode.name for case in ends])
+            TALLY.reached += sum(fault.reached for fault in story.faults.values())
+            TALLY.lost += sum(end is not None for end in ends.values())
 
     # A workflow does not know its database: its histories are replayed once.
     replayed = database_url.startswith("sqlite")
@@ -505,6 +505,7 @@ async def played(
         if chosen:
             await world.fleet(*(spec(script.name) for script in chosen))
         await asyncio.gather(*(play(world, script) for script in chosen))
+        SAID["failed effects"] = str(TALLY)
         yield Played(world, faulty[0], found)
 
 
