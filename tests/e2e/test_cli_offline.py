@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,15 @@ def test_a_reader_that_has_left_ends_it_quietly(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """Ctrl-C means something to children: where the tests were started in the background, they would ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeded")
 def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [BACKSTOP, "plan", "--file", "-"],
