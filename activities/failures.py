@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pydantic
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from models.base import in_one_sentence
-from models.errors import BackstopError, BadInput, BlastRadius
+from models.errors import BackstopError, BadInput, BlastRadius, Refusal
 
 
 @contextmanager
@@ -24,8 +24,14 @@ def translated() -> Iterator[None]:
     except BackstopError as error:
         until = error.until if isinstance(error, BlastRadius) else None
         details = () if until is None else (until.isoformat(),)
+        # A decision is an answer, told to whoever asked: no warning and no traceback in the worker's log.
+        decided = isinstance(error, Refusal | BadInput)
         raise ApplicationError(
-            error.message, *details, type=type(error).__name__, non_retryable=not error.retryable
+            error.message,
+            *details,
+            type=type(error).__name__,
+            non_retryable=not error.retryable,
+            category=ApplicationErrorCategory.BENIGN if decided else ApplicationErrorCategory.UNSPECIFIED,
         ) from error
     except pydantic.ValidationError as error:
         # Not "from error": as a cause it would be sent along, with every fault and however long each is.
