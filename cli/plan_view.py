@@ -10,9 +10,10 @@ from rich.text import Text
 
 from cli.output import gpus, indented, line, row, table
 from models.base import duration_text, fraction_text
+from models.buffer import after_buffer
 from models.derived import Derived
 from models.plans import Plan, QuotaPlan
-from models.policy import Tier
+from models.policy import Basis, Tier
 from models.quota import Quota
 
 
@@ -82,6 +83,10 @@ def _short_verdict(plan: Plan) -> str:
 
 
 def _ceiling(plan: Plan) -> str:
+    by_buffer = after_buffer(plan.total_gpus if plan.basis is Basis.TOTAL else plan.healthy_gpus, plan.buffer)
+    if plan.honest and plan.ceiling_gpus < by_buffer:
+        spare = plan.healthy_gpus - plan.ceiling_gpus
+        return f"at most {plan.ceiling_gpus} may be ({spare} of the healthy are spare; by the buffer alone {by_buffer})"
     if plan.derived is not None:
         return f"at most {plan.ceiling_gpus} may be (buffer {plan.derived.needed}, by its health history)"
     return f"at most {plan.ceiling_gpus} may be (buffer {fraction_text(plan.buffer)} of {plan.basis})"

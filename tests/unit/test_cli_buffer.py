@@ -156,6 +156,22 @@ def test_a_file_has_no_history_so_that_the_floor_holds(tmp_path: Path, capsys: p
     assert shown[1] == "Buffer for 99.9% of the hours of 28d: there is no health history: the floor of 0.15 holds."
 
 
+@pytest.mark.parametrize(
+    ("healthy", "said"),
+    [
+        (360, "at most 306 may be (buffer 0.15 of total)"),
+        (314, "at most 306 may be (buffer 0.15 of total)"),
+        (313, "at most 305 may be (8 of the healthy are spare; by the buffer alone 306)"),
+        (4, "at most 0 may be (4 of the healthy are spare; by the buffer alone 306)"),
+    ],
+)
+def test_what_bounds_a_promise_is_named(
+    healthy: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.FLEET", FLEET.replace("352", str(healthy)))
+    assert planned(tmp_path, capsys)[0].endswith(said)
+
+
 @pytest.mark.parametrize("unit", ["nodes", "gpus"])
 def test_a_history_beside_the_file_is_gone_by(unit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = simulated(Recipe(cluster="h100-worked", nodes=45, weeks=10, bursts=0), 2)
