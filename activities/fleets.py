@@ -210,17 +210,23 @@ class FleetActivities:
     async def follow(self, request: FollowRequest) -> FollowAnswer:
         """Returns when members are not as they were known, or after half an hour."""
         ends = time.monotonic() + _ROUND_SECONDS
+        # One that is opened and ended between two looks is news too: only what had ended before is none.
+        own = {*request.known, *request.members}
+        over = {r for r, found in (await self._noted(request)).items() if r not in own and Stage(found.stage).ended}
         while time.monotonic() < ends:
             with contextlib.suppress(TimeoutError):  # first, so that changes that come together are told together
                 await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.every_seconds)
                 return FollowAnswer()
-            with translated():
-                now = await asyncio.to_thread(self._registry.noted, tuple(request.known), request.fleet)
+            now = await self._noted(request)
             activity.heartbeat()
-            changed = {rollout: found for rollout, found in now.items() if _news(found, request.known.get(rollout))}
+            changed = {r: found for r, found in now.items() if r not in over and found != request.known.get(r)}
             if changed:
                 return FollowAnswer(changed=changed)
         return FollowAnswer()
+
+    async def _noted(self, request: FollowRequest) -> dict[str, Noted]:
+        with translated():
+            return await asyncio.to_thread(self._registry.noted, tuple(request.known), request.fleet)
 
     @activity.defn(name="abort_members")
     async def abort(self, request: AbortRequest) -> AbortAnswer:
@@ -250,8 +256,3 @@ class FleetActivities:
         """The entries are archived, once per key."""
         with translated():
             self._registry.archive(request.entries)
-
-
-def _news(found: Noted, known: Noted | None) -> bool:
-    """Of rollouts that are not known, those that ended are launches that were refused: that has been told."""
-    return found != known if known is not None else not Stage(found.stage).ended

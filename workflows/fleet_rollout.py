@@ -264,7 +264,12 @@ class FleetRolloutWorkflow:
             try:
                 answer = await workflow.execute_activity_method(
                     FleetActivities.follow,
-                    FollowRequest(fleet=f.id, known=known, every_seconds=_every(f)),
+                    FollowRequest(
+                        fleet=f.id,
+                        known=known,
+                        members=tuple(m.rollout for m in f.members.values() if m.rollout),
+                        every_seconds=_every(f),
+                    ),
                     start_to_close_timeout=_LONG,
                     heartbeat_timeout=_SILENCE,
                     retry_policy=_STEADY,
