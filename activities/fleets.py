@@ -211,7 +211,7 @@ class FleetActivities:
         """Returns when members are not as they were known, or after half an hour."""
         ends = time.monotonic() + _ROUND_SECONDS
         # One that is opened and ended between two looks is news too: only what had ended before is none.
-        own = {*request.known, *request.members}
+        own = {*request.known, *request.unseen}
         over = {r for r, found in (await self._noted(request)).items() if r not in own and Stage(found.stage).ended}
         while time.monotonic() < ends:
             with contextlib.suppress(TimeoutError):  # first, so that changes that come together are told together

@@ -158,13 +158,13 @@ class StartAnswer(Model):
 class FollowRequest(Model):
     """`known`: what was last seen of each, by rollout. The call ends when something differs.
 
-    Rollouts that the fleet rollout has opened since are news as well. `members`: the present rollouts of members, seen
-    or not: what else of the fleet's has ended before the call are launches that were refused.
+    Rollouts that the fleet rollout has opened since are news as well. `unseen`: those of members of which nothing was
+    seen yet. What else of the fleet's has ended before the call are launches that were refused.
     """
 
     fleet: Name
     known: dict[str, Noted]
-    members: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
     every_seconds: float
 
 

@@ -267,7 +267,7 @@ class FleetRolloutWorkflow:
                     FollowRequest(
                         fleet=f.id,
                         known=known,
-                        members=tuple(m.rollout for m in f.members.values() if m.rollout),
+                        unseen=tuple(m.rollout for m in f.members.values() if m.rollout and not m.stage),
                         every_seconds=_every(f),
                     ),
                     start_to_close_timeout=_LONG,

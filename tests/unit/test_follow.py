@@ -27,10 +27,10 @@ class Book:
 
 
 @pytest.mark.parametrize(
-    ("answers", "known", "members", "told"),
+    ("answers", "known", "unseen", "told"),
     [
         ([[], [PLANNED]], [], [], [PLANNED]),
-        ([[PLANNED], [ABORTED]], [PLANNED], ["b/1"], [ABORTED]),
+        ([[PLANNED], [ABORTED]], [PLANNED], [], [ABORTED]),
         # It was opened after the call began, and aborted before the next look: the fleet waited half an hour.
         ([[], [ABORTED]], [], [], [ABORTED]),
         ([[ABORTED]], [], ["b/1"], [ABORTED]),
@@ -38,11 +38,11 @@ class Book:
     ],
 )
 async def test_what_is_not_as_it_was_known_is_told_once(
-    answers: list[list[Noted]], known: list[Noted], members: list[str], told: list[Noted]
+    answers: list[list[Noted]], known: list[Noted], unseen: list[str], told: list[Noted]
 ) -> None:
     registry: Any = Book(*answers)
     nobody: Any = None
     activities = FleetActivities(nobody, nobody, nobody, nobody, registry, nobody)
-    request = FollowRequest(fleet="f", known={n.rollout: n for n in known}, members=tuple(members), every_seconds=0.01)
+    request = FollowRequest(fleet="f", known={n.rollout: n for n in known}, unseen=tuple(unseen), every_seconds=0.01)
     answer = await ActivityEnvironment().run(activities.follow, request)
     assert list(answer.changed.values()) == told
