@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from temporalio import activity
 
-from activities import meters
+from activities import metrics as meters
 from activities.failures import translated
 from activities.ports import RegistryPort
 from models.audit import AuditEntry, AuditKind
-from models.messages import RecordRequest
+from models.rollout.messages import RecordRequest
 
 
 class ArchiveActivities:

@@ -8,9 +8,9 @@ from typing import Any
 
 from temporalio import activity
 
-from activities import meters
-from activities.deriving import Deriver
+from activities import metrics as meters
 from activities.failures import translated
+from activities.health_buffers import Deriver
 from activities.ports import (
     CalendarPort,
     ClusterFacts,
@@ -21,23 +21,31 @@ from activities.ports import (
     RegistryPort,
     UsagePort,
 )
-from models.backing import Backing, back
-from models.capacity import Island
-from models.derived import stepped
-from models.effects import HealthSample, Observation, QuotaReading, Standing, truthful
+from models.buffers.hourly_health import HealthHours
+from models.cluster.fleet_file import Window, merged_policy
+from models.cluster.flex_pool import FlexSight, flex_pool, in_quota_use
+from models.cluster.health_buffer import stepped
+from models.cluster.island import Island
+from models.cluster.policy import Policy
+from models.cluster.quota import Quota
+from models.cluster.snapshot import Snapshot, filled
 from models.errors import BlastRadius, Refusal
-from models.fleet import Window, merged_policy
-from models.flex import Mode
-from models.flex_now import FlexNow, flex_now
-from models.flex_pool import FlexSight, flex_pool, in_quota_use
-from models.guard import explained
-from models.history import HealthHours
-from models.messages import AimRequest, Drafted, DraftRequest, LaunchRequest, ObserveRequest, Opening, OpenRequest
-from models.plans import BreachTarget, Envelope, breach_target, make_plan
-from models.policy import Policy
-from models.quota import Quota
-from models.snapshot import Snapshot, filled
-from models.why import Why, why
+from models.flex.division import Mode
+from models.flex.now import FlexNow, flex_now
+from models.planning.backing import Backing, back
+from models.planning.plan import BreachTarget, Envelope, breach_target, make_plan
+from models.reports.why import Why, why
+from models.rollout.effects import HealthSample, Observation, QuotaReading, Standing, truthful
+from models.rollout.guard import explained
+from models.rollout.messages import (
+    AimRequest,
+    Drafted,
+    DraftRequest,
+    LaunchRequest,
+    ObserveRequest,
+    Opening,
+    OpenRequest,
+)
 
 HISTORY_FRESH = timedelta(hours=1)
 """Where many clusters are planned, a year of each one's samples is not read more often."""

@@ -15,22 +15,22 @@ from activities.failures import translated
 from activities.ports import FleetPort, JobPort, MilestonePort, RegistryPort, ReportPort, SchedulerPort, TallyPort
 from models.audit import AuditEntry, AuditKind, ChainedEntry
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time, Words
-from models.calendar import Declared, Entry, span_text
-from models.effects import HealthSample
+from models.cluster.jobs import ClusterJob
+from models.cluster.policy import Policy
+from models.cluster.snapshot import Snapshot
+from models.cluster.sources import SlurmSource
 from models.errors import BadInput, Refusal
-from models.flex import Mode
-from models.jobs import ClusterJob
-from models.messages import DeskAnswer, DeskRequest
-from models.milestones import CHAIN, MONITORED, PHANTOM, WAVES, MilestoneFile, Note, PlanNow
-from models.policy import Policy
-from models.report import Outcome, Passage, Past, in_order, monitored_at, spans, steps_of
-from models.snapshot import Snapshot
-from models.sources import SlurmSource
+from models.flex.division import Mode
+from models.planning.window_forecast import Declared, Entry, span_text
+from models.reports.milestones import CHAIN, MONITORED, PHANTOM, WAVES, MilestoneFile, Note, PlanNow
+from models.reports.weekly import Outcome, Passage, Past, in_order, monitored_at, spans, steps_of
+from models.rollout.effects import HealthSample
+from models.rollout.messages import DeskAnswer, DeskRequest
 
 _T = TypeVar("_T")
 _QUOTAS_A_PAGE = 10_000
 _BYTES_A_PAGE = 8_000_000
-"""Of JSON, which crosses Temporal at a tenth of its size (client/payloads.py); 2 MiB is the most there."""
+"""Of JSON, which crosses Temporal at a tenth of its size (client/compression.py); 2 MiB is the most there."""
 
 _REQUESTS_SHOWN = 500
 

@@ -18,10 +18,10 @@ from temporalio.service import RPCError
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
-from models.commands import CommandRequest
+from models.cluster.fleet_file import merged_policy
+from models.cluster.policy import Tier
 from models.errors import BackstopError, Unavailable
-from models.fleet import merged_policy
-from models.fleet_messages import (
+from models.fleet.messages import (
     AbortAnswer,
     AbortRequest,
     Entrant,
@@ -37,9 +37,11 @@ from models.fleet_messages import (
     StartAnswer,
     StartRequest,
 )
-from models.fleet_order import pick, plan_hash, prospect_of, wanted
-from models.fleet_rollout import Wave
-from models.messages import (
+from models.fleet.order import pick, plan_hash, prospect_of, wanted
+from models.fleet.state import Wave
+from models.planning.plan import Plan, envelope_of, make_plan
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import (
     LAUNCHED_UPDATE,
     ROLLOUT_WORKFLOW,
     TASK_QUEUE,
@@ -49,9 +51,7 @@ from models.messages import (
     RolloutInput,
     rollout_workflow_id,
 )
-from models.plans import Plan, envelope_of, make_plan
-from models.policy import Tier
-from models.stages import Command, Stage
+from models.rollout.stages import Command, Stage
 
 _FRESH = timedelta(minutes=10)
 """Use has no version to compare: a plan made from it is made anew after this long."""

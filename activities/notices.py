@@ -8,8 +8,8 @@ from activities.failures import translated
 from activities.ports import NotifyPort, RegistryPort
 from activities.rendering import render
 from models.errors import BackstopError, Unavailable
-from models.messages import TellAnswer, TellRequest
 from models.notices import Delivery
+from models.rollout.messages import TellAnswer, TellRequest
 
 
 class NoticeActivities:

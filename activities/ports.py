@@ -14,8 +14,21 @@ from pydantic import Field
 
 from models.audit import AuditEntry, ChainedEntry, ChainHead
 from models.base import Model, Name, Time
-from models.calendar import Declaration, Declared, Entry
-from models.effects import (
+from models.buffers.hourly_health import Stretch
+from models.cluster.fleet_file import ClusterSpec, Team, Window
+from models.cluster.jobs import ClusterJob, Job
+from models.cluster.policy import Policy
+from models.cluster.snapshot import Snapshot
+from models.cluster.sources import SlurmSource
+from models.fleet.messages import Noted
+from models.notices import Delivery, Notice
+from models.planning.plan import Envelope
+from models.planning.window_forecast import Declaration, Declared, Entry
+from models.reports.milestones import Milestone, Milestones, Note
+from models.reports.tallies import Point, Tally
+from models.reports.weekly import Mean, Passage, Span
+from models.requests.state import RequestState
+from models.rollout.effects import (
     Change,
     Fence,
     ForeignChange,
@@ -26,19 +39,6 @@ from models.effects import (
     TeamUsage,
     UsageReading,
 )
-from models.fleet import ClusterSpec, Team, Window
-from models.fleet_messages import Noted
-from models.history import Stretch
-from models.jobs import ClusterJob, Job
-from models.milestones import Milestone, Milestones, Note
-from models.notices import Delivery, Notice
-from models.plans import Envelope
-from models.policy import Policy
-from models.report import Mean, Passage, Span
-from models.requests import RequestState
-from models.snapshot import Snapshot
-from models.sources import SlurmSource
-from models.tallies import Point, Tally
 
 
 class QuotaPort(Protocol):

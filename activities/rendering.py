@@ -27,8 +27,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from models.notices import Notice, NoticeKind
-from models.reasons import gpus_text
-from models.stages import ANSWERS, Command, Refused, Stage
+from models.planning.cut_reasons import gpus_text
+from models.rollout.stages import ANSWERS, Command, Refused, Stage
 
 TO_OWNER = frozenset({NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.FLEET_HELD})
 """Kinds that go to the rollout's owner only; breach goes to the owner and to teams."""

@@ -11,20 +11,19 @@ from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateR
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities import meters
+from activities import metrics as meters
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import OpenRollout, QuotaPort, RegistryPort, UsagePort
-from models.backing import back
 from models.base import duration_text
-from models.buffer import ceiling_of
-from models.effects import Change, EffectKind, Fence
+from models.cluster.policy import Policy, Requests
+from models.cluster.snapshot import Snapshot
 from models.errors import BackstopError, Refusal, Unavailable
-from models.flex_now import share_expected
-from models.grants import Granted, Outcome, raises, room, writes
-from models.messages import GRANT_UPDATE, rollout_workflow_id
-from models.policy import Policy, Requests
-from models.requests import (
+from models.flex.now import share_expected
+from models.planning.backing import back
+from models.planning.ceiling import ceiling_of
+from models.planning.grants import Granted, Outcome, raises, room, writes
+from models.requests.state import (
     Assessment,
     AssessRequest,
     Elsewhere,
@@ -36,8 +35,9 @@ from models.requests import (
     QuotaAsk,
     ThroughRequest,
 )
-from models.snapshot import Snapshot
-from models.stages import Stage
+from models.rollout.effects import Change, EffectKind, Fence
+from models.rollout.messages import GRANT_UPDATE, rollout_workflow_id
+from models.rollout.stages import Stage
 
 _PATIENCE = timedelta(seconds=45)
 _NAMED = 5

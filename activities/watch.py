@@ -26,16 +26,16 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from activities.tallies import Tallier
-from models.backing import Backing, back
-from models.calendar import span_text
-from models.capacity import Island
-from models.effects import HealthSample, QuotaReading, truthful
+from models.cluster.fleet_file import Window
+from models.cluster.island import Island
+from models.cluster.snapshot import present_snapshot
 from models.errors import BackstopError, Unavailable
-from models.fleet import Window
-from models.guard import active
-from models.messages import HEALTH_SIGNAL, SOURCE, HealthChanged, WatchInput, rollout_workflow_id
-from models.snapshot import present_snapshot
-from models.stages import Stage
+from models.planning.backing import Backing, back
+from models.planning.window_forecast import span_text
+from models.rollout.effects import HealthSample, QuotaReading, truthful
+from models.rollout.guard import active
+from models.rollout.messages import HEALTH_SIGNAL, SOURCE, HealthChanged, WatchInput, rollout_workflow_id
+from models.rollout.stages import Stage
 
 _STALE = timedelta(minutes=30)
 _ROUND = timedelta(minutes=90)

@@ -14,9 +14,9 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
-from activities.adapters.ledger_db import Database
+from activities.adapters.ledger.database import Database
 from benchmarks.bare import QUEUE, WORK, Bare, Call
-from workers.embedded import NAMESPACE
+from workers.embedded_temporal import NAMESPACE
 from workers.heartbeats import Heartbeats
 from workers.main import _CACHED, _THREADS, run_and_exit, sandbox, until_told
 

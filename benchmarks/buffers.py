@@ -17,10 +17,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from client.series import read_series
-from models.backtest import Decide, Record, Series, health, policies, promises, record
-from models.generator import Recipe, simulated
-from models.promises import SHAPE, Shape, derived
+from client.inputs.health_series import read_series
+from models.buffers.backtest import Decide, Record, Series, health, policies, promises, record
+from models.buffers.estimator import SHAPE, Shape, derived
+from models.buffers.health_generator import Recipe, simulated
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "availability_hourly.csv.gz"
 HORIZONS = (1, 4)

@@ -25,9 +25,9 @@ from temporalio.client import WorkflowHistory
 from temporalio.service import RPCError
 
 from benchmarks.sites import Site
-from models.commands import CommandRequest
-from models.fleet import Fleet
-from models.messages import (
+from models.cluster.fleet_file import Fleet
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import (
     ROLLOUT_WORKFLOW,
     TASK_QUEUE,
     WATCH_ID,
@@ -37,7 +37,7 @@ from models.messages import (
     WatchInput,
     rollout_workflow_id,
 )
-from models.stages import Command
+from models.rollout.stages import Command
 
 TOTAL, HEALTHY, AT_RISK, BREACHED = 400, 380, 330, 326
 """GPUs of each cluster: quotas of 350 become 340, so with 330 healthy 10 are short."""

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 from temporalio.client import Client
 
-from activities.adapters.ledger_db import utc_now
+from activities.adapters.ledger.database import utc_now
 from benchmarks.crowd import (
     AT_RISK,
     HEALTHY,
@@ -47,10 +47,10 @@ from benchmarks.crowd import (
 )
 from benchmarks.polling import QUEUE, Followed, Polling
 from benchmarks.sites import Site, note, postgresql, quantile, site
-from models.fleet import Fleet
-from models.fleet_messages import FLEET_ID, FleetCommandRequest, FleetLaunch, FleetStatus
-from models.fleet_rollout import WAVES, FleetStage, Pace, Wave
-from models.messages import WATCH_ID
+from models.cluster.fleet_file import Fleet
+from models.fleet.messages import FLEET_ID, FleetCommandRequest, FleetLaunch, FleetStatus
+from models.fleet.state import WAVES, FleetStage, Pace, Wave
+from models.rollout.messages import WATCH_ID
 
 CACHED = 5_000
 """Rollouts that one worker keeps in memory."""

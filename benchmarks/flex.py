@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from models.flex import FlexDemand, FlexTeam, Mode, division
+from models.flex.division import FlexDemand, FlexTeam, Mode, division
 
 _FAN = 22
 """Namespaces, groups in each, and (at 10,000 teams) teams in each of those."""

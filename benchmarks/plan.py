@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from client.files import read_fleet
-from models.plans import make_plan
-from models.snapshot import snapshot_of
+from client.inputs.documents import read_fleet
+from models.cluster.snapshot import snapshot_of
+from models.planning.plan import make_plan
 
 
 def fleet_document(clusters: int, quotas: int, seed: int, islands: int) -> dict[str, object]:

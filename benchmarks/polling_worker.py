@@ -11,12 +11,12 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
-from activities.adapters.ledger import Ledger
+from activities.adapters.ledger.ledger import Ledger
 from activities.clusters import islands_for
 from benchmarks.polling import LOOK, QUEUE, Polling
-from models.backing import back
-from models.snapshot import Snapshot
-from workers.embedded import NAMESPACE
+from models.cluster.snapshot import Snapshot
+from models.planning.backing import back
+from workers.embedded_temporal import NAMESPACE
 from workers.main import _CACHED, _THREADS, run_and_exit, sandbox, until_told
 
 

@@ -34,13 +34,13 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from benchmarks.bare import QUEUE, Bare, BareInput, Loops, Script
 from benchmarks.sites import Site, note, postgresql, quantile, site
-from models.capacity import Island
-from models.commands import CommandRequest
-from models.effects import HealthSample
-from models.fleet import Fleet
-from models.messages import LaunchRequest, rollout_workflow_id
-from models.policy import Policy
-from models.stages import Command
+from models.cluster.fleet_file import Fleet
+from models.cluster.island import Island
+from models.cluster.policy import Policy
+from models.rollout.commands import CommandRequest
+from models.rollout.effects import HealthSample
+from models.rollout.messages import LaunchRequest, rollout_workflow_id
+from models.rollout.stages import Command
 
 TOTAL, HEALTHY, FAILED = 400, 380, 328
 """GPUs of each cluster: 5 quotas of 70 become 340; with 328 healthy 12 are short."""

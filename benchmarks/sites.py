@@ -19,12 +19,12 @@ from typing import Any
 import sqlalchemy as sa
 from temporalio.client import Client
 
-from activities.adapters.ledger import Ledger, upgrade
-from activities.adapters.ledger_db import database_url
+from activities.adapters.ledger.database import database_url
+from activities.adapters.ledger.ledger import Ledger, upgrade
 from client.backstop import Backstop
+from client.compression import data_converter
 from client.connection import Target
-from client.payloads import data_converter
-from workers.embedded import NAMESPACE, EmbeddedTemporal
+from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal
 
 _START_SECONDS = 60
 

@@ -15,13 +15,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from activities.adapters.ledger import Ledger, upgrade
-from activities.adapters.slurm import SlurmQuotas, Slurms
-from activities.adapters.slurm_talk import Connection
+from activities.adapters.ledger.ledger import Ledger, upgrade
+from activities.adapters.slurm.command_line import Connection
+from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
 from activities.ports import OpenRollout
-from models.effects import Change, EffectKind, Fence, Mode, Reserve, ValueWrite
-from models.snapshot import snapshot_of
-from models.sources import SlurmSource
+from models.cluster.snapshot import snapshot_of
+from models.cluster.sources import SlurmSource
+from models.rollout.effects import Change, EffectKind, Fence, Mode, Reserve, ValueWrite
 from tests.slurm.conftest import Site
 from tests.slurm.lab import CLUSTER, Lab, running
 

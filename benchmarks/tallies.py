@@ -16,10 +16,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from activities.adapters.ledger import Ledger, upgrade
+from activities.adapters.ledger.ledger import Ledger, upgrade
 from activities.tallies import Tallier
-from models.fleet import Fleet
-from models.tallies import Tally, slot_of
+from models.cluster.fleet_file import Fleet
+from models.reports.tallies import Tally, slot_of
 
 HOUR = timedelta(hours=1)
 

@@ -10,24 +10,24 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from models.backtest import Explained, Record
 from models.base import Model, Name, Share, Time
-from models.calendar import Entry, Foretold
-from models.derived import Derived
-from models.fleet import ClusterSpec
-from models.fleet_messages import Prospect
-from models.fleet_rollout import FleetStage
-from models.flex import Division
-from models.flex_now import FlexNow
-from models.flex_story import Scene
-from models.haircut import Haircut
-from models.milestones import Standing
-from models.plans import Plan
-from models.report import Week
-from models.requests import RequestState
-from models.stages import Command, Stage
-from models.tallies import Point
-from models.why import Why
+from models.buffers.backtest import Explained, Record
+from models.cluster.fleet_file import ClusterSpec
+from models.cluster.health_buffer import Derived
+from models.fleet.messages import Prospect
+from models.fleet.state import FleetStage
+from models.flex.division import Division
+from models.flex.now import FlexNow
+from models.flex.scenario import Scene
+from models.planning.haircut import Haircut
+from models.planning.plan import Plan
+from models.planning.window_forecast import Entry, Foretold
+from models.reports.milestones import Standing
+from models.reports.tallies import Point
+from models.reports.weekly import Week
+from models.reports.why import Why
+from models.requests.state import RequestState
+from models.rollout.stages import Command, Stage
 
 
 class Answer(Model):

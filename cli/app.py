@@ -8,21 +8,19 @@ from typing import Annotated
 
 import typer
 
-from cli import (
+from cli.commands import (
     audit,
     backtest,
     buffer,
     builds,
     burndown,
     calendar,
-    decide,
     detach,
     doctor,
     fleet,
     flex,
     haircut,
     milestones,
-    planning,
     processes,
     report,
     request,
@@ -31,6 +29,8 @@ from cli import (
     simulate_health,
     why,
 )
+from cli.commands import plan as planning
+from cli.commands import rollout_commands as decide
 
 app = typer.Typer(
     name="backstop",

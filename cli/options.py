@@ -15,7 +15,7 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from models.policy import Policy
+    from models.cluster.policy import Policy
 
 SET_UP = "Set up"
 LOOK = "Look"
@@ -147,7 +147,7 @@ def _value(text: str) -> Any:
 
 def policy_with(default: Policy, settings: Mapping[str, Any], buffer: str, max_tier: str) -> Policy:
     """The policy with the settings laid over it. Errors: BadInput naming the option and the value."""
-    from client.files import read_policy
+    from client.inputs.documents import read_policy
 
     spelt = {
         key: option
@@ -164,7 +164,7 @@ def checked(model: type[_ModelT], **fields: Any) -> _ModelT:
     """What is sent to the server. Errors: BadInput naming the option and the value."""
     from pydantic import ValidationError
 
-    from client.sentences import first_problem
+    from client.inputs.sentences import first_problem
 
     try:
         return model.model_validate(fields)

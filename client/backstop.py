@@ -28,18 +28,20 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.checks import Check, temporal_checks, watch_check
+from client.audit import AuditRecord, audit_of_run
 from client.connection import Target, connect, current_actor, find_target
-from client.history import AuditRecord, audit_of_run
+from client.doctor import Check, temporal_checks, watch_check
 from client.versions import Build, builds, use
 from models.audit import AuditEntry, AuditKind, ChainedEntry, ChainHead
 from models.base import Model, Time
-from models.calendar import Declaration, Declared, Entry
-from models.commands import CommandRequest
-from models.effects import HealthSample
+from models.buffers.hourly_health import HealthHours
+from models.cluster.fleet_file import ClusterSpec, Fleet
+from models.cluster.jobs import ClusterJob
+from models.cluster.policy import Policy
+from models.cluster.snapshot import Snapshot
+from models.cluster.sources import SlurmSource
 from models.errors import BY_NAME, BackstopError, Refusal, Unavailable
-from models.fleet import ClusterSpec, Fleet
-from models.fleet_messages import (
+from models.fleet.messages import (
     FLEET_ID,
     FLEET_STATUS_QUERY,
     FLEET_WORKFLOW,
@@ -52,12 +54,18 @@ from models.fleet_messages import (
     FleetPlan,
     FleetStatus,
 )
-from models.fleet_rollout import FLEET
-from models.flex import Mode
-from models.flex_now import FlexNow
-from models.history import HealthHours
-from models.jobs import ClusterJob
-from models.messages import (
+from models.fleet.state import FLEET
+from models.flex.division import Mode
+from models.flex.now import FlexNow
+from models.planning.window_forecast import Declaration, Declared, Entry
+from models.reports.milestones import MilestoneFile, PlanNow
+from models.reports.tallies import Point
+from models.reports.weekly import Past
+from models.reports.why import Why
+from models.requests.state import QuotaAsk, RequestCommand, RequestInput, RequestOrder, RequestState
+from models.rollout.commands import CommandRequest
+from models.rollout.effects import HealthSample
+from models.rollout.messages import (
     DESK_WORKFLOW,
     LAUNCHED_UPDATE,
     MOVES_ON,
@@ -77,15 +85,7 @@ from models.messages import (
     request_workflow_id,
     rollout_workflow_id,
 )
-from models.milestones import MilestoneFile, PlanNow
-from models.policy import Policy
-from models.report import Past
-from models.requests import QuotaAsk, RequestCommand, RequestInput, RequestOrder, RequestState
-from models.snapshot import Snapshot
-from models.sources import SlurmSource
-from models.stages import Command
-from models.tallies import Point
-from models.why import Why
+from models.rollout.stages import Command
 
 _PATIENCE = timedelta(seconds=30)
 """How long a person waits for a worker's answer."""

@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 from models.errors import BadInput
-from models.stages import Stage
+from models.rollout.stages import Stage
+from workers.demo_story import Story, on_stage, say
 from workers.main import run_and_exit
-from workers.story import Story, on_stage, say
 
 CLUSTER, NODES, PER_NODE = "venus", 133, 8
 FIRST_HOUR, LAST_HOUR = 1200, 2120

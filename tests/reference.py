@@ -19,10 +19,10 @@ from itertools import chain, combinations, product
 from math import floor
 from operator import eq
 
-from models.capacity import Island
-from models.policy import Basis, Policy, Scope, ShareBy, Tier
-from models.quota import Quota
-from models.snapshot import Snapshot
+from models.cluster.island import Island
+from models.cluster.policy import Basis, Policy, Scope, ShareBy, Tier
+from models.cluster.quota import Quota
+from models.cluster.snapshot import Snapshot
 
 LADDER = (Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
 

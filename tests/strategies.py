@@ -8,10 +8,10 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
-from models.capacity import Island
-from models.policy import Basis, Policy, Scope, ShareBy, Tier
-from models.quota import Quota
-from models.snapshot import Snapshot
+from models.cluster.island import Island
+from models.cluster.policy import Basis, Policy, Scope, ShareBy, Tier
+from models.cluster.quota import Quota
+from models.cluster.snapshot import Snapshot
 
 # Ties go by code point, where Z comes before a, 10 before 9 and é after z.
 LEAF_NAMES = ("a", "Z", "b", "é", "t9", "t10", "c", "d", "e", "f", "g", "h")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from models.generator import Recipe, simulated
-from models.stages import Stage
+from models.buffers.health_generator import Recipe, simulated
+from models.rollout.stages import Stage
+from workers.demo_story import Story, on_stage, say
 from workers.main import run_and_exit
-from workers.story import Story, on_stage, say
 
 FLEET = Path(__file__).resolve().parent.parent / "examples" / "fleet.yaml"
 CLUSTER, ISLAND = "h100-worked", "main"

@@ -19,28 +19,28 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from activities.adapters.ledger import Ledger, upgrade
-from activities.adapters.notify import Notifier
-from activities.adapters.prometheus import PrometheusConnection, PrometheusHealth
-from activities.adapters.slurm import SlurmHealth, SlurmQuotas, Slurms, SlurmUsage
+from activities.adapters.ledger.ledger import Ledger, upgrade
+from activities.adapters.notify.notifier import Notifier
+from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusHealth
+from activities.adapters.slurm.slurm import SlurmHealth, SlurmQuotas, Slurms, SlurmUsage
 from activities.archive import ArchiveActivities
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
+from activities.effects import QuotaActivities
 from activities.fleets import FleetActivities
 from activities.notices import NoticeActivities
 from activities.ports import NotifyPort, QuotaPort
-from activities.quotas import QuotaActivities
 from activities.requests import RequestActivities
 from activities.tallies import Tallier
 from activities.watch import WatchActivities
 from client import telemetry
-from client.checks import watches
 from client.connection import connect, find_target
+from client.doctor import watches
 from models.errors import BackstopError
-from models.messages import DEPLOYMENT, WATCH_WORKFLOW, WatchInput
+from models.rollout.messages import DEPLOYMENT, WATCH_WORKFLOW, WatchInput
+from workers.garbage_collection import tended
 from workers.heartbeats import Heartbeats
-from workers.memory import tended
-from workers.runner import OnTimeRunner
+from workers.sandbox import OnTimeRunner
 from workers.settings import Settings, load_settings
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from activities.adapters.prometheus import PrometheusConnection, PrometheusConnections
-from activities.adapters.slurm_talk import Connection, Connections
+from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusConnections
+from activities.adapters.slurm.command_line import Connection, Connections
 from client.connection import home
-from client.files import read_document
+from client.inputs.documents import read_document
 from models.base import brief
 from models.errors import BadInput
 

@@ -10,10 +10,10 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from activities.adapters.ledger import upgrade
+from activities.adapters.ledger.ledger import upgrade
 from client.connection import embedded_file, find_target
 from models.errors import Unavailable
-from workers.embedded import PORT, UI_PORT, EmbeddedTemporal
+from workers.embedded_temporal import PORT, UI_PORT, EmbeddedTemporal
 from workers.main import run_and_exit, serving, until_told
 from workers.settings import Settings, load_settings
 

@@ -1,10 +1,10 @@
 """ClusterRollout: one cluster's rollout as a durable loop around the pure interpreter.
 
-Theory of operation. `models.interpreter.decide` says what to do next; this module does it, takes the
-outcome in (`models.outcomes`, `models.receipts`) and asks again. Two side loops post notices and archive
-what happened, so that neither can delay a rollback. Commands are updates: validators refuse with the stage
-table's reason, handlers change the state at once and wake the loop. The state is one value, which is all that
-continue-as-new carries. Cancelling the workflow means `abort`: what stands is undone first.
+Theory of operation. `models.rollout.decide.decide` says what to do next; this module does it, takes the outcome in
+(`models.rollout.outcomes`, `models.rollout.effect_outcomes`) and asks again. Two side loops post notices and archive
+what happened, so that neither can delay a rollback. Commands are updates: validators refuse with the stage table's
+reason, handlers change the state at once and wake the loop. The state is one value, which is all that continue-as-new
+carries. Cancelling the workflow means `abort`: what stands is undone first.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from temporalio.exceptions import ActivityError, ApplicationError
 with workflow.unsafe.imports_passed_through():
     from activities.archive import ArchiveActivities
     from activities.clusters import ClusterActivities
+    from activities.effects import QuotaActivities
     from activities.notices import NoticeActivities
-    from activities.quotas import QuotaActivities
-    from models import granting, mailing, outcomes, receipts
     from models.audit import AuditEntry, AuditKind
-    from models.commands import CommandRequest, obey, refusal
-    from models.effects import INVERSE, Change, EffectKind
-    from models.gates import drift_of
-    from models.grants import Granted, GrantOrder, Outcome
-    from models.interpreter import (
+    from models.planning.grants import Granted, GrantOrder, Outcome
+    from models.rollout import effect_outcomes as receipts
+    from models.rollout import granting, mailing, outcomes
+    from models.rollout.commands import CommandRequest, obey, refusal
+    from models.rollout.decide import (
         Action,
         Aim,
         Draft,
@@ -42,7 +41,9 @@ with workflow.unsafe.imports_passed_through():
         look_at,
         urgent,
     )
-    from models.messages import (
+    from models.rollout.effects import INVERSE, Change, EffectKind
+    from models.rollout.gates import drift_of
+    from models.rollout.messages import (
         GRANT_UPDATE,
         HEALTH_SIGNAL,
         LAUNCHED_UPDATE,
@@ -65,11 +66,11 @@ with workflow.unsafe.imports_passed_through():
         TellAnswer,
         TellRequest,
     )
-    from models.rollout import Rollout, Why
-    from models.stages import Command, Stage
-    from models.status import needs_of, standing_now, status_of, waiting_sentence
-    from workflows.lives import lived
-    from workflows.reasons import reason_of
+    from models.rollout.stages import Command, Stage
+    from models.rollout.state import Rollout, Why
+    from models.rollout.status import needs_of, standing_now, status_of, waiting_sentence
+    from workflows.cancellation import lived
+    from workflows.failures import reason_of
 
 _CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)

@@ -1,9 +1,9 @@
 """FleetRollout: a whole fleet, in waves, as a durable loop around pure steps.
 
-Theory of operation. As ClusterRollout: `models.fleet_steps.decide` says what to do next, this module does it and takes
-the outcome in (`models.fleet_events`). Each cluster's rollout is a workflow of its own, which goes on whatever becomes
-of this one. A side loop follows all of them with one long call, which returns when something has changed; so a
-thousand clusters at rest cost no event. The state is one value, and continue-as-new carries it.
+Theory of operation. As ClusterRollout: `models.fleet.decide.decide` says what to do next, this module does it and
+takes the outcome in (`models.fleet.outcomes`). Each cluster's rollout is a workflow of its own, which goes on
+whatever becomes of this one. A side loop follows all of them with one long call, which returns when something has
+changed; so a thousand clusters at rest cost no event. The state is one value, and continue-as-new carries it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 with workflow.unsafe.imports_passed_through():
     from activities.fleets import FleetActivities
     from activities.notices import NoticeActivities
-    from models import fleet_commands, fleet_events, fleet_steps
-    from models.fleet_messages import (
+    from models.fleet import commands as fleet_commands
+    from models.fleet import decide as fleet_steps
+    from models.fleet import outcomes as fleet_events
+    from models.fleet.messages import (
         FLEET_STATUS_QUERY,
         FLEET_WORKFLOW,
         AbortAnswer,
@@ -43,11 +45,11 @@ with workflow.unsafe.imports_passed_through():
         StartAnswer,
         StartRequest,
     )
-    from models.fleet_rollout import FLEET, FleetRollout, MemberState
-    from models.fleet_status import fleet_status_of
-    from models.messages import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
-    from workflows.lives import lived
-    from workflows.reasons import reason_of
+    from models.fleet.state import FLEET, FleetRollout, MemberState
+    from models.fleet.status import fleet_status_of
+    from models.rollout.messages import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
+    from workflows.cancellation import lived
+    from workflows.failures import reason_of
 
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
 _WAVE = SearchAttributeKey.for_keyword(SearchName.WAVE)

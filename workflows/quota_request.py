@@ -1,7 +1,7 @@
 """QuotaRequest: one request for more quota, from the asking to the giving back.
 
 It waits durably for the cluster's owner, then for what is in the way of writing it, then for its day. What it says and
-does is decided in models/requests.py; where a rollout is monitored, that one writes for it.
+does is decided in models/requests/state.py; where a rollout is monitored, that one writes for it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from temporalio.common import RetryPolicy, SearchAttributeKey, VersioningBehavio
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
+    from activities.effects import QuotaActivities
     from activities.notices import NoticeActivities
-    from activities.quotas import QuotaActivities
     from activities.requests import RequestActivities
-    from models import requests
-    from models.grants import Granted, Outcome
-    from models.messages import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, EffectRequest, SearchName, TellRequest
-    from models.requests import (
+    from models.planning.grants import Granted, Outcome
+    from models.requests import state as requests
+    from models.requests.state import (
         AssessRequest,
         KeepRequest,
         OwnersRequest,
@@ -33,7 +32,15 @@ with workflow.unsafe.imports_passed_through():
         RequestState,
         ThroughRequest,
     )
-    from workflows.reasons import reason_of
+    from models.rollout.messages import (
+        LAUNCHED_UPDATE,
+        REQUEST_WORKFLOW,
+        STATUS_QUERY,
+        EffectRequest,
+        SearchName,
+        TellRequest,
+    )
+    from workflows.failures import reason_of
 
 _CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)

@@ -14,10 +14,10 @@ from typing import Any
 
 import psycopg
 
-from models.commands import CommandRequest
 from models.errors import BackstopError, Refusal
-from models.messages import LaunchRequest, RolloutStatus
-from models.stages import Command
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import LaunchRequest, RolloutStatus
+from models.rollout.stages import Command
 from tests.chaos.outcome import Row
 from tests.chaos.site import Site
 from tests.e2e.world import cluster, team

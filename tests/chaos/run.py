@@ -15,8 +15,8 @@ from pathlib import Path
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from client.payloads import data_converter
-from models.fleet import Fleet
+from client.compression import data_converter
+from models.cluster.fleet_file import Fleet
 from tests.chaos.check import Loss, lost
 from tests.chaos.outcome import TABLES, Outcome, Row, Told
 from tests.chaos.people import BREACH_AFTER, Cluster, shape

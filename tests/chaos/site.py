@@ -27,13 +27,13 @@ from psycopg.rows import dict_row
 from temporalio.client import Client
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 
-from activities.adapters.ledger import upgrade
+from activities.adapters.ledger.ledger import upgrade
 from client.backstop import Backstop
+from client.compression import data_converter
 from client.connection import Target
-from client.payloads import data_converter
 from tests.chaos.outcome import WITNESS, Row
 from tests.chaos.proxy import OnCommit, Proxy, Trap
-from workers.embedded import NAMESPACE, EmbeddedTemporal
+from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal
 
 T = TypeVar("T")
 _SQLSTATES = ("40001", "40P01", "53300", "57P03", "XX000")

@@ -10,7 +10,7 @@ from temporalio.client import Client
 
 from tests.e2e.world import World, connected, world_of
 from tests.integration.conftest import *  # noqa: F403 - its databases are fixtures here too
-from workers.embedded import EmbeddedTemporal
+from workers.embedded_temporal import EmbeddedTemporal
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.ports import QuotaPort
-from models.effects import Change, EffectKind, ForeignChange, QuotaReading, Receipt
 from models.errors import BackstopError, Refusal, Unavailable
+from models.rollout.effects import Change, EffectKind, ForeignChange, QuotaReading, Receipt
 
 Outcome = Receipt | BackstopError
 Failure = Callable[[], Exception]

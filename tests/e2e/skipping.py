@@ -40,11 +40,11 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import TimeSkipper, TimeSkippingConfig, WorkflowEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Replayer, Worker
 
-from activities.adapters.ledger import Ledger, upgrade
-from activities.adapters.notify import Notifier
-from client.payloads import data_converter
-from models.commands import CommandRequest
-from models.messages import (
+from activities.adapters.ledger.ledger import Ledger, upgrade
+from activities.adapters.notify.notifier import Notifier
+from client.compression import data_converter
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import (
     HEALTH_SIGNAL,
     SEARCH_ATTRIBUTES,
     TASK_QUEUE,
@@ -56,10 +56,10 @@ from models.messages import (
     OpenRequest,
     RolloutInput,
 )
-from models.rollout import Rollout
-from models.stages import Command, Stage
+from models.rollout.stages import Command, Stage
+from models.rollout.state import Rollout
 from tests.e2e.world import Sql, World, eventually, team
-from workers.embedded import NAMESPACE, RETENTION, temporal_binary
+from workers.embedded_temporal import NAMESPACE, RETENTION, temporal_binary
 from workers.main import FAILURES, make_worker, sandbox
 from workflows.cluster_rollout import ClusterRollout
 

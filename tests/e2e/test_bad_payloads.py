@@ -16,8 +16,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from models.errors import Refusal
-from models.fleet_messages import FLEET_WORKFLOW
-from models.messages import (
+from models.fleet.messages import FLEET_WORKFLOW
+from models.rollout.messages import (
     DESK_WORKFLOW,
     HEALTH_SIGNAL,
     LAUNCHED_UPDATE,
@@ -26,7 +26,7 @@ from models.messages import (
     WATCH_WORKFLOW,
     LaunchRequest,
 )
-from models.stages import Command, Stage
+from models.rollout.stages import Command, Stage
 from tests.e2e.world import PATIENCE, World, fresh, worked_case
 from tests.tried import TRIED
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from client.checks import Check
+from client.doctor import Check
 from models.errors import BadInput, Refusal
-from models.messages import TASK_QUEUE, RolloutInput, rollout_workflow_id
-from models.stages import Command, Stage
+from models.rollout.messages import TASK_QUEUE, RolloutInput, rollout_workflow_id
+from models.rollout.stages import Command, Stage
 from tests.e2e.world import (
     WATCH_SECONDS,
     Sql,
@@ -24,7 +24,7 @@ from tests.e2e.world import (
     replayed,
     worked_case,
 )
-from workers.embedded import NAMESPACE, EmbeddedTemporal
+from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal
 from workers.main import ensure_watch, serving
 from workers.settings import Settings
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from models.stages import Command, Stage
+from models.rollout.stages import Command, Stage
 from tests.e2e.world import World, connected, eventually, fresh, worked_case, world_of
-from workers.embedded import EmbeddedTemporal
+from workers.embedded_temporal import EmbeddedTemporal
 
 EVENTS = 150
 """The server suggests to continue as new from here on; its own default is 4096."""

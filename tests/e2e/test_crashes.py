@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.ledger import upgrade
+from activities.adapters.ledger.ledger import upgrade
 from models.errors import Refusal
-from models.stages import Command, Stage
+from models.rollout.stages import Command, Stage
 from tests.e2e.world import Sql, World, cluster, connected, eventually, team
-from workers import embedded
-from workers.embedded import NAMESPACE, EmbeddedTemporal, LeftBehind
+from workers import embedded_temporal as embedded
+from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal, LeftBehind
 
 pytestmark = pytest.mark.chaos
 
@@ -274,7 +274,7 @@ async def test_a_fleet_goes_on_where_it_was_when_everything_dies(tmp_path: Path)
 async def left_behind(directory: Path) -> LeftBehind:
     """A server whose starter died."""
     code = (
-        "import asyncio, os, pathlib, sys, workers.embedded as e; "
+        "import asyncio, os, pathlib, sys, workers.embedded_temporal as e; "
         "asyncio.run(e.EmbeddedTemporal(pathlib.Path(sys.argv[1]), None, None).start()); os._exit(9)"
     )
     starter = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(directory))

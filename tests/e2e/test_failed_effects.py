@@ -18,11 +18,11 @@ import pytest
 import sqlalchemy as sa
 from temporalio.client import Client
 
-from activities.adapters.ledger import upgrade
+from activities.adapters.ledger.ledger import upgrade
 from activities.ports import QuotaPort
-from models.effects import INVERSE, EffectKind, Receipt
 from models.errors import Conflict, Refusal
-from models.stages import Command, Stage
+from models.rollout.effects import INVERSE, EffectKind, Receipt
+from models.rollout.stages import Command, Stage
 from tests.e2e.faults import TALLY, Fault, FaultyQuotas, Way, away, given_up, refused
 from tests.e2e.world import World, cluster, eventually, fresh, team, world_of
 from tests.tried import SAID

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from models.errors import Refusal
-from models.fleet_messages import FLEET_ID, FleetStatus
-from models.fleet_rollout import FleetStage, MemberState, Wave
-from models.stages import Stage
+from models.fleet.messages import FLEET_ID, FleetStatus
+from models.fleet.state import FleetStage, MemberState, Wave
+from models.rollout.stages import Stage
 from tests.e2e.world import CLOCKS, World, eventually, fresh, team
 
 pytestmark = pytest.mark.e2e

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from models.cluster.jobs import ClusterJob, RunsOn
 from models.errors import BadInput, Refusal
-from models.flex import Mode
-from models.jobs import ClusterJob, RunsOn
+from models.flex.division import Mode
 from tests.e2e.world import World, cluster, fresh, team
 
 HOUR = timedelta(hours=1)

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.backtest import Series, explained
-from models.capacity import Island
-from models.derived import Ground
-from models.effects import HealthSample
+from models.buffers.backtest import Series, explained
+from models.buffers.estimator import derived
+from models.buffers.health_generator import Recipe, simulated
+from models.cluster.health_buffer import Ground
+from models.cluster.island import Island
 from models.errors import Refusal
-from models.generator import Recipe, simulated
-from models.plans import make_plan
-from models.promises import derived
-from models.stages import Command, Stage
+from models.planning.plan import make_plan
+from models.rollout.effects import HealthSample
+from models.rollout.stages import Command, Stage
 from tests.e2e.world import World, cluster, eventually, fresh, team
 
 TOTAL = 400

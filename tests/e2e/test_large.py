@@ -12,10 +12,10 @@ from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError
 
-from client.payloads import COMPRESS_FROM, ENCODING, data_converter
-from models.commands import CommandRequest
-from models.rollout import Rollout
-from models.stages import Command, Stage
+from client.compression import COMPRESS_FROM, ENCODING, data_converter
+from models.rollout.commands import CommandRequest
+from models.rollout.stages import Command, Stage
+from models.rollout.state import Rollout
 from tests.e2e.world import World, cluster, eventually, fresh, team, world_of
 
 QUOTAS = 5_000

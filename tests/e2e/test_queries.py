@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.ledger import upgrade
-from models.messages import rollout_workflow_id
-from models.stages import Command, Stage
+from activities.adapters.ledger.ledger import upgrade
+from models.rollout.messages import rollout_workflow_id
+from models.rollout.stages import Command, Stage
 from tests.e2e.test_crashes import PATIENT, free_ports, killed, ledger_of, processes, world_at
 from tests.e2e.world import cluster, replayed, team
-from workers.embedded import NAMESPACE, EmbeddedTemporal
+from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal
 
 pytestmark = pytest.mark.chaos
 

@@ -20,17 +20,17 @@ from temporalio import activity
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
-from activities.adapters.ledger import Ledger
-from activities.adapters.notify import Notifier
-from models.capacity import Island
-from models.commands import CommandRequest
-from models.effects import Change, EffectKind, HealthSample
+from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.notify.notifier import Notifier
+from models.cluster.island import Island
 from models.errors import BackstopError, BadInput, Conflict, Drift, Refusal
-from models.messages import HEALTH_SIGNAL, CommandAnswer, HealthChanged, RolloutStatus
 from models.notices import Notice, NoticeKind
-from models.stages import Command, Stage
+from models.rollout.commands import CommandRequest
+from models.rollout.effects import Change, EffectKind, HealthSample
+from models.rollout.messages import HEALTH_SIGNAL, CommandAnswer, HealthChanged, RolloutStatus
+from models.rollout.stages import Command, Stage
 from tests.e2e.world import PATIENCE, World, cluster, connected, eventually, fresh, team, without_flex_moves, world_of
-from workers.embedded import EmbeddedTemporal
+from workers.embedded_temporal import EmbeddedTemporal
 
 LONG = "1h"
 QUOTAS = [team("a", 200), team("b", 161, busy=100)]

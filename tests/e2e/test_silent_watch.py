@@ -11,11 +11,11 @@ import pytest
 from temporalio.client import Client
 
 from activities import watch
-from client import checks
-from models.messages import TASK_QUEUE, WATCH_ID, watch_parts
-from models.stages import Stage
+from client import doctor as checks
+from models.rollout.messages import TASK_QUEUE, WATCH_ID, watch_parts
+from models.rollout.stages import Stage
 from tests.e2e.world import WATCH_SECONDS, connected, fresh, worked_case, world_of
-from workers.embedded import NAMESPACE, EmbeddedTemporal
+from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal
 from workers.main import serving
 from workers.settings import Settings
 from workflows import health_watch

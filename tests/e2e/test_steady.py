@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from models.messages import RolloutStatus
-from models.stages import Command, Stage
+from models.rollout.messages import RolloutStatus
+from models.rollout.stages import Command, Stage
 from tests.e2e.world import World, cluster, eventually, fresh, team, worked_case
 
 ISLAND = "main"

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from cli.report_page import page
-from cli.report_text import markdown
-from client.week import weekly
+from cli.pages.report import page
+from cli.views.report import markdown
+from client.weekly_report import weekly
 from models.errors import Refusal
-from models.milestones import Milestone, MilestoneFile, State
-from models.report import WEEK, Week
-from models.stages import Command, Stage
+from models.reports.milestones import Milestone, MilestoneFile, State
+from models.reports.weekly import WEEK, Week
+from models.rollout.stages import Command, Stage
 from tests.e2e.world import World, eventually, fresh, team, worked_case, world_of
 
 SECOND = timedelta(seconds=1)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from models.errors import Refusal
-from models.stages import Stage
-from models.why import Cause
+from models.reports.why import Cause
+from models.rollout.stages import Stage
 from tests.e2e.world import World, cluster, fresh, team, worked_case
 
 

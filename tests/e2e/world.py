@@ -22,21 +22,21 @@ from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
-from activities.adapters.ledger import Ledger
-from activities.adapters.notify import Notifier
+from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.notify.notifier import Notifier
 from activities.ports import QuotaPort
 from client.backstop import Backstop
+from client.compression import data_converter
 from client.connection import Target
-from client.payloads import data_converter
 from models.audit import AuditEntry, ChainedEntry, ChainHead, broken_links
-from models.capacity import Island
-from models.commands import CommandRequest
-from models.effects import HealthSample
+from models.cluster.fleet_file import Fleet
+from models.cluster.island import Island
 from models.errors import Unavailable
-from models.fleet import Fleet
-from models.fleet_messages import FLEET_ID, FleetCommand, FleetCommandRequest, FleetLaunch, FleetPlan, FleetStatus
-from models.fleet_rollout import Pace
-from models.messages import (
+from models.fleet.messages import FLEET_ID, FleetCommand, FleetCommandRequest, FleetLaunch, FleetPlan, FleetStatus
+from models.fleet.state import Pace
+from models.rollout.commands import CommandRequest
+from models.rollout.effects import HealthSample
+from models.rollout.messages import (
     MOVES_ON,
     TASK_QUEUE,
     WATCH_ID,
@@ -47,9 +47,9 @@ from models.messages import (
     request_workflow_id,
     rollout_workflow_id,
 )
-from models.stages import Command, Stage
+from models.rollout.stages import Command, Stage
 from tests.integration.ledger.world import ForeignTool
-from workers.embedded import NAMESPACE
+from workers.embedded_temporal import NAMESPACE
 from workers.main import FAILURES, ensure_watch, make_worker, sandbox
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from activities.adapters.ledger_db import upgrade
+from activities.adapters.ledger.database import upgrade
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,9 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from models.errors import Refusal, Unavailable
-from models.messages import SEARCH_ATTRIBUTES
-from workers import embedded
-from workers.embedded import NAMESPACE, RETENTION, EmbeddedTemporal
+from models.rollout.messages import SEARCH_ATTRIBUTES
+from workers import embedded_temporal as embedded
+from workers.embedded_temporal import NAMESPACE, RETENTION, EmbeddedTemporal
 
 QUEUE = "embedded-test"
 

@@ -20,9 +20,9 @@ import pytest
 from apprise import Apprise
 from apprise.plugins.slack import NotifySlack
 
-from activities.adapters.notify import Notifier
-from activities.adapters.notify_book import FileTurns, SqliteBook
-from activities.adapters.notify_channels import routes
+from activities.adapters.notify.channels import routes
+from activities.adapters.notify.delivery_book import FileTurns, SqliteBook
+from activities.adapters.notify.notifier import Notifier
 from activities.ports import NotifyPort
 from activities.rendering import render
 from models.errors import Refusal, Unavailable
@@ -396,7 +396,7 @@ def test_two_worker_processes_at_once_send_once(log_file: Path, web: Web) -> Non
 def test_a_worker_that_dies_in_its_turn_gives_it_up(tmp_path: Path) -> None:
     holder = start(
         "import sys, time, pathlib\n"
-        "from activities.adapters.notify_book import FileTurns\n"
+        "from activities.adapters.notify.delivery_book import FileTurns\n"
         f"with FileTurns(pathlib.Path({str(tmp_path)!r})).alone('k', 'a'):\n"
         "    print('ready', flush=True)\n"
         "    time.sleep(600)\n"

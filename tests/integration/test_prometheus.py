@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.ledger import Ledger
-from activities.adapters.prometheus import PrometheusConnection, PrometheusHealth, ask
-from models.effects import HealthSample
+from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusHealth, ask
+from models.cluster.fleet_file import Fleet
 from models.errors import Unavailable
-from models.fleet import Fleet
+from models.rollout.effects import HealthSample
 from tests.integration.ledger.world import stage
 
 GPUS = 8

@@ -29,18 +29,18 @@ from unittest.mock import patch
 
 from pydantic import BaseModel
 
-from models import outcomes
-from models.backing import Backing, back
 from models.base import content_hash
-from models.commands import CommandRequest, refusal
-from models.effects import INVERSE, Change, Observation, QuotaReading
-from models.fleet import Window, WindowKind
-from models.interpreter import FRESH, RECHECK, Finish, Wait, decide, recovery_pause
-from models.plans import Plan
-from models.quota import Quota
-from models.rollout import Rollout
-from models.snapshot import Snapshot
-from models.stages import ANSWERS, TRANSITIONS, Command, Refused, Stage, Undoing, answer
+from models.cluster.fleet_file import Window, WindowKind
+from models.cluster.quota import Quota
+from models.cluster.snapshot import Snapshot
+from models.planning.backing import Backing, back
+from models.planning.plan import Plan
+from models.rollout import outcomes
+from models.rollout.commands import CommandRequest, refusal
+from models.rollout.decide import FRESH, RECHECK, Finish, Wait, decide, recovery_pause
+from models.rollout.effects import INVERSE, Change, Observation, QuotaReading
+from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Refused, Stage, Undoing, answer
+from models.rollout.state import Rollout
 from tests.property.witness import Observed
 from tests.unit import pure_world
 from tests.unit.pure_world import PATIENCE, Flight, quota
@@ -552,7 +552,7 @@ def remembering() -> Iterator[None]:
     with ExitStack() as stack:
         for place in ("activities.clusters", "activities.watch", "tests.unit.pure_world", "tests.property.witness"):
             stack.enter_context(patch(f"{place}.back", remembered))
-        stack.enter_context(patch("models.plans.content_hash", hashed))
+        stack.enter_context(patch("models.planning.plan.content_hash", hashed))
         yield
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from client.ical import read_calendar
-from models.calendar import Declared
+from client.inputs.calendars import read_calendar
 from models.errors import BadInput
+from models.planning.window_forecast import Declared
 from tests.mangling import as_bytes
 from tests.tried import TRIED
 

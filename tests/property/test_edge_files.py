@@ -18,12 +18,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.adapters.ledger import Ledger
+from activities.adapters.ledger.ledger import Ledger
 from cli.main import BAD_INPUT, run
-from client.files import read_fleet, read_health
-from models.effects import HealthSample
+from client.inputs.documents import read_fleet, read_health
+from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.errors import BadInput, Refusal
-from models.fleet import ClusterSpec, Fleet
+from models.rollout.effects import HealthSample
 from tests.integration.ledger.world import NOW, ForeignTool, fleet, minutes
 from tests.mangling import spoilt, spoilt_files
 from tests.tried import TRIED

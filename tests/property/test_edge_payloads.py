@@ -16,24 +16,27 @@ from temporalio.api.common.v1 import Payload
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.adapters.ledger import Ledger
-from activities.adapters.slurm import Slurms
+from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.slurm.slurm import Slurms
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
-from client.payloads import data_converter
-from client.wire import FROM_OUTSIDE
-from models import fleet_commands, fleet_events, granting, requests
+from client.compression import data_converter
+from client.converter import FROM_OUTSIDE
 from models.base import Model
-from models.commands import CommandRequest, obey, refusal
-from models.effects import EffectKind, Fence
-from models.fleet_messages import FLEET_COMMANDS, FleetCommandRequest, FleetInput
-from models.fleet_rollout import FleetRollout
-from models.grants import GrantOrder
-from models.messages import DeskAnswer, DeskRequest, HealthChanged, RolloutInput, WatchInput
-from models.requests import Assessment, QuotaAsk, RequestCommand, RequestInput, RequestOrder, RequestState
-from models.rollout import Rollout
-from models.stages import Command, Stage
-from models.status import status_of
+from models.fleet import commands as fleet_commands
+from models.fleet import outcomes as fleet_events
+from models.fleet.messages import FLEET_COMMANDS, FleetCommandRequest, FleetInput
+from models.fleet.state import FleetRollout
+from models.planning.grants import GrantOrder
+from models.requests import state as requests
+from models.requests.state import Assessment, QuotaAsk, RequestCommand, RequestInput, RequestOrder, RequestState
+from models.rollout import granting
+from models.rollout.commands import CommandRequest, obey, refusal
+from models.rollout.effects import EffectKind, Fence
+from models.rollout.messages import DeskAnswer, DeskRequest, HealthChanged, RolloutInput, WatchInput
+from models.rollout.stages import Command, Stage
+from models.rollout.state import Rollout
+from models.rollout.status import status_of
 from tests.integration.ledger.world import ForeignTool, fleet, import_fleet
 from tests.mangling import spoilt
 from tests.property.test_edge_files import assert_a_sentence, dump

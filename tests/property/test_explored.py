@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from models import receipts
-from models.rollout import Rollout
-from models.stages import TRANSITIONS
+from models.rollout import effect_outcomes as receipts
+from models.rollout.stages import TRANSITIONS
+from models.rollout.state import Rollout
 from tests.property.explore import SETTINGS, Exploration, Found, remembering
 from tests.tried import TRIED
 

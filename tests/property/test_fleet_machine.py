@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import fleet_commands, fleet_events, fleet_steps
-from models.fleet import Window, WindowKind
-from models.fleet_messages import (
+from models.cluster.fleet_file import Window, WindowKind
+from models.fleet import commands as fleet_commands
+from models.fleet import decide as fleet_steps
+from models.fleet import outcomes as fleet_events
+from models.fleet.messages import (
     FLEET_COMMANDS,
     AbortAnswer,
     Candidate,
@@ -24,8 +26,8 @@ from models.fleet_messages import (
     Prospect,
     StartAnswer,
 )
-from models.fleet_order import pick, plan_hash, wanted
-from models.fleet_rollout import FleetRollout, FleetStage, MemberState, Pace, Wave
+from models.fleet.order import pick, plan_hash, wanted
+from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 NEXT = {"planned": "buffered", "buffered": "enforced", "enforced": "monitored", "rolled_back": "planned"}

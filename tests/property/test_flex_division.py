@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from models.flex import FlexDemand, FlexTeam, FlexUse, Mode, division
+from models.flex.division import FlexDemand, FlexTeam, FlexUse, Mode, division
 
 
 @st.composite

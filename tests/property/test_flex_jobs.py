@@ -8,9 +8,9 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.flex import FlexTeam, Mode
-from models.flex_jobs import told
-from models.flex_story import FlexJob, FlexStep, FlexStory, On, Scene, Target
+from models.flex.division import FlexTeam, Mode
+from models.flex.scenario import FlexJob, FlexStep, FlexStory, On, Scene, Target
+from models.flex.simulation import told
 
 TEAMS = ("a", "b", "c")
 

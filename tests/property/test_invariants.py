@@ -10,13 +10,13 @@ import random
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from models.backing import back
-from models.buffer import ceiling_of
-from models.capacity import Island
-from models.plans import Plan, backing_of, breach_target, envelope_of, make_plan
-from models.policy import Policy, Scope, ShareBy, Tier
-from models.quota import Quota
-from models.snapshot import Snapshot
+from models.cluster.island import Island
+from models.cluster.policy import Policy, Scope, ShareBy, Tier
+from models.cluster.quota import Quota
+from models.cluster.snapshot import Snapshot
+from models.planning.backing import back
+from models.planning.ceiling import ceiling_of
+from models.planning.plan import Plan, backing_of, breach_target, envelope_of, make_plan
 from tests.strategies import LARGE, Breach, breaches, large_snapshots, policies, snapshots
 
 LOOSE = settings(

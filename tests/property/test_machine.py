@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from models.effects import INVERSE, EffectKind, Mode
-from models.fleet import WindowKind
-from models.grants import Outcome
-from models.quota import Quota
-from models.rollout import HoldKind
-from models.stages import Command, Stage
+from models.cluster.fleet_file import WindowKind
+from models.cluster.quota import Quota
+from models.planning.grants import Outcome
+from models.rollout.effects import INVERSE, EffectKind, Mode
+from models.rollout.stages import Command, Stage
+from models.rollout.state import HoldKind
 from tests.property.witness import Observed
 from tests.unit.pure_world import TWO, Refused, parent, quota
 

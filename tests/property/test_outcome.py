@@ -7,12 +7,12 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.capacity import Island
-from models.effects import TeamUsage
-from models.ground import Ground
-from models.outcome import in_quota
-from models.quota import Quota
-from models.snapshot import Snapshot
+from models.cluster.island import Island
+from models.cluster.quota import Quota
+from models.cluster.snapshot import Snapshot
+from models.planning.placement import Ground
+from models.reports.pending import in_quota
+from models.rollout.effects import TeamUsage
 
 ISLANDS = ("X", "Y", "Z")
 Leaf = tuple[int, tuple[str, ...] | None, int, int]

@@ -7,13 +7,13 @@ from collections import Counter
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from models.backing import back
-from models.capacity import Island
-from models.divide import divide
-from models.plans import Plan, breach_target, make_plan
-from models.policy import Policy, Tier
-from models.quota import Quota
-from models.snapshot import Snapshot
+from models.cluster.island import Island
+from models.cluster.policy import Policy, Tier
+from models.cluster.quota import Quota
+from models.cluster.snapshot import Snapshot
+from models.planning.backing import back
+from models.planning.divide import divide
+from models.planning.plan import Plan, breach_target, make_plan
 from tests import reference
 from tests.strategies import Breach, breaches, policies, small_snapshots
 

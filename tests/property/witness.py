@@ -12,18 +12,18 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from models.backing import back
-from models.capacity import Island
-from models.effects import INVERSE, Change, EffectKind, Mode, QuotaReading, Receipt
-from models.gates import drift_of
-from models.grants import moved, raises
-from models.interpreter import FRESH, Action, Wait, decide
-from models.plans import Plan
-from models.quota import QuotaTree
-from models.rollout import HoldKind, Why
-from models.snapshot import Snapshot
-from models.stages import Command, Stage
-from models.status import needs_of, waiting_sentence
+from models.cluster.island import Island
+from models.cluster.quota import QuotaTree
+from models.cluster.snapshot import Snapshot
+from models.planning.backing import back
+from models.planning.grants import moved, raises
+from models.planning.plan import Plan
+from models.rollout.decide import FRESH, Action, Wait, decide
+from models.rollout.effects import INVERSE, Change, EffectKind, Mode, QuotaReading, Receipt
+from models.rollout.gates import drift_of
+from models.rollout.stages import Command, Stage
+from models.rollout.state import HoldKind, Why
+from models.rollout.status import needs_of, waiting_sentence
 from tests.unit.pure_world import Flight, Refused, World
 
 _HOUR = timedelta(hours=1)

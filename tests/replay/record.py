@@ -16,17 +16,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from activities.adapters.ledger import upgrade
+from activities.adapters.ledger.ledger import upgrade
 from activities.ports import QuotaPort
-from models.effects import EffectKind
-from models.fleet_messages import FLEET_ID
-from models.fleet_rollout import Wave
-from models.messages import RolloutStatus, request_workflow_id
-from models.requests import QuotaAsk, RequestCommand, RequestOrder, RequestStage
-from models.stages import Command, Stage
+from models.fleet.messages import FLEET_ID
+from models.fleet.state import Wave
+from models.requests.state import QuotaAsk, RequestCommand, RequestOrder, RequestStage
+from models.rollout.effects import EffectKind
+from models.rollout.messages import RolloutStatus, request_workflow_id
+from models.rollout.stages import Command, Stage
 from tests.e2e.faults import Fault, FaultyQuotas, Way, away, refused
 from tests.e2e.world import World, cluster, connected, team, world_of
-from workers.embedded import EmbeddedTemporal
+from workers.embedded_temporal import EmbeddedTemporal
 
 _LATER = datetime(2100, 1, 1, tzinfo=UTC)
 HISTORIES = Path(__file__).parent / "histories"

@@ -15,9 +15,9 @@ from temporalio.converter import DataConverter
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
-from client.payloads import Zlib, data_converter
-from models.effects import EffectKind
-from models.stages import Stage
+from client.compression import Zlib, data_converter
+from models.rollout.effects import EffectKind
+from models.rollout.stages import Stage
 from tests.replay.record import HISTORIES, LARGEST, SCENES
 from workers.main import FAILURES, sandbox
 from workflows import cluster_rollout

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.ledger import Ledger, upgrade
-from activities.adapters.slurm import SlurmHealth, SlurmQuotas, Slurms, SlurmUsage
-from activities.adapters.slurm_talk import Connection
-from models.fleet import Fleet
-from models.sources import SlurmSource
+from activities.adapters.ledger.ledger import Ledger, upgrade
+from activities.adapters.slurm.command_line import Connection
+from activities.adapters.slurm.slurm import SlurmHealth, SlurmQuotas, Slurms, SlurmUsage
+from models.cluster.fleet_file import Fleet
+from models.cluster.sources import SlurmSource
 from tests.slurm.lab import CLUSTER, Lab, missing, running
 
 _numbers = itertools.count(1)

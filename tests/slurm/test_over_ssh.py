@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.slurm_talk import Connection, Talk
+from activities.adapters.slurm.command_line import Connection, Talk
+from activities.adapters.slurm.parsing import ASSOC_FORMAT, accounts_in
 from models.errors import Unavailable
-from models.slurm import ASSOC_FORMAT, accounts_in
 from tests.slurm.conftest import Site
 
 _CONFIG = """\

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from models.jobs import RunsOn
+from models.cluster.jobs import RunsOn
 from tests.slurm.conftest import Site
 
 

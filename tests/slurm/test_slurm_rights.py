@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from models.effects import EffectKind, Mode, Reserve
 from models.errors import Refusal
+from models.rollout.effects import EffectKind, Mode, Reserve
 from tests.slurm.conftest import LESSER, Site
 from tests.slurm.test_slurm_quotas import land, opened
 

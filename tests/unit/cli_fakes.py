@@ -9,17 +9,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
+from client.audit import AuditRecord
 from client.backstop import RolloutSummary
-from client.checks import Check
-from client.history import AuditRecord
+from client.doctor import Check
 from client.versions import Build
 from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
-from models.calendar import Declaration, Declared, Entry
-from models.commands import CommandRequest
-from models.effects import HealthSample
+from models.buffers.hourly_health import HealthHours
+from models.cluster.fleet_file import ClusterSpec, Fleet
+from models.cluster.policy import Policy
+from models.cluster.snapshot import Snapshot, snapshot_of
+from models.cluster.sources import SlurmSource
 from models.errors import BackstopError, BadInput, Refusal
-from models.fleet import ClusterSpec, Fleet
-from models.fleet_messages import (
+from models.fleet.messages import (
     FleetCommand,
     FleetCommandAnswer,
     FleetCommandRequest,
@@ -28,22 +29,21 @@ from models.fleet_messages import (
     FleetStatus,
     Prospect,
 )
-from models.fleet_rollout import FleetStage, Wave
-from models.flex import Mode
-from models.flex_now import FlexNow
-from models.history import HealthHours
-from models.messages import CommandAnswer, LaunchAnswer, LaunchRequest, Risk, RolloutStatus, TeamStatus
-from models.milestones import MilestoneFile, PlanNow
-from models.plans import make_plan
-from models.policy import Policy
-from models.report import Past
-from models.requests import RequestState
-from models.rollout import Hold, HoldKind
-from models.snapshot import Snapshot, snapshot_of
-from models.sources import SlurmSource
-from models.stages import Command, Stage
-from models.tallies import Point
-from models.why import Why
+from models.fleet.state import FleetStage, Wave
+from models.flex.division import Mode
+from models.flex.now import FlexNow
+from models.planning.plan import make_plan
+from models.planning.window_forecast import Declaration, Declared, Entry
+from models.reports.milestones import MilestoneFile, PlanNow
+from models.reports.tallies import Point
+from models.reports.weekly import Past
+from models.reports.why import Why
+from models.requests.state import RequestState
+from models.rollout.commands import CommandRequest
+from models.rollout.effects import HealthSample
+from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, Risk, RolloutStatus, TeamStatus
+from models.rollout.stages import Command, Stage
+from models.rollout.state import Hold, HoldKind
 from tests.unit.weeks import a_past, a_plan
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

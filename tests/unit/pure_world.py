@@ -16,13 +16,23 @@ from typing import Any
 
 from activities.clusters import islands_for, observed
 from activities.watch import facts_of, fingerprint
-from models import granting, mailing, outcomes, receipts
-from models.backing import Backing, back
 from models.base import parse_duration
-from models.capacity import Island
-from models.commands import CommandRequest, obey, refusal
-from models.derived import Derived, stepped
-from models.effects import (
+from models.cluster.fleet_file import Window, WindowKind
+from models.cluster.health_buffer import Derived, stepped
+from models.cluster.island import Island
+from models.cluster.policy import Policy
+from models.cluster.quota import Quota, QuotaTree
+from models.cluster.snapshot import Snapshot
+from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
+from models.notices import Notice, NoticeKind
+from models.planning.backing import Backing, back
+from models.planning.grants import Granted, GrantOrder
+from models.planning.plan import BreachTarget, Plan, breach_target, make_plan
+from models.rollout import effect_outcomes as receipts
+from models.rollout import granting, mailing, outcomes
+from models.rollout.commands import CommandRequest, obey, refusal
+from models.rollout.decide import Action, Aim, Draft, Finish, Look, Perform, Wait, decide, look_at
+from models.rollout.effects import (
     INVERSE,
     Change,
     EffectKind,
@@ -35,20 +45,11 @@ from models.effects import (
     Receipt,
     ValueConflict,
 )
-from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
-from models.fleet import Window, WindowKind
-from models.grants import Granted, GrantOrder
-from models.guard import explained
-from models.interpreter import Action, Aim, Draft, Finish, Look, Perform, Wait, decide, look_at
-from models.messages import LaunchRequest, Opening, RolloutStatus, TellAnswer
-from models.notices import Notice, NoticeKind
-from models.plans import BreachTarget, Plan, breach_target, make_plan
-from models.policy import Policy
-from models.quota import Quota, QuotaTree
-from models.rollout import Rollout
-from models.snapshot import Snapshot
-from models.stages import TRANSITIONS, Command, Stage
-from models.status import needs_of, status_of, waiting_sentence
+from models.rollout.guard import explained
+from models.rollout.messages import LaunchRequest, Opening, RolloutStatus, TellAnswer
+from models.rollout.stages import TRANSITIONS, Command, Stage
+from models.rollout.state import Rollout
+from models.rollout.status import needs_of, status_of, waiting_sentence
 
 T0 = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 CLUSTER = "c1"

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cli.commands.schemas import makers
 from cli.main import run
-from cli.schemas import makers
-from client.series import read_series
-from models.backtest import Series, fixed, policies, promises, record
+from client.inputs.health_series import read_series
+from models.buffers.backtest import Series, fixed, policies, promises, record
+from models.buffers.estimator import WEEK
+from models.buffers.health_generator import Recipe, simulated
 from models.errors import BadInput
-from models.generator import Recipe, simulated
-from models.promises import WEEK
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "availability_hourly.csv.gz"
 

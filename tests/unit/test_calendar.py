@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.main import run
-from client.ical import read_calendar
-from models.calendar import Declaration, Declared, Entry, foretold, span_text, without
-from models.capacity import Island
+from client.inputs.calendars import read_calendar
+from models.cluster.fleet_file import Window, WindowKind
+from models.cluster.island import Island
+from models.cluster.quota import Quota
 from models.errors import BadInput
-from models.fleet import Window, WindowKind
-from models.quota import Quota
+from models.planning.window_forecast import Declaration, Declared, Entry, foretold, span_text, without
 from tests.unit.cli_fakes import WORKED, FakeBackstop, answering
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.history_csv import as_csv
 from cli.main import run
-from client.series import read_series
-from models.derived import HealthTerms
+from cli.views.history_csv import as_csv
+from client.inputs.health_series import read_series
+from models.buffers.estimator import WEEK, derived
+from models.buffers.health_generator import Recipe, simulated
+from models.buffers.hourly_health import HealthHours, Hourly
+from models.cluster.health_buffer import HealthTerms
 from models.errors import Refusal
-from models.generator import Recipe, simulated
-from models.history import HealthHours, Hourly
-from models.messages import ProposalStatus
-from models.promises import WEEK, derived
+from models.rollout.messages import ProposalStatus
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 
 WEEKS = 6

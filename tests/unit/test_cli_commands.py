@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from cli import decide
+from cli.commands import rollout_commands as decide
 from cli.main import run
-from client.checks import Check
-from models import commands
-from models.commands import CommandRequest
+from client.doctor import Check
+from models.cluster.sources import SlurmSource
 from models.errors import BadInput, BlastRadius, Conflict, Refusal, Stuck, Unavailable
-from models.messages import LaunchRequest
-from models.sources import SlurmSource
-from models.stages import Command, Stage
+from models.rollout import commands
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import LaunchRequest
+from models.rollout.stages import Command, Stage
 from tests.unit.cli_fakes import PLAN, WORKED, FakeBackstop, answering, chain, status
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "fleet.yaml")

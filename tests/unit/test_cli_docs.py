@@ -15,13 +15,13 @@ import yaml
 from jsonschema import Draft202012Validator, FormatChecker
 
 from cli.app import app
+from cli.commands.schemas import file_text, makers
 from cli.fields import NOTES, default_of, field_of, with_tables
 from cli.main import run
-from cli.schemas import file_text, makers
-from client.files import read_fleet
+from client.inputs.documents import read_fleet
 from models.errors import BadInput
-from models.fleet_messages import FLEET_COMMANDS
-from models.stages import Command
+from models.fleet.messages import FLEET_COMMANDS
+from models.rollout.stages import Command
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 
 ROOT = Path(__file__).parents[2]

@@ -10,10 +10,12 @@ from fractions import Fraction
 import pytest
 from jsonschema import Draft202012Validator
 
+from cli.commands.schemas import makers
 from cli.main import run
-from cli.schemas import makers
-from models import fleet_commands, fleet_events, fleet_steps
-from models.fleet_messages import (
+from models.fleet import commands as fleet_commands
+from models.fleet import decide as fleet_steps
+from models.fleet import outcomes as fleet_events
+from models.fleet.messages import (
     Candidate,
     FleetCommandRequest,
     FleetLaunch,
@@ -24,9 +26,9 @@ from models.fleet_messages import (
     Prospect,
     StartAnswer,
 )
-from models.fleet_order import pick, plan_hash, wanted
-from models.fleet_rollout import FleetRollout, Pace, Wave
-from models.fleet_status import fleet_status_of
+from models.fleet.order import pick, plan_hash, wanted
+from models.fleet.state import FleetRollout, Pace, Wave
+from models.fleet.status import fleet_status_of
 from tests.unit.cli_fakes import FakeBackstop, answering
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from cli.commands.request import _day
 from cli.main import run
 from cli.output import show
-from cli.request import _day
-from cli.request_view import list_parts, request_parts
+from cli.views.request import list_parts, request_parts
 from models.errors import BadInput
-from models.grants import Granted, Outcome, Room
-from models.requests import (
+from models.planning.grants import Granted, Outcome, Room
+from models.requests.state import (
     Assessment,
     Elsewhere,
     QuotaAsk,

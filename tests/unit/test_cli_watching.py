@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli import watching
 from cli.main import run
-from cli.status_view import status_line, status_parts
-from models.effects import EffectKind
+from cli.views import watching
+from cli.views.status import status_line, status_parts
 from models.errors import Refusal, Unavailable
-from models.gates import Condition
-from models.messages import RolloutStatus, Undoing
-from models.stages import Command, Stage
+from models.rollout.effects import EffectKind
+from models.rollout.gates import Condition
+from models.rollout.messages import RolloutStatus, Undoing
+from models.rollout.stages import Command, Stage
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.pure_world import World, quota
 

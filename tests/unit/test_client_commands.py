@@ -13,10 +13,10 @@ from temporalio.service import RPCError, RPCStatusCode
 from client import backstop
 from client.backstop import Backstop
 from client.connection import Target
-from models.commands import CommandRequest
 from models.errors import Unavailable
-from models.messages import CommandAnswer
-from models.stages import Command, Stage
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import CommandAnswer
+from models.rollout.stages import Command, Stage
 
 REQUEST = CommandRequest(actor="tpm", team="research")
 ANSWER = CommandAnswer(cluster="a", command=Command.ACK, stage=Stage.MONITORED, said="taken")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from client import plain_yaml
-from client.files import read_fleet, read_health, read_policy
+from client.inputs import plain_yaml
+from client.inputs.documents import read_fleet, read_health, read_policy
+from models.cluster.fleet_file import MOST_QUOTAS, Fleet
+from models.cluster.policy import Policy, Tier
 from models.errors import BadInput
-from models.fleet import MOST_QUOTAS, Fleet
-from models.policy import Policy, Tier
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet.yaml"
 GOOD = """\

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jsonschema
 import pytest
 
+from cli.commands.schemas import makers
 from cli.main import run
-from cli.schemas import makers
-from models.flex import FlexDemand, Mode, division
+from models.flex.division import FlexDemand, Mode, division
 
 ROOT = Path(__file__).parents[2]
 MUCH = 10**6

@@ -14,10 +14,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cli.commands.schemas import makers
 from cli.main import run
-from cli.schemas import makers
-from models.flex_jobs import Running, given_back, told
-from models.flex_story import FlexStory, Scene
+from models.flex.scenario import FlexStory, Scene
+from models.flex.simulation import Running, given_back, told
 
 ROOT = Path(__file__).parents[2]
 STORY = ROOT / "examples" / "flex-story.yaml"

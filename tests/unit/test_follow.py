@@ -9,7 +9,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.fleets import FleetActivities
-from models.fleet_messages import FollowRequest, Noted
+from models.fleet.messages import FollowRequest, Noted
 
 PLANNED, ABORTED = (Noted(rollout="b/1", stage=stage, needs="", rollbacks=0) for stage in ("planned", "aborted"))
 REFUSED = Noted(rollout="b/0", stage="aborted", needs="", rollbacks=0)

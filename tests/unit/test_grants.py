@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from models.capacity import Island
-from models.effects import EffectKind, Mode
-from models.fleet import WindowKind
-from models.grants import Outcome, moved, raises, room
-from models.policy import Policy
-from models.quota import QuotaTree
-from models.snapshot import Snapshot
-from models.stages import Command, Stage
+from models.cluster.fleet_file import WindowKind
+from models.cluster.island import Island
+from models.cluster.policy import Policy
+from models.cluster.quota import QuotaTree
+from models.cluster.snapshot import Snapshot
+from models.planning.grants import Outcome, moved, raises, room
+from models.rollout.effects import EffectKind, Mode
+from models.rollout.stages import Command, Stage
 from tests.unit.pure_world import World, parent, quota
 
 QUICK: dict[str, Any] = {"notice": "0s", "soak_buffered": "1h", "soak_enforced": "1h"}

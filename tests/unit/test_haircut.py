@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.haircut_page import page
-from cli.haircut_view import as_csv, percent, sentence
+from cli.commands.schemas import makers
 from cli.main import run
-from cli.schemas import makers
-from client.files import read_fleet
-from models.capacity import Island
-from models.haircut import USUAL, Part, haircut
-from models.plans import make_plan
-from models.policy import Policy, Tier
-from models.quota import Quota
-from models.snapshot import Snapshot, snapshot_of
+from cli.pages.haircut import page
+from cli.views.haircut import as_csv, percent, sentence
+from client.inputs.documents import read_fleet
+from models.cluster.island import Island
+from models.cluster.policy import Policy, Tier
+from models.cluster.quota import Quota
+from models.cluster.snapshot import Snapshot, snapshot_of
+from models.planning.haircut import USUAL, Part, haircut
+from models.planning.plan import make_plan
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet.yaml"
 

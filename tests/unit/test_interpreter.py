@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from models import outcomes
-from models.capacity import Island
-from models.effects import EffectKind, Mode
-from models.fleet import WindowKind
-from models.interpreter import Action, Aim, Draft, Look, Perform, urgent
+from models.cluster.fleet_file import WindowKind
+from models.cluster.island import Island
 from models.notices import NoticeKind
-from models.rollout import Order, Why
-from models.stages import Command, Stage
+from models.rollout import outcomes
+from models.rollout.decide import Action, Aim, Draft, Look, Perform, urgent
+from models.rollout.effects import EffectKind, Mode
+from models.rollout.stages import Command, Stage
+from models.rollout.state import Order, Why
 from tests.unit.pure_world import TWO, Refused, World, parent, quota
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

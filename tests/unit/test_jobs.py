@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from cli.flex_view import cluster_parts
 from cli.output import show
-from client.jobs_file import read_jobs
-from models.capacity import Island
-from models.effects import HealthSample, Present, QuotaReading, TeamUsage
+from cli.views.flex import cluster_parts
+from client.inputs.jobs import read_jobs
+from models.cluster.island import Island
+from models.cluster.jobs import Job, RunsOn, first_to_go, flex_lives
 from models.errors import BadInput
-from models.flex_now import FlexNow, flex_now
-from models.jobs import Job, RunsOn, first_to_go, flex_lives
-from models.why import why
+from models.flex.now import FlexNow, flex_now
+from models.reports.why import why
+from models.rollout.effects import HealthSample, Present, QuotaReading, TeamUsage
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

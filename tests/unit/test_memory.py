@@ -6,7 +6,7 @@ import asyncio
 import gc
 import weakref
 
-from workers.memory import tended
+from workers.garbage_collection import tended
 
 
 class Ring:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.main import run
-from client.files import read_milestones
+from client.inputs.documents import read_milestones
 from models.errors import BadInput, Refusal
-from models.milestones import Milestone, Milestones, Note, Planned, State, replaced, standing, standings
+from models.reports.milestones import Milestone, Milestones, Note, Planned, State, replaced, standing, standings
 from tests.unit.cli_fakes import FakeBackstop, answering
 
 BEGAN = datetime(2026, 11, 2, tzinfo=UTC)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from models.capacity import Island
-from models.effects import HealthSample, Present, QuotaReading, TeamUsage
-from models.fleet import ClusterSpec
-from models.ground import Ground
-from models.outcome import in_quota
-from models.quota import Quota
-from models.snapshot import Snapshot, snapshot_of
-from models.tallies import Tally, slot_of, tally_of
+from models.cluster.fleet_file import ClusterSpec
+from models.cluster.island import Island
+from models.cluster.quota import Quota
+from models.cluster.snapshot import Snapshot, snapshot_of
+from models.planning.placement import Ground
+from models.reports.pending import in_quota
+from models.reports.tallies import Tally, slot_of, tally_of
+from models.rollout.effects import HealthSample, Present, QuotaReading, TeamUsage
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

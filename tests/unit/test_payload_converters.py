@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from temporalio.converter import ActivitySerializationContext, WorkflowSerializationContext
 
-from client.payloads import data_converter
-from client.wire import PayloadConverter
+from client.compression import data_converter
+from client.converter import PayloadConverter
 
 
 def test_no_converter_of_ours_takes_a_context() -> None:

@@ -6,13 +6,13 @@ from fractions import Fraction
 
 import pytest
 
-from models.backing import back
-from models.buffer import static_ceiling
-from models.capacity import Island
-from models.plans import Plan, breach_target, envelope_of, make_plan
-from models.policy import Basis, Policy, Tier
-from models.quota import Quota, QuotaTree
-from models.snapshot import Snapshot
+from models.cluster.island import Island
+from models.cluster.policy import Basis, Policy, Tier
+from models.cluster.quota import Quota, QuotaTree
+from models.cluster.snapshot import Snapshot
+from models.planning.backing import back
+from models.planning.ceiling import static_ceiling
+from models.planning.plan import Plan, breach_target, envelope_of, make_plan
 
 
 def island(name: str, total: int, healthy: int, block: int | None = None) -> Island:

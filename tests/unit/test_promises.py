@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.derived import TERMS, Ground, HealthTerms, Steps, followed
-from models.fleet import merged_policy
-from models.generator import Recipe, simulated
-from models.policy import Policy
-from models.promises import SHAPE, WEEK, derived
+from models.buffers.estimator import SHAPE, WEEK, derived
+from models.buffers.health_generator import Recipe, simulated
+from models.cluster.fleet_file import merged_policy
+from models.cluster.health_buffer import TERMS, Ground, HealthTerms, Steps, followed
+from models.cluster.policy import Policy
 
 NODES = 100
 PRIOR = SHAPE.prior_share * NODES + SHAPE.prior_root * math.sqrt(NODES) + 1

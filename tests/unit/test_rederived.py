@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from models.derived import TERMS, Derived, Ground
+from models.cluster.health_buffer import TERMS, Derived, Ground
 from models.notices import NoticeKind
-from models.stages import Stage
+from models.rollout.stages import Stage
 from tests.unit.pure_world import World
 
 POLICY: dict[str, Any] = {

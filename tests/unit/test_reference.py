@@ -7,10 +7,10 @@ from decimal import Decimal
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from models.capacity import Island
-from models.policy import Policy, Scope, ShareBy, Tier
-from models.quota import Quota
-from models.snapshot import Snapshot
+from models.cluster.island import Island
+from models.cluster.policy import Policy, Scope, ShareBy, Tier
+from models.cluster.quota import Quota
+from models.cluster.snapshot import Snapshot
 from tests import reference
 from tests.strategies import SMALL, policies, snapshots, tiny_snapshots
 

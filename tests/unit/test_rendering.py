@@ -13,7 +13,7 @@ import pytest
 
 from activities.rendering import TO_OWNER, render
 from models.notices import Notice, NoticeKind
-from models.stages import Stage
+from models.rollout.stages import Stage
 
 AT = datetime(2025, 6, 3, 9, tzinfo=UTC)
 FULLEST: dict[str, Any] = {

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from cli.burndown import points_between
-from cli.burndown_view import burndown_parts
+from cli.commands.burndown import points_between
 from cli.main import run
 from cli.output import _plain
-from cli.report_page import page
-from cli.report_text import markdown
+from cli.pages.report import page
+from cli.views.burndown import burndown_parts
+from cli.views.report import markdown
 from client.backstop import RolloutSummary
 from models.errors import Unavailable
-from models.messages import RolloutStatus
-from models.milestones import Milestones
-from models.report import Move, Outcome, Passage, monitored_at, spans, steps_of, totals, waves_done, week
-from models.rollout import Hold, HoldKind
-from models.stages import Stage
+from models.reports.milestones import Milestones
+from models.reports.weekly import Move, Outcome, Passage, monitored_at, spans, steps_of, totals, waves_done, week
+from models.rollout.messages import RolloutStatus
+from models.rollout.stages import Stage
+from models.rollout.state import Hold, HoldKind
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.weeks import DAY, UNTIL, a_past, a_week, mean, point
 

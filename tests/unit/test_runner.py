@@ -8,8 +8,8 @@ import pytest
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
-from models.messages import MOVES_ON
-from workers.runner import _OnTime
+from models.rollout.messages import MOVES_ON
+from workers.sandbox import _OnTime
 
 
 class Inner:

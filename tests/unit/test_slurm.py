@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.slurm_talk import Connection, Talk
-from models.effects import Mode
-from models.errors import BadInput, Refusal, Unavailable
-from models.jobs import RunsOn
-from models.slurm import (
+from activities.adapters.slurm.command_line import Connection, Talk
+from activities.adapters.slurm.parsing import (
     accounts_in,
     actors_in,
     admitted,
@@ -28,7 +25,10 @@ from models.slurm import (
     tres_of,
     use_of,
 )
-from models.sources import SlurmSource
+from models.cluster.jobs import RunsOn
+from models.cluster.sources import SlurmSource
+from models.errors import BadInput, Refusal, Unavailable
+from models.rollout.effects import Mode
 from workers.settings import load_settings
 
 NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)

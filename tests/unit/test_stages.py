@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from models.effects import INVERSE
-from models.stages import ANSWERS, STEP_FROM, STEPS, TRANSITIONS, Command, Refused, Stage, Undoing, answer
+from models.rollout.effects import INVERSE
+from models.rollout.stages import ANSWERS, STEP_FROM, STEPS, TRANSITIONS, Command, Refused, Stage, Undoing, answer
 
 P, B, E, M = Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED
 ROLLING, BACK, STUCK, CLOSED, ABORTED = (

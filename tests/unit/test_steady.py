@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.effects import EffectKind, Mode
-from models.fleet import WindowKind
-from models.flex_pool import FlexSight, following
-from models.interpreter import Perform
+from models.cluster.fleet_file import WindowKind
+from models.cluster.flex_pool import FlexSight, following
 from models.notices import NoticeKind
-from models.rollout import Rollout
-from models.stages import Command, Stage
+from models.rollout.decide import Perform
+from models.rollout.effects import EffectKind, Mode
+from models.rollout.stages import Command, Stage
+from models.rollout.state import Rollout
 from tests.unit.pure_world import T0, Refused, World
 
 QUICK: dict[str, Any] = {"notice": "0s", "soak_buffered": "1h", "soak_enforced": "1h"}

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from activities.rendering import render
-from models.effects import EffectKind, Mode
-from models.messages import Undoing, ValueLeft
 from models.notices import NoticeKind
-from models.rollout import Why
-from models.stages import Command, Stage
-from models.status import needs_of
-from models.stuck import value_text
+from models.rollout.effects import EffectKind, Mode
+from models.rollout.messages import Undoing, ValueLeft
+from models.rollout.stages import Command, Stage
+from models.rollout.state import Why
+from models.rollout.status import needs_of
+from models.rollout.stuck import value_text
 from tests.unit.pure_world import TWO, Refused, World, quota
 
 K = EffectKind

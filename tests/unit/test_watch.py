@@ -16,11 +16,11 @@ from temporalio.testing import ActivityEnvironment
 
 from activities import watch
 from activities.watch import WatchActivities, cursor_of, digest, shard_of, told_of
-from client.payloads import data_converter
-from models.capacity import Island
-from models.effects import HealthSample, Present, QuotaReading
+from client.compression import data_converter
+from models.cluster.island import Island
 from models.errors import BadInput, Unavailable
-from models.messages import WatchInput, watch_parts
+from models.rollout.effects import HealthSample, Present, QuotaReading
+from models.rollout.messages import WatchInput, watch_parts
 from workers.settings import load_settings
 
 CLUSTERS = [f"c{n:02d}" for n in range(12)]

@@ -12,13 +12,13 @@ import pytest
 
 from cli.main import run
 from client.backstop import RolloutSummary
-from models.capacity import Island
-from models.effects import HealthSample, Present, QuotaReading, TeamUsage
+from models.buffers.hourly_health import Stretch, stretches
+from models.cluster.fleet_file import Window, WindowKind
+from models.cluster.island import Island
 from models.errors import Refusal
-from models.fleet import Window, WindowKind
-from models.history import Stretch, stretches
-from models.stages import Stage
-from models.why import Why, why
+from models.reports.why import Why, why
+from models.rollout.effects import HealthSample, Present, QuotaReading, TeamUsage
+from models.rollout.stages import Stage
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)

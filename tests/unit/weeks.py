@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 
-from models.calendar import Entry
-from models.fleet import Window, WindowKind
-from models.milestones import Milestone, Milestones, Note, Planned
-from models.report import AtRisk, Blocked, Live, Mean, Move, NextStep, Outcome, Past, Step, Week, week
-from models.tallies import Point
+from models.cluster.fleet_file import Window, WindowKind
+from models.planning.window_forecast import Entry
+from models.reports.milestones import Milestone, Milestones, Note, Planned
+from models.reports.tallies import Point
+from models.reports.weekly import AtRisk, Blocked, Live, Mean, Move, NextStep, Outcome, Past, Step, Week, week
 
 UNTIL = datetime(2026, 11, 27, 16, tzinfo=UTC)
 DAY = timedelta(days=1)

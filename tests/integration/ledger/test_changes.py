@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
-import activities.adapters.ledger_db
-from activities.adapters.ledger import Ledger, upgrade
-from activities.adapters.ledger_db import PATIENCE, make_engine
-from models.effects import EffectKind, Mode
+from activities.adapters.ledger import database
+from activities.adapters.ledger.database import PATIENCE, make_engine
+from activities.adapters.ledger.ledger import Ledger, upgrade
+from models.rollout.effects import EffectKind, Mode
 from tests.integration.ledger.world import (
     CLUSTER,
     ForeignTool,
@@ -165,7 +165,7 @@ def test_flex_moves_under_any_generation_that_the_call_does_not_name(ledger: Led
 def test_a_ledger_of_the_revision_before_is_brought_up_to_date(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'old.db'}"
     config = Config()
-    config.set_main_option("script_location", str(Path(activities.adapters.ledger_db.__file__).with_name("migrations")))
+    config.set_main_option("script_location", str(Path(database.__file__).with_name("migrations")))
     engine = make_engine(url, PATIENCE)
     with engine.execution_options(backstop_writes=True).begin() as connection:
         config.attributes["connection"] = connection

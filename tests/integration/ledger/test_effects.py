@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.ledger import Ledger
-from models.effects import EffectKind, Mode, QuotaReading, Receipt, Reserve, ValueConflict
+from activities.adapters.ledger.ledger import Ledger
 from models.errors import Conflict, Drift, Refusal
+from models.rollout.effects import EffectKind, Mode, QuotaReading, Receipt, Reserve, ValueConflict
 from tests.integration.ledger.world import (
     CLUSTER,
     LEDGER_NOW,
@@ -255,7 +255,7 @@ def test_backstops_own_writes_do_not_move_the_generation(ledger: Ledger, tool: F
 def test_a_failed_transaction_leaves_nothing_behind(
     ledger: Ledger, tool: ForeignTool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import activities.adapters.ledger_quotas as module
+    import activities.adapters.ledger.quotas as module
 
     open_rollout(ledger)
     reserved = effect(EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=1, limit_gpus=2))

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from sqlalchemy import exc
 
-from activities.adapters.ledger import Ledger, upgrade
-from activities.adapters.ledger_db import translated
-from models.effects import EffectKind
+from activities.adapters.ledger.database import translated
+from activities.adapters.ledger.ledger import Ledger, upgrade
 from models.errors import BadInput, Refusal, Unavailable
+from models.rollout.effects import EffectKind
 from tests.integration.ledger.world import (
     NOW,
     ForeignTool,

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.ledger import Ledger
+from activities.adapters.ledger.ledger import Ledger
 from activities.ports import CalendarPort, FleetPort, HealthPort, QuotaPort, RegistryPort, UsagePort
-from models.effects import EffectKind
+from models.cluster.fleet_file import Fleet, Team
 from models.errors import BadInput, Refusal
-from models.fleet import Fleet, Team
+from models.rollout.effects import EffectKind
 from tests.integration.ledger.world import (
     CLUSTER,
     LEAF_SUM,

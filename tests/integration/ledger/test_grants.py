@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from activities.adapters.ledger import Ledger
-from models.effects import Change, EffectKind, Fence, Mode, Reserve
+from activities.adapters.ledger.ledger import Ledger
 from models.errors import Conflict, Drift
+from models.rollout.effects import Change, EffectKind, Fence, Mode, Reserve
 from tests.integration.ledger.world import CLUSTER, ForeignTool, land, open_rollout, set_soft, twice, values
 
 

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 
-from activities.adapters.ledger import Ledger
-from models.history import Stretch, hourly, stretches
+from activities.adapters.ledger.ledger import Ledger
+from models.buffers.hourly_health import Stretch, hourly, stretches
 from tests.integration.ledger.world import CLUSTER, ForeignTool
 
 

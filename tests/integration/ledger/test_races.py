@@ -12,9 +12,9 @@ from typing import TypeVar
 import psycopg
 import pytest
 
-from activities.adapters.ledger import Ledger
-from models.effects import EffectKind, Fence, Mode, Receipt
+from activities.adapters.ledger.ledger import Ledger
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
+from models.rollout.effects import EffectKind, Fence, Mode, Receipt
 from tests.integration.ledger.world import (
     CLUSTER,
     LEAF_SUM,

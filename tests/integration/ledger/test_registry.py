@@ -9,13 +9,13 @@ from functools import partial
 
 import pytest
 
-from activities.adapters.ledger import Ledger
+from activities.adapters.ledger.ledger import Ledger
 from activities.ports import OpenRollout, Overview
-from models.effects import EffectKind, Fence
+from models.cluster.policy import Ramp, Tier
 from models.errors import BlastRadius, Conflict, Refusal, Unavailable
-from models.fleet_messages import Noted
-from models.plans import Envelope
-from models.policy import Ramp, Tier
+from models.fleet.messages import Noted
+from models.planning.plan import Envelope
+from models.rollout.effects import EffectKind, Fence
 from tests.integration.ledger.world import (
     CLUSTER,
     NOW,

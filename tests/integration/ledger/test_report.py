@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.ledger import Ledger
+from activities.adapters.ledger.ledger import Ledger
 from models.audit import AuditEntry, AuditKind
-from models.effects import EffectKind
 from models.errors import Refusal
-from models.milestones import Milestone, Note
-from models.report import Span
-from models.tallies import Tally
+from models.reports.milestones import Milestone, Note
+from models.reports.tallies import Tally
+from models.reports.weekly import Span
+from models.rollout.effects import EffectKind
 from tests.integration.ledger.world import CLUSTER, LEDGER_NOW, NOW, ForeignTool, land, open_rollout
 
 HOUR = timedelta(hours=1)

@@ -13,8 +13,8 @@ from alembic.migration import MigrationContext
 from sqlmodel import SQLModel
 
 import models.tables
-from activities.adapters.ledger import Ledger, upgrade
-from activities.adapters.ledger_db import NOT_MIGRATED, database_url
+from activities.adapters.ledger.database import NOT_MIGRATED, database_url
+from activities.adapters.ledger.ledger import Ledger, upgrade
 from models.errors import BadInput, Refusal
 from tests.integration.ledger.world import ForeignTool, fleet, import_fleet
 
@@ -40,7 +40,7 @@ def test_upgrading_again_changes_nothing(ledger_url: str, ledger: Ledger, tool: 
 
 
 def test_the_migrations_travel_with_the_package() -> None:
-    import activities.adapters.migrations as migrations
+    import activities.adapters.ledger.migrations as migrations
 
     versions = Path(migrations.__path__[0]) / "versions"
     assert len(list(versions.glob("v0*.py"))) == 10

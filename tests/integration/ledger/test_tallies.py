@@ -9,12 +9,12 @@ from unittest.mock import patch
 import pytest
 
 from activities import tallies as keeping
-from activities.adapters.ledger import Ledger
+from activities.adapters.ledger.ledger import Ledger
 from activities.tallies import KEPT_WHOLE, Tallier
-from models.capacity import Island
-from models.effects import HealthSample, QuotaReading
+from models.cluster.island import Island
 from models.errors import BadInput, Unavailable
-from models.tallies import Tally
+from models.reports.tallies import Tally
+from models.rollout.effects import HealthSample, QuotaReading
 from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool, fleet, import_fleet, open_rollout
 
 HOUR = timedelta(hours=1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from activities.adapters.ledger import Ledger
-from models.effects import EffectKind, Reserve
+from activities.adapters.ledger.ledger import Ledger
 from models.errors import Refusal
+from models.rollout.effects import EffectKind, Reserve
 from tests.integration.ledger.world import (
     CLUSTER,
     LEAF_SUM,

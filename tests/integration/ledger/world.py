@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
-from activities.adapters.ledger import Ledger
+from activities.adapters.ledger.ledger import Ledger
 from activities.ports import OpenRollout
-from models.effects import Change, EffectKind, Fence, Mode, Receipt, Reserve, ValueWrite
-from models.snapshot import Snapshot, snapshot_of
+from models.cluster.snapshot import Snapshot, snapshot_of
+from models.rollout.effects import Change, EffectKind, Fence, Mode, Receipt, Reserve, ValueWrite
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LEDGER_NOW = NOW + timedelta(minutes=10)

@@ -1,0 +1,66 @@
+"""The blast radius in the ledger: what has been moved, what may yet be, and when there is room again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, func
+
+from activities.adapters.ledger.database import one_at_a_time
+from models.errors import BlastRadius
+from models.rollout.effects import Fence
+from models.tables import MoveRow
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
+
+def booked(session: Session, now: datetime) -> tuple[int, int]:
+    """GPUs moved over the fleet within an hour, and within a day."""
+    sums = [
+        session.scalar(sa.select(func.coalesce(func.sum(MoveRow.gpus), 0)).where(col(MoveRow.at) > now - span))
+        for span in (HOUR, DAY)
+    ]
+    return int(sums[0] or 0), int(sums[1] or 0)
+
+
+def reserve(
+    session: Session, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None
+) -> None:
+    """Books a move, once per fence. Errors: BlastRadius, with the time at which there is room for it."""
+    one_at_a_time(session, "moves")
+    if session.get(MoveRow, (fence.rollout, fence.counter)) is not None:
+        return
+    if gpus > 0:
+        _check(session, cluster, gpus, limit, now, HOUR, "an hour")
+        if day_limit is not None:
+            _check(session, cluster, gpus, day_limit, now, DAY, "a day")
+    session.add(MoveRow(rollout=fence.rollout, counter=fence.counter, cluster=cluster, at=now, gpus=gpus))
+
+
+def _check(session: Session, cluster: str, gpus: int, limit: int, now: datetime, span: timedelta, named: str) -> None:
+    recent = sa.select(col(MoveRow.at), col(MoveRow.gpus), col(MoveRow.cluster)).where(col(MoveRow.at) > now - span)
+    rows = [(at, moved, where) for at, moved, where in session.execute(recent.order_by(col(MoveRow.at)))]
+    for where, moves in (
+        (f"in cluster {cluster}", [(at, moved) for at, moved, of in rows if of == cluster]),
+        ("in the fleet", [(at, moved) for at, moved, _ in rows]),
+    ):
+        total = sum(moved for _, moved in moves)
+        if total + gpus > limit:
+            raise BlastRadius(
+                f"moving {gpus} GPUs now would make {total + gpus} within {named} {where}: at most {limit} may move",
+                room_at(moves, gpus, limit, span),
+            )
+
+
+def room_at(moves: Sequence[tuple[datetime, int]], gpus: int, limit: int, span: timedelta) -> datetime | None:
+    """When so many of these moves (the oldest first) are forgotten that `gpus` fit; None where they never do."""
+    if gpus > limit:
+        return None
+    left = sum(moved for _, moved in moves)
+    for at, moved in moves:
+        left -= moved
+        if left + gpus <= limit:
+            return at + span
+    return None

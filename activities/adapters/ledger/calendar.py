@@ -1,0 +1,187 @@
+"""Declared windows in the ledger: those of fleet files, and those that people and calendars declare beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger.bulk import Row, add, among
+from activities.adapters.ledger.database import Database, one_at_a_time
+from models.cluster.fleet_file import Window, WindowKind
+from models.errors import BadInput, Refusal
+from models.planning.window_forecast import FILE, Declaration, Declared, Entry
+from models.tables import ClusterRow, IslandRow, WindowRow
+
+
+class LedgerCalendar:
+    """CalendarPort on the ledger, and FleetPort's part of declaring."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def windows(self, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
+        with self._database.reading() as session:
+            return windows_of(session, clusters)
+
+    def calendar(self, cluster: str, since: datetime) -> tuple[Entry, ...]:
+        """Windows that end after `since`, by cluster and start; of all clusters where none is named."""
+        with self._database.reading() as session:
+            rows = sa.select(*sa.inspect(WindowRow).columns).where(col(WindowRow.ends) > since)
+            if cluster:
+                _refuse_unknown_clusters(session, {cluster})
+                rows = rows.where(col(WindowRow.cluster) == cluster)
+            order = (col(WindowRow.cluster), col(WindowRow.starts), col(WindowRow.id))
+            return tuple(_entry(row) for row in session.connection().execute(rows.order_by(*order)))
+
+    def declare(self, declared: Sequence[Declared], actor: str, now: datetime) -> Declaration:
+        """The windows stand, all or none of them, in place of what their sources declared before and is not over.
+
+        What is declared again keeps its number. What is taken back and has begun is cut short, so that what it
+        explained of the past stays explained.
+        """
+        with self._database.writing() as session:
+            one_at_a_time(session, "calendar")
+            _refuse_unknown(session, declared)
+            theirs = col(WindowRow.source).in_([d.source for d in declared])
+            live = (
+                sa.select(*sa.inspect(WindowRow).columns)
+                .where(theirs, col(WindowRow.ends) > now)
+                .order_by(col(WindowRow.id))
+            )
+            wanted = {(name, d.source, _tidy(window)) for d in declared for name, window in d.windows}
+            present = [_entry(row) for row in session.connection().execute(live)]
+            stale = [e for e in present if (e.cluster, e.source, e.window) not in wanted]
+            for entry in stale:
+                _end(session, entry, now)
+            new = sorted(wanted - {(e.cluster, e.source, e.window) for e in present}, key=_by_name)
+            add(session, WindowRow, [window_row(name, window, source, actor) for name, source, window in new])
+            known = {e.id for e in present}
+            stand = tuple(_entry(row) for row in session.connection().execute(live))
+            return Declaration(stand=stand, new=tuple(e for e in stand if e.id not in known), gone=tuple(stale))
+
+    def end_window(self, cluster: str, number: int, now: datetime) -> Entry:
+        """The window is over: cut short where it has begun, else gone. Again changes nothing.
+
+        Answers with it as it was left. Errors: Refusal for one that the cluster does not have.
+        """
+        with self._database.writing() as session:
+            row = session.exec(select(WindowRow).where(WindowRow.cluster == cluster, WindowRow.id == number)).first()
+            if row is None:
+                raise Refusal(
+                    f"cluster {cluster} has no window {number}: `backstop calendar show {cluster}` lists them"
+                )
+            entry = _entry(row)
+            if row.ends <= now:
+                return entry
+            _end(session, entry, now)
+            if row.starts >= now:
+                return entry
+            return entry.model_copy(update={"window": entry.window.model_copy(update={"ends": now})})
+
+
+def _end(session: Session, entry: Entry, now: datetime) -> None:
+    """Cut short where it has begun, else gone."""
+    same = col(WindowRow.id) == entry.id
+    if entry.window.starts < now:
+        session.connection().execute(sa.update(WindowRow).where(same).values(ends=now))
+    else:
+        session.connection().execute(sa.delete(WindowRow).where(same))
+
+
+def _tidy(window: Window) -> Window:
+    """As it is read again."""
+    return window if window.islands is None else window.model_copy(update={"islands": tuple(sorted(window.islands))})
+
+
+def _by_name(each: tuple[str, str, Window]) -> tuple[str, datetime, str]:
+    name, source, window = each
+    return name, window.starts, source
+
+
+def windows_of(session: Session, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
+    return _by_cluster(session, clusters, _windows())
+
+
+def file_windows(session: Session, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
+    """Those that fleet files declared."""
+    return _by_cluster(session, clusters, _windows().where(col(WindowRow.source) == FILE))
+
+
+def _by_cluster(
+    session: Session, clusters: Sequence[str], rows: sa.Select[*tuple[Any, ...]]
+) -> dict[str, tuple[Window, ...]]:
+    found = session.connection().execute(rows, {"clusters": list(clusters)}).all()
+    by_cluster = groupby(found, lambda row: row.cluster)
+    return {cluster: tuple(_window(row) for row in windows) for cluster, windows in by_cluster}
+
+
+def window_row(cluster: str, window: Window, source: str, declared_by: str) -> Row:
+    return {
+        "cluster": cluster,
+        "kind": window.kind.value,
+        "starts": window.starts,
+        "ends": window.ends,
+        "reason": window.reason,
+        "islands": comma_joined(window.islands),
+        "gpus": window.gpus,
+        "source": source,
+        "declared_by": declared_by,
+    }
+
+
+def comma_joined(names: Iterable[str] | None) -> str | None:
+    """Sorted, so that the same islands always make the same text."""
+    return None if names is None else ",".join(sorted(names))
+
+
+@cache
+def _windows() -> sa.Select[*tuple[Any, ...]]:
+    return (
+        sa.select(*sa.inspect(WindowRow).columns)
+        .where(among(WindowRow.cluster, "clusters"))
+        .order_by(col(WindowRow.cluster), col(WindowRow.starts), col(WindowRow.id))
+    )
+
+
+def _refuse_unknown(session: Session, declared: Sequence[Declared]) -> None:
+    windows = [each for d in declared for each in d.windows]
+    _refuse_unknown_clusters(session, {cluster for cluster, _ in windows})
+    columns = (col(IslandRow.cluster), col(IslandRow.name), col(IslandRow.total_gpus))
+    installed: dict[str, dict[str, int]] = {}
+    for cluster, island, total in session.connection().execute(sa.select(*columns)):
+        installed.setdefault(cluster, {})[island] = total
+    for cluster, window in windows:
+        for island in window.islands or ():
+            if island not in installed[cluster]:
+                raise BadInput(f"cluster {cluster!r} has no island {island!r}")
+        most = sum(installed[cluster][island] for island in window.islands or installed[cluster])
+        if window.gpus is not None and window.gpus > most:
+            raise BadInput(f"{window.gpus} GPUs are more than the {most} that cluster {cluster!r} has there")
+
+
+def _refuse_unknown_clusters(session: Session, wanted: set[str]) -> None:
+    rows = session.connection().execute(sa.select(col(ClusterRow.name)).where(col(ClusterRow.name).in_(wanted)))
+    for name in sorted(wanted - set(rows.scalars())):
+        raise BadInput(f"the ledger has no cluster {name!r}")
+
+
+def _entry(row: WindowRow | sa.Row[Any]) -> Entry:
+    assert row.id is not None
+    return Entry(id=row.id, cluster=row.cluster, window=_window(row), source=row.source, declared_by=row.declared_by)
+
+
+def _window(row: WindowRow | sa.Row[Any]) -> Window:
+    return Window(
+        kind=WindowKind(row.kind),
+        starts=row.starts,
+        ends=row.ends,
+        reason=row.reason,
+        islands=tuple(row.islands.split(",")) if row.islands else None,
+        gpus=row.gpus,
+    )

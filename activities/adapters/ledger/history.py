@@ -1,0 +1,70 @@
+"""Health history: a year of samples, of which only those that changed something leave the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlmodel import Session, col
+
+from models.buffers.hourly_health import STANDS, Stretch
+from models.rollout.effects import CLOCK_SKEW
+from models.tables import HealthRow, UtcTime
+
+
+def stretches_of(session: Session, cluster: str, since: datetime, now: datetime) -> dict[str, Stretch]:
+    """By island: what its samples from `since` up to now say of it."""
+    given = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
+    rows = session.connection().execute(_changes(), given).all()
+    return {island: _stretch(list(of_island)) for island, of_island in groupby(rows, lambda row: row.island)}
+
+
+def _stretch(rows: Sequence[Any]) -> Stretch:
+    """Shapes: one stretch for each row that begins one; it ends with its last sample's hour, or as the next begins."""
+    begins = [n for n, row in enumerate(rows) if row.begins]
+    since = np.array([rows[n].at.timestamp() for n in begins])
+    # The sample before the next beginning is the last of this stretch; the last of all is the last row.
+    lasts = np.array([rows[n].before.timestamp() for n in begins[1:]] + [rows[-1].at.timestamp()])
+    return Stretch(
+        since=since,
+        until=np.minimum(lasts + STANDS, np.append(since[1:], np.inf)),
+        total=np.array([float(rows[n].total_gpus) for n in begins]),
+        healthy=np.array([float(rows[n].healthy_gpus) for n in begins]),
+        planned=np.zeros(len(begins)),
+    )
+
+
+@cache
+def _changes() -> sa.Select[Any]:
+    """Each island's first and last sample, and those that differ from the one before or come long after it."""
+    of_island: dict[str, Any] = {"partition_by": col(HealthRow.island), "order_by": col(HealthRow.at)}
+    at, total, healthy = col(HealthRow.at), col(HealthRow.total_gpus), col(HealthRow.healthy_gpus)
+    before = sa.func.lag(at).over(**of_island)
+    looks = (
+        sa.select(
+            col(HealthRow.island).label("island"),
+            at.label("at"),
+            total.label("total_gpus"),
+            healthy.label("healthy_gpus"),
+            sa.type_coerce(before, UtcTime).label("before"),
+            sa.or_(
+                before.is_(None),
+                total != sa.func.lag(total).over(**of_island),
+                healthy != sa.func.lag(healthy).over(**of_island),
+                sa.extract("epoch", at) - sa.extract("epoch", before) > STANDS,
+            ).label("begins"),
+            sa.func.lead(at).over(**of_island).is_(None).label("ends"),
+        )
+        .where(
+            col(HealthRow.cluster) == sa.bindparam("cluster"),
+            at >= sa.bindparam("since"),
+            at <= sa.bindparam("latest"),
+        )
+        .subquery()
+    )
+    return sa.select(*looks.c).where(sa.or_(looks.c.begins, looks.c.ends)).order_by(looks.c.island, looks.c.at)

@@ -1,0 +1,101 @@
+"""Jobs by name in the ledger. Exporters may write the table by plain SQL; none of it moves a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlmodel import Session, col, or_, select
+
+from activities.adapters.ledger.bulk import among, store
+from activities.adapters.ledger.database import Database
+from models.cluster.jobs import ClusterJob, Job, RunsOn
+from models.errors import BadInput
+from models.rollout.effects import CLOCK_SKEW
+from models.tables import ClusterRow, IslandRow, JobRow, QuotaRow
+
+_MOST = 20_000
+
+
+class LedgerJobs:
+    """JobPort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def jobs(self, clusters: Sequence[str], since: datetime) -> dict[str, tuple[Job, ...]]:
+        rows = (
+            select(JobRow)
+            .where(among(JobRow.cluster, "clusters"))
+            .where(or_(col(JobRow.ended).is_(None), col(JobRow.ended) >= since))
+            .order_by(col(JobRow.cluster), col(JobRow.started), col(JobRow.job))
+            .limit(_MOST)
+        )
+        found: dict[str, list[Job]] = {}
+        with self._database.reading() as session:
+            for row in session.exec(rows, params={"clusters": list(clusters)}):
+                found.setdefault(row.cluster, []).append(_job(row))
+        return {cluster: tuple(jobs) for cluster, jobs in found.items()}
+
+    def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
+        """Errors: BadInput for a cluster that the ledger does not have; nothing is stored then."""
+        rows = {(j.cluster, j.job, j.started): _row(j) for j in jobs}
+        with self._database.writing() as session:
+            _refuse_impossible(session, jobs, self._database.now())
+            store(session, JobRow, list(rows.values()))
+        return len(rows)
+
+    def keep(self, cluster: str, running: Sequence[ClusterJob], waiting: Collection[str], now: datetime) -> None:
+        """These run, and what ran before and does not is over: preempted, where it waits to run again."""
+        there = {(j.job, j.started) for j in running}
+        runs = (col(JobRow.cluster) == cluster, col(JobRow.ended).is_(None))
+        with self._database.writing() as session:
+            for row in session.exec(select(JobRow).where(*runs)).all():
+                if (row.job, row.started) not in there:
+                    row.ended = max(now, row.started)
+                    row.preempted = row.job in waiting
+                    session.add(row)
+            store(session, JobRow, [_row(job) for job in running])
+
+
+def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: datetime) -> None:
+    """Errors: BadInput for what cannot be: a place or a team that is not there, more than there is, times to come."""
+    clusters = {j.cluster for j in jobs}
+    known = set(session.exec(select(ClusterRow.name).where(col(ClusterRow.name).in_(clusters))))
+    parents = set(session.exec(select(QuotaRow.cluster, QuotaRow.parent).where(col(QuotaRow.cluster).in_(clusters))))
+    teams = set(session.exec(select(QuotaRow.cluster, QuotaRow.team).where(col(QuotaRow.cluster).in_(clusters))))
+    totals: dict[tuple[str, str | None], int] = {}
+    for row in session.exec(select(IslandRow).where(col(IslandRow.cluster).in_(clusters))):
+        totals[row.cluster, row.name] = row.total_gpus
+        totals[row.cluster, None] = totals.get((row.cluster, None), 0) + row.total_gpus
+    for job in jobs:
+        what = f"job {job.job!r} of cluster {job.cluster!r}"
+        if job.cluster not in known:
+            raise BadInput(f"a job names cluster {job.cluster!r}, which the ledger does not have")
+        if (job.cluster, job.team) not in teams or (job.cluster, job.team) in parents:
+            raise BadInput(f"{what} names team {job.team!r}, which has no quota there that jobs run in")
+        if (job.cluster, job.island) not in totals:
+            raise BadInput(f"{what} names island {job.island!r}, which the cluster does not have")
+        if job.gpus > totals[job.cluster, job.island]:
+            raise BadInput(f"{what} has {job.gpus} GPUs, and there are {totals[job.cluster, job.island]}")
+        if max(job.started, job.ended or job.started) > now + CLOCK_SKEW:
+            raise BadInput(f"{what} is dated ahead of now ({now:%Y-%m-%d %H:%M:%SZ})")
+
+
+def _row(job: ClusterJob) -> dict[str, Any]:
+    return {**job.model_dump(exclude={"on"}), "runs_on": job.on.value}
+
+
+def _job(row: JobRow) -> Job:
+    return Job(
+        job=row.job,
+        team=row.team,
+        gpus=row.gpus,
+        idle_gpus=row.idle_gpus,
+        on=RunsOn(row.runs_on),
+        island=row.island,
+        started=row.started,
+        ended=row.ended,
+        preempted=row.preempted,
+    )

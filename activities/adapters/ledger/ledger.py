@@ -1,0 +1,62 @@
+"""The ledger: the built-in quota system, and Backstop's own book, in one SQL database.
+
+SQLite by default, PostgreSQL where several machines share it. Each part implements one port of
+activities/ports.py. The database itself, by triggers, counts the changes of others and refuses those that
+would take capacity which an open rollout freed; so a tool that writes plain SQL is held to it too.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Self
+
+from activities.adapters.ledger.calendar import LedgerCalendar
+from activities.adapters.ledger.database import PATIENCE, Clock, Database, upgrade, utc_now
+from activities.adapters.ledger.fleet import LedgerFleet
+from activities.adapters.ledger.jobs import LedgerJobs
+from activities.adapters.ledger.milestones import LedgerMilestones
+from activities.adapters.ledger.observations import LedgerHealth, LedgerUsage
+from activities.adapters.ledger.quotas import LedgerQuotas
+from activities.adapters.ledger.registry import LedgerRegistry
+from activities.adapters.ledger.report import LedgerReport
+from activities.adapters.ledger.scheduler_mirror import SchedulerBook
+from activities.adapters.ledger.tallies import LedgerTallies
+
+__all__ = ["Ledger", "upgrade"]
+
+
+class Ledger:
+    """All ports of one ledger database. Thread-safe; connects when first used.
+
+    `upgrade(url)` makes or renews the schema; without it every call is a Refusal that says so. `now` dates
+    what no caller dates (receipts, ends of rollouts). `patience`: how long a call waits for another
+    writer before it is Unavailable.
+    """
+
+    def __init__(self, url: str, now: Clock = utc_now, patience: timedelta = PATIENCE) -> None:
+        self._database = Database(url, now, patience)
+        self.quotas = LedgerQuotas(self._database)
+        self.health = LedgerHealth(self._database)
+        self.usage = LedgerUsage(self._database)
+        self.jobs = LedgerJobs(self._database)
+        self.schedulers = SchedulerBook(self._database)
+        self.calendar = LedgerCalendar(self._database)
+        self.registry = LedgerRegistry(self._database)
+        self.fleet = LedgerFleet(self._database)
+        self.tallies = LedgerTallies(self._database)
+        self.report = LedgerReport(self._database)
+        self.milestones = LedgerMilestones(self._database)
+
+    def now(self) -> datetime:
+        """The ledger's clock."""
+        return self._database.now()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Its connections are closed. Used again, it connects again."""
+        self._database.close()

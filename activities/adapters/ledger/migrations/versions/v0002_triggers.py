@@ -1,0 +1,19 @@
+"""The ledger itself counts foreign changes and refuses foreign grabs of freed capacity."""
+
+from __future__ import annotations
+
+from alembic import op
+
+from activities.adapters.ledger.migrations import triggers_postgresql, triggers_sqlite
+from activities.adapters.ledger.migrations.reservation_views import VIEWS
+
+revision = "0002"
+down_revision = "0001"
+
+TRIGGERS = {"postgresql": triggers_postgresql.STATEMENTS, "sqlite": triggers_sqlite.STATEMENTS}
+
+
+def upgrade() -> None:
+    connection = op.get_bind()
+    for statement in (*VIEWS, *TRIGGERS[connection.dialect.name]):
+        connection.exec_driver_sql(statement)

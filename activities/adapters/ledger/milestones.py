@@ -1,0 +1,81 @@
+"""The plan's milestones in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger.bulk import add, keep
+from activities.adapters.ledger.database import Database, one_at_a_time
+from models.errors import Refusal
+from models.reports.milestones import MEASURED, Milestone, Milestones, Note, Planned, replaced
+from models.tables import MilestoneNoteRow, MilestoneRow
+
+
+class LedgerMilestones:
+    """MilestonePort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def milestones(self) -> Milestones:
+        with self._database.reading() as session:
+            planned = _planned(session)
+            names = [p.milestone.name for p in planned]
+            rows = session.exec(
+                select(MilestoneNoteRow)
+                .where(col(MilestoneNoteRow.milestone).in_(names))
+                .order_by(col(MilestoneNoteRow.at), col(MilestoneNoteRow.key))
+            )
+            notes = tuple(
+                Note(milestone=r.milestone, at=r.at, number=r.number, actor=r.actor, reason=r.reason) for r in rows
+            )
+            return Milestones(planned=planned, notes=notes)
+
+    def plan_milestones(self, given: Sequence[Milestone], measured: Mapping[str, int | None], now: datetime) -> None:
+        with self._database.writing() as session:
+            one_at_a_time(session, "milestones")
+            made = replaced(_planned(session), given, now, measured)
+            session.execute(sa.delete(MilestoneRow))
+            add(session, MilestoneRow, [_row(number, planned) for number, planned in enumerate(made)])
+
+    def note_milestone(self, key: str, note: Note) -> None:
+        with self._database.writing() as session:
+            row = session.get(MilestoneRow, note.milestone)
+            if row is None:
+                raise Refusal(f"there is no milestone {note.milestone!r}: `backstop milestones show` lists them")
+            if row.measure in MEASURED:
+                raise Refusal(f"milestone {note.milestone!r} is measured ({row.measure}): only people's work is noted")
+            keep(session, MilestoneNoteRow, [{"key": key, **note.model_dump()}])
+
+
+def _planned(session: Session) -> tuple[Planned, ...]:
+    return tuple(
+        Planned(
+            milestone=Milestone(
+                name=row.name,
+                measure=row.measure,
+                target=row.target,
+                due=date.fromisoformat(row.due),
+            ),
+            began=row.began,
+            started_from=row.started_from,
+        )
+        for row in session.exec(select(MilestoneRow).order_by(col(MilestoneRow.position)))
+    )
+
+
+def _row(number: int, planned: Planned) -> dict[str, object]:
+    milestone = planned.milestone
+    return {
+        "name": milestone.name,
+        "position": number,
+        "measure": milestone.measure,
+        "target": milestone.target,
+        "due": milestone.due.isoformat(),
+        "began": planned.began,
+        "started_from": planned.started_from,
+    }

@@ -1,0 +1,368 @@
+"""What the ledger knows of the world: health and usage samples.
+
+Exporters may write the sample tables by plain SQL. None of it moves a cluster's generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import aliased
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger.bulk import among, store
+from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.history import stretches_of
+from models.base import duration_text
+from models.buffers.hourly_health import Stretch
+from models.cluster.island import Island
+from models.errors import BadInput
+from models.rollout.effects import CLOCK_SKEW, HealthSample, TeamUsage, UsageReading
+from models.tables import HealthRow, IslandRow, QuotaRow, UsageRow
+
+ENOUGH_SAMPLES = 20
+"""From here on one in twenty may lie above the 95th percentile, and nearest-rank is not the maximum."""
+
+
+class LedgerHealth:
+    """HealthPort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
+        with self._database.reading() as session:
+            return latest_health(session, clusters, self._database.now())
+
+    def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
+        with self._database.reading() as session:
+            given = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
+            return {row.name: row.healthy for row in session.connection().execute(_least(), given)}
+
+    def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
+        with self._database.reading() as session:
+            given = {"cluster": cluster, "since": now - window, "latest": now + CLOCK_SKEW, "enough": ENOUGH_SAMPLES}
+            return {row.island: row.healthy for row in session.connection().execute(_medians(), given)}
+
+    def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Stretch]:
+        with self._database.reading() as session:
+            return stretches_of(session, cluster, since, now)
+
+    def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
+        """The samples are stored, marked with their source; answers how many rows.
+
+        Errors: BadInput for a sample that is dated ahead, and for a cluster or an island that the ledger
+        does not have; nothing is stored then.
+        """
+        _refuse_dated_ahead(samples, self._database.now())
+        rows = {
+            (sample.cluster, island.name, sample.at): health_row(sample.cluster, island, sample.at, actor)
+            for sample in samples
+            for island in sample.islands
+        }
+        with self._database.writing() as session:
+            _refuse_unknown_islands(session, {(cluster, island) for cluster, island, _ in rows})
+            store(session, HealthRow, list(rows.values()))
+        return len(rows)
+
+    def keep(self, sample: HealthSample, source: str) -> None:
+        """The sample stands. Where nothing changes the last one moves on in time, so that a year is not millions."""
+        with self._database.writing() as session:
+            for island in sample.islands:
+                row = health_row(sample.cluster, island, sample.at, source)
+                of_island = (col(HealthRow.cluster) == sample.cluster, col(HealthRow.island) == island.name)
+                last = session.exec(
+                    select(HealthRow).where(*of_island).order_by(col(HealthRow.at).desc()).limit(2)
+                ).all()
+                values = {n: row[n] for n in ("total_gpus", "healthy_gpus", "block_gpus")}
+                same = [all(getattr(one, n) == v for n, v in values.items()) for one in last]
+                if same == [True, True]:
+                    session.delete(last[0])
+                    session.flush()
+                store(session, HealthRow, [row])
+
+
+class LedgerUsage:
+    """UsagePort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:
+        """S and L per leaf quota of today; p95 and instant are told apart team by team in `source`."""
+        with self._database.reading() as session:
+            instant = latest_usage(session, [cluster], now).get(cluster, {})
+            usual = {t: u for t, u in _usual(session, cluster, now - window, now).items() if t in instant}
+        return UsageReading(
+            cluster=cluster,
+            source=_source(len(usual), len(instant), window),
+            teams=tuple(_alone(usage) for _, usage in sorted({**instant, **usual}.items())),
+        )
+
+    def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
+        with self._database.reading() as session:
+            return latest_usage(session, clusters, now)
+
+    def keep(self, cluster: str, usage: Sequence[TeamUsage]) -> None:
+        """These samples stand, each of its team and time."""
+        rows = [{"cluster": cluster, **one.model_dump()} for one in usage]
+        with self._database.writing() as session:
+            store(session, UsageRow, rows)
+
+
+def _alone(usage: TeamUsage) -> TeamUsage:
+    """S and L alone: what a plan goes by."""
+    return usage if usage.at is None else TeamUsage(**usage.model_dump(include={"team", "scheduled_gpus", "idle_gpus"}))
+
+
+def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, HealthSample]:
+    """By cluster: its islands' latest samples, as old as the oldest of them.
+
+    Those dated ahead of now are left out, so that they shadow none; `ahead_to` tells of them.
+    """
+    rows = (
+        session.connection().execute(_latest_samples(), {"clusters": list(clusters), "latest": now + CLOCK_SKEW}).all()
+    )
+    by_cluster = groupby(rows, lambda row: row.cluster)
+    return {cluster: _sample(cluster, list(islands)) for cluster, islands in by_cluster}
+
+
+@cache
+def _latest_samples() -> sa.Select[Any]:
+    """Built once: it is the query that is asked most, and to build it takes longer than to run it."""
+    newest = aliased(HealthRow)
+    of_island = (
+        sa.select(sa.func.max(newest.at))
+        .where(col(newest.cluster) == IslandRow.cluster, col(newest.island) == IslandRow.name)
+        .correlate(IslandRow)
+    )
+    latest_at = of_island.where(col(newest.at) <= sa.bindparam("latest")).scalar_subquery()
+    names = ("cluster", "island", "at", "total_gpus", "healthy_gpus", "block_gpus")
+    # By way of the islands: one step into the samples' index for each, however long the history.
+    return (
+        sa.select(*(getattr(HealthRow, name) for name in names), of_island.scalar_subquery().label("newest"))
+        .select_from(IslandRow)
+        .join(
+            HealthRow,
+            sa.and_(
+                col(HealthRow.cluster) == col(IslandRow.cluster),
+                col(HealthRow.island) == col(IslandRow.name),
+                col(HealthRow.at) == latest_at,
+            ),
+        )
+        .where(among(IslandRow.cluster, "clusters"))
+        # By the islands' own columns: it keeps SQLite from walking through all samples first.
+        .order_by(col(IslandRow.cluster), col(IslandRow.name))
+    )
+
+
+@cache
+def _least() -> sa.Select[Any]:
+    """A sample says what is so until the next one, so the last one before `since` counts too."""
+    earlier = aliased(HealthRow)
+    stood = (
+        sa.select(sa.func.max(earlier.at))
+        .where(
+            col(earlier.cluster) == IslandRow.cluster,
+            col(earlier.island) == IslandRow.name,
+            col(earlier.at) <= sa.bindparam("since"),
+        )
+        .correlate(IslandRow)
+        .scalar_subquery()
+    )
+    at = col(HealthRow.at)
+    columns: list[Any] = [col(IslandRow.name), sa.func.min(HealthRow.healthy_gpus).label("healthy")]
+    return (
+        sa.select(*columns)
+        .select_from(IslandRow)
+        .join(
+            HealthRow,
+            sa.and_(col(HealthRow.cluster) == col(IslandRow.cluster), col(HealthRow.island) == col(IslandRow.name)),
+        )
+        .where(
+            col(IslandRow.cluster) == sa.bindparam("cluster"),
+            at >= sa.func.coalesce(stood, sa.bindparam("since")),
+            at <= sa.bindparam("latest"),
+        )
+        .group_by(col(IslandRow.name))
+        .order_by(col(IslandRow.name))
+    )
+
+
+@cache
+def _medians() -> sa.Select[Any]:
+    """Nearest-rank, and of two middle samples the smaller: a promise is never rounded up."""
+    island, at, healthy = col(HealthRow.island), col(HealthRow.at), col(HealthRow.healthy_gpus)
+    of_cluster = col(HealthRow.cluster) == sa.bindparam("cluster")
+    ranked = (
+        sa.select(
+            island.label("island"),
+            healthy.label("healthy"),
+            sa.func.row_number().over(partition_by=island, order_by=healthy).label("place"),
+            sa.func.count().over(partition_by=island).label("samples"),
+        )
+        .where(of_cluster, at >= sa.bindparam("since"), at <= sa.bindparam("latest"))
+        .subquery()
+    )
+    first = aliased(HealthRow)
+    begins = sa.select(sa.literal(1)).where(
+        col(first.cluster) == sa.bindparam("cluster"),
+        col(first.island) == ranked.c.island,
+        col(first.at) <= sa.bindparam("since"),
+    )
+    columns: list[Any] = [ranked.c.island, ranked.c.healthy]
+    return (
+        sa.select(*columns)
+        .where(ranked.c.place == (ranked.c.samples + 1) // 2, ranked.c.samples >= sa.bindparam("enough"))
+        .where(begins.exists())
+        .order_by(ranked.c.island)
+    )
+
+
+def latest_usage(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
+    """By cluster and team: the latest sample of each leaf quota that has any, but for those dated ahead."""
+    given = {"clusters": list(clusters), "latest": now + CLOCK_SKEW}
+    found: dict[str, dict[str, TeamUsage]] = {}
+    for cluster, team, at, scheduled, idle, pending in session.connection().execute(_latest_usage(), given):
+        found.setdefault(cluster, {})[team] = TeamUsage(
+            team=team, scheduled_gpus=scheduled, idle_gpus=idle, pending_gpus=pending, at=at
+        )
+    return found
+
+
+@cache
+def _latest_usage() -> sa.Select[Any]:
+    newest, child = aliased(UsageRow), aliased(QuotaRow)
+    latest_at = (
+        sa.select(sa.func.max(newest.at))
+        .where(
+            col(newest.cluster) == QuotaRow.cluster,
+            col(newest.team) == QuotaRow.team,
+            col(newest.at) <= sa.bindparam("latest"),
+        )
+        .correlate(QuotaRow)
+        .scalar_subquery()
+    )
+    has_children = (
+        sa.select(sa.literal(1))
+        .where(col(child.cluster) == QuotaRow.cluster, col(child.parent) == QuotaRow.team)
+        .correlate(QuotaRow)
+        .exists()
+    )
+    names = ("cluster", "team", "at", "scheduled_gpus", "idle_gpus", "pending_gpus")
+    return (
+        sa.select(*(getattr(UsageRow, name) for name in names))
+        .select_from(QuotaRow)
+        .join(
+            UsageRow,
+            sa.and_(
+                col(UsageRow.cluster) == col(QuotaRow.cluster),
+                col(UsageRow.team) == col(QuotaRow.team),
+                col(UsageRow.at) == latest_at,
+            ),
+        )
+        .where(among(QuotaRow.cluster, "clusters"), ~has_children)
+        .order_by(col(QuotaRow.cluster), col(QuotaRow.team))
+    )
+
+
+def health_row(cluster: str, island: Island, at: datetime, source: str) -> dict[str, Any]:
+    return {
+        "cluster": cluster,
+        "island": island.name,
+        "at": at,
+        "total_gpus": island.total_gpus,
+        "healthy_gpus": island.healthy_gpus,
+        "block_gpus": island.block_gpus,
+        "source": source,
+    }
+
+
+def _sample(cluster: str, rows: Sequence[Any]) -> HealthSample:
+    return HealthSample(
+        cluster=cluster,
+        at=min(row.at for row in rows),
+        ahead_to=max((row.newest for row in rows if row.newest > row.at), default=None),
+        islands=tuple(
+            Island(
+                name=row.island,
+                total_gpus=row.total_gpus,
+                healthy_gpus=row.healthy_gpus,
+                block_gpus=row.block_gpus,
+            )
+            for row in rows
+        ),
+    )
+
+
+def _refuse_dated_ahead(samples: Sequence[HealthSample], now: datetime) -> None:
+    for sample in samples:
+        if sample.at > now + CLOCK_SKEW:
+            raise BadInput(
+                f"a health sample of cluster {sample.cluster!r} is dated {sample.at:%Y-%m-%d %H:%M:%SZ}, "
+                f"ahead of now ({now:%Y-%m-%d %H:%M:%SZ}): set the clock of its source right"
+            )
+
+
+def _refuse_unknown_islands(session: Session, wanted: set[tuple[str, str]]) -> None:
+    clusters = sorted({cluster for cluster, _ in wanted})
+    rows = session.exec(select(IslandRow.cluster, IslandRow.name).where(col(IslandRow.cluster).in_(clusters))).all()
+    known = set(rows)
+    unknown = sorted(wanted - known)
+    if unknown:
+        cluster, island = unknown[0]
+        what = f"island {island!r}" if cluster in {c for c, _ in known} else "a cluster"
+        raise BadInput(f"a health sample of cluster {cluster!r} names {what} that the ledger does not have")
+
+
+def _usual(session: Session, cluster: str, since: datetime, now: datetime) -> dict[str, TeamUsage]:
+    """The 95th percentile (nearest-rank) of each team with enough samples since then, up to now."""
+    given = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
+    rows = session.connection().execute(_percentiles(), given)
+    return {name: TeamUsage(team=name, scheduled_gpus=s, idle_gpus=idle_gpus) for name, s, idle_gpus in rows}
+
+
+@cache
+def _percentiles() -> sa.Select[Any]:
+    team, at = col(UsageRow.team), col(UsageRow.at)
+    scheduled, idle = col(UsageRow.scheduled_gpus), col(UsageRow.idle_gpus)
+    ranked = (
+        sa.select(
+            team.label("team"),
+            scheduled.label("scheduled"),
+            idle.label("idle"),
+            sa.func.row_number().over(partition_by=team, order_by=scheduled).label("by_scheduled"),
+            sa.func.row_number().over(partition_by=team, order_by=idle).label("by_idle"),
+            sa.func.count().over(partition_by=team).label("samples"),
+        )
+        .where(
+            col(UsageRow.cluster) == sa.bindparam("cluster"),
+            at >= sa.bindparam("since"),
+            at <= sa.bindparam("latest"),
+        )
+        .subquery()
+    )
+    rank = (95 * ranked.c.samples + 99) // 100  # rounds up, in whole numbers
+    return (
+        sa.select(
+            ranked.c.team,
+            sa.func.max(sa.case((ranked.c.by_scheduled == rank, ranked.c.scheduled))),
+            sa.func.max(sa.case((ranked.c.by_idle == rank, ranked.c.idle))),
+        )
+        .where(ranked.c.samples >= ENOUGH_SAMPLES)
+        .group_by(ranked.c.team)
+    )
+
+
+def _source(usual: int, known: int, window: timedelta) -> str:
+    if known == 0:
+        return "unknown"
+    if usual == 0:
+        return "instant"
+    mixed = "" if usual == known else f", instant for {known - usual} of {known} teams"
+    return f"p95 over {duration_text(window)}{mixed}"

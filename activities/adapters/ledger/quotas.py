@@ -1,0 +1,377 @@
+"""The ledger as a quota system: reads with a generation, fenced effects, one transaction each.
+
+An effect first takes the quotas' rows and then the cluster's, in the order in which a foreign UPDATE and
+its trigger take them; the other way round the two would wait for each other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger.bulk import Row, add, among, update
+from activities.adapters.ledger.database import Database
+from models.errors import Conflict, Drift, Refusal
+from models.rollout.effects import (
+    Change,
+    EffectKind,
+    Fence,
+    ForeignChange,
+    Mode,
+    Present,
+    QuotaReading,
+    Receipt,
+    Reserve,
+    ValueConflict,
+    ValueWrite,
+)
+from models.tables import ClusterRow, GrantReceiptRow, QuotaChangeRow, QuotaRow, ReceiptRow, ReserveLimitRow, RolloutRow
+
+log = logging.getLogger(__name__)
+
+Standing = sa.Row[Any]
+"""Of a cluster: its row but for its name, GPU model, size of a node, policy and ramp."""
+
+FORWARD = frozenset({EffectKind.SET_SOFT, EffectKind.RESERVE, EffectKind.HARDEN, EffectKind.FOLLOW, EffectKind.GRANT})
+MODES: Mapping[EffectKind, Mode] = {EffectKind.HARDEN: Mode.HARD, EffectKind.SOFTEN: Mode.SOFT}
+FOLLOWS: Mapping[EffectKind, bool] = {
+    EffectKind.FOLLOW: True,
+    EffectKind.UNFOLLOW: False,
+    EffectKind.CLOSE: False,
+}
+RESERVES = frozenset({EffectKind.RESERVE, EffectKind.RELEASE, EffectKind.CLOSE, EffectKind.GRANT})
+
+
+class LedgerQuotas:
+    """QuotaPort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read(self, cluster: str) -> QuotaReading:
+        with self._database.reading() as session:
+            of_cluster = {"cluster": cluster}
+            row = session.connection().execute(_standing(), of_cluster).first()
+            if row is None:
+                raise unknown_cluster(cluster)
+            quotas = session.connection().execute(_quotas(), of_cluster).all()
+            return QuotaReading(
+                cluster=cluster,
+                generation=row.generation,
+                quotas=tuple(present_of(quota) for quota in quotas),
+                reserved_gpus=row.reserved_gpus,
+                follows_health=row.follows_health,
+                flex_gpus=row.flex_gpus,
+                flex_band_gpus=row.flex_band_gpus,
+                counts_modes=True,
+            )
+
+    def barred(self, cluster: str) -> str:
+        return ""
+
+    def versions(self, clusters: Sequence[str]) -> dict[str, str]:
+        """Others move the generation, by triggers; Backstop's own effects move the counter."""
+        with self._database.reading() as session:
+            rows = session.connection().execute(_versions(), {"clusters": clusters})
+            return {name: f"{generation} {rollout}#{counter}" for name, generation, rollout, counter in rows}
+
+    def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
+        with self._database.reading() as session:
+            rows = session.exec(
+                select(QuotaChangeRow)
+                .where(col(QuotaChangeRow.cluster) == cluster, col(QuotaChangeRow.generation) > after)
+                .order_by(col(QuotaChangeRow.team))
+            ).all()
+        return tuple(ForeignChange(team=r.team, by=r.changed_by, at=r.at, generation=r.generation) for r in rows)
+
+    def apply(self, change: Change) -> Receipt:
+        with self._database.writing() as session:
+            if _touches_quotas(change):
+                _lock_quotas(session, change.cluster)
+            cluster = _locked_standing(session, change.cluster)
+            alone = change.kind is EffectKind.GRANT and cluster.open_rollout != change.fence.rollout
+            stored = (_stored_grant if alone else _stored_receipt)(session, change, cluster)
+            if stored is not None:
+                return stored
+            _refuse_drift(cluster, change)
+            receipt = self._land(session, cluster, change, alone=alone)
+            add(session, GrantReceiptRow if alone else ReceiptRow, [_receipt_row(receipt)])
+            return receipt
+
+    def foreign_write(self, cluster: str, team: str, gpus: int, actor: str) -> None:
+        """The quota is set as any other tool would set it: past Backstop, judged by the ledger alone.
+
+        Errors: Refusal for an unknown quota, and with the ledger's reason where the value would take
+        capacity that an open rollout freed.
+        """
+        with self._database.writing() as session, signed(session, [cluster], actor):
+            written = session.connection().execute(
+                sa.update(QuotaRow)
+                .where(col(QuotaRow.cluster) == cluster, col(QuotaRow.team) == team)
+                .values(gpus=gpus)
+            )
+            if written.rowcount == 0:
+                raise Refusal(f"cluster {cluster} has no quota of team {team}")
+        log.info("%s set the quota of team %s in cluster %s to %d GPUs", actor, team, cluster, gpus)
+
+    def _land(self, session: Session, cluster: Standing, change: Change, *, alone: bool) -> Receipt:
+        quotas = _quotas_by_team(session, change.cluster) if _touches_quotas(change) else {}
+        named = [write.team for write in change.writes if write.team in quotas]
+        before = {team: quotas[team]["gpus"] for team in named}
+        written_by = mark(change.fence)
+        as_read = {team: dict(row) for team, row in quotas.items()} if change.kind is EffectKind.GRANT else quotas
+        conflicts = _write_values(quotas, change.writes, written_by, only_ours=change.only_ours)
+        if conflicts and change.kind is EffectKind.GRANT:
+            quotas = as_read  # a grant stands whole, up to the top of the tree, or not at all
+        if change.kind in MODES:
+            mode = change.mode or MODES[change.kind]
+            quotas = {team: row | {"mode": mode, "written_by": written_by} for team, row in quotas.items()}
+        update(session, QuotaRow, [row for row in quotas.values() if row["written_by"] == written_by])
+        news: Row = {"name": change.cluster}
+        if alone:
+            news["generation"] = cluster.generation + 1
+        else:
+            news["last_counter"] = change.fence.counter
+        if change.kind in RESERVES and not alone:
+            reserve = None if change.kind is EffectKind.CLOSE else change.reserve
+            news |= _set_reservation(session, change.cluster, reserve, change.fence)
+        if change.kind in FOLLOWS:
+            news["follows_health"] = FOLLOWS[change.kind]
+            news |= {"flex_gpus": change.flex_gpus, "flex_band_gpus": change.flex_band_gpus}
+        update(session, ClusterRow, [news])
+        return Receipt(
+            cluster=change.cluster,
+            kind=change.kind,
+            fence=change.fence,
+            at=self._database.now(),
+            generation=news.get("generation", cluster.generation),
+            before=before,
+            after={team: quotas[team]["gpus"] for team in named},
+            conflicts=conflicts,
+            reserved_gpus=news.get("reserved_gpus", cluster.reserved_gpus),
+            flex_gpus=change.flex_gpus,
+        )
+
+
+@contextmanager
+def signed(session: Session, clusters: Sequence[str], actor: str) -> Iterator[None]:
+    """Foreign changes that are made inside are this person's, and not just those of the user we connect as."""
+    with_rollout = col(ClusterRow.name).in_(clusters), col(ClusterRow.open_rollout).is_not(None)
+    of_clusters = sa.select(col(ClusterRow.name), col(ClusterRow.generation)).where(*with_rollout)
+    before = session.connection().execute(of_clusters).all()
+    yield
+    for cluster, generation in before:
+        session.connection().execute(
+            sa.update(QuotaChangeRow)
+            .where(col(QuotaChangeRow.cluster) == cluster, col(QuotaChangeRow.generation) > generation)
+            .values(changed_by=actor)
+        )
+
+
+def unknown_cluster(cluster: str) -> Refusal:
+    return Refusal(f"the ledger has no cluster {cluster!r}")
+
+
+def locked_cluster(session: Session, cluster: str) -> ClusterRow:
+    """The cluster's row, ours until the transaction ends. Errors: Refusal for an unknown cluster."""
+    # NO KEY: a foreign INSERT of a quota refers to the row and must not be waited for.
+    row = session.get(ClusterRow, cluster, with_for_update={"key_share": True})
+    if row is None:
+        raise unknown_cluster(cluster)
+    return row
+
+
+def _locked_standing(session: Session, cluster: str) -> Standing:
+    """As `locked_cluster`, and about twice as fast."""
+    row = session.connection().execute(_standing_for_update(), {"cluster": cluster}).first()
+    if row is None:
+        raise unknown_cluster(cluster)
+    return row
+
+
+def mark(fence: Fence) -> str:
+    """What `written_by` says after a write under this fence."""
+    return f"{fence.rollout}#{fence.counter}"
+
+
+@cache
+def _standing() -> sa.Select[Any]:
+    columns = (
+        "generation",
+        "open_rollout",
+        "last_counter",
+        "reserved_gpus",
+        "reserve_limit",
+        "follows_health",
+        "flex_gpus",
+        "flex_band_gpus",
+    )
+    of_cluster = col(ClusterRow.name) == sa.bindparam("cluster")
+    return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(of_cluster)
+
+
+@cache
+def _versions() -> sa.Select[Any]:
+    columns = ("name", "generation", "open_rollout", "last_counter")
+    return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(among(ClusterRow.name, "clusters"))
+
+
+@cache
+def _standing_for_update() -> sa.Select[Any]:
+    return _standing().with_for_update(key_share=True)
+
+
+@cache
+def _teams_for_update() -> sa.Select[Any]:
+    of_cluster = col(QuotaRow.cluster) == sa.bindparam("cluster")
+    teams = sa.select(col(QuotaRow.team)).where(of_cluster).order_by(col(QuotaRow.team))
+    return teams.with_for_update(key_share=True)
+
+
+@cache
+def _quotas() -> sa.Select[Any]:
+    """All columns of the cluster's quotas, by team."""
+    of_cluster = col(QuotaRow.cluster) == sa.bindparam("cluster")
+    return sa.select(*sa.inspect(QuotaRow).columns).where(of_cluster).order_by(col(QuotaRow.team))
+
+
+def present_of(row: QuotaRow | sa.Row[Any]) -> Present:
+    return Present(
+        team=row.team,
+        gpus=row.gpus,
+        mode=Mode(row.mode),
+        islands=tuple(row.islands.split(",")) if row.islands else None,
+        protected_blocks=tuple(int(block) for block in row.blocks.split(",") if block),
+        minimum_gpus=row.minimum,
+        parent=row.parent,
+        hand=row.hand + (row.gpus != row.written_gpus),
+        namespaces=None if row.namespaces is None else tuple(n for n in row.namespaces.split(",") if n),
+    )
+
+
+def _lock_quotas(session: Session, cluster: str) -> None:
+    """No one else can write the cluster's quotas now; their values are read after this."""
+    session.connection().execute(_teams_for_update(), {"cluster": cluster}).all()
+
+
+def _touches_quotas(change: Change) -> bool:
+    return bool(change.writes) or change.kind in MODES
+
+
+def _quotas_by_team(session: Session, cluster: str) -> dict[str, Row]:
+    names = ("cluster", "team", "gpus", "mode", "written_by", "written_gpus", "hand")
+    rows = session.connection().execute(_quotas(), {"cluster": cluster})
+    return {row.team: {name: getattr(row, name) for name in names} for row in rows}
+
+
+def _stored_receipt(session: Session, change: Change, cluster: Standing) -> Receipt | None:
+    """The receipt of a repeated fence; None where the fence is new. Errors: Conflict for a dead one."""
+    fence = change.fence
+    if cluster.open_rollout != fence.rollout:
+        return _last_receipt_of_an_ended_rollout(session, change, cluster)
+    if fence.counter > cluster.last_counter:
+        return None
+    if fence.counter < cluster.last_counter:
+        raise Conflict(
+            f"effect {fence.counter} of rollout {fence.rollout} comes after its effect {cluster.last_counter}"
+        )
+    row = session.get_one(ReceiptRow, (fence.rollout, fence.counter))
+    return Receipt.model_validate_json(row.receipt)
+
+
+def _stored_grant(session: Session, change: Change, cluster: Standing) -> Receipt | None:
+    """As `_stored_receipt`, for a request that writes where no rollout is open. Errors: Conflict where one is."""
+    fence = change.fence
+    last = session.exec(
+        select(GrantReceiptRow)
+        .where(GrantReceiptRow.rollout == fence.rollout)
+        .order_by(col(GrantReceiptRow.counter).desc())
+        .limit(1)
+    ).first()
+    if last is not None and last.counter == fence.counter:
+        return Receipt.model_validate_json(last.receipt)
+    if last is not None and last.counter > fence.counter:
+        raise Conflict(f"effect {fence.counter} of {fence.rollout} comes after its effect {last.counter}")
+    if cluster.open_rollout is not None:
+        raise Conflict(f"rollout {cluster.open_rollout} is open in cluster {change.cluster}: a grant goes through it")
+    if cluster.reserve_limit is not None:
+        raise Conflict(f"cluster {change.cluster} still has freed capacity reserved by a rollout that was lost")
+    return None
+
+
+def _last_receipt_of_an_ended_rollout(session: Session, change: Change, cluster: Standing) -> Receipt:
+    """A rollout that ended in good order may still ask for the answer to its last effect."""
+    fence = change.fence
+    rollout = session.get(RolloutRow, fence.rollout)
+    if cluster.open_rollout is None and rollout is not None and rollout.superseded_by is None:
+        last = session.exec(
+            select(ReceiptRow)
+            .where(ReceiptRow.rollout == fence.rollout)
+            .order_by(col(ReceiptRow.counter).desc())
+            .limit(1)
+        ).first()
+        if last is not None and last.counter == fence.counter:
+            return Receipt.model_validate_json(last.receipt)
+    owner = f"rollout {cluster.open_rollout} is" if cluster.open_rollout else "no rollout is"
+    raise Conflict(f"rollout {fence.rollout} may not write to cluster {change.cluster}: {owner} open there")
+
+
+def _refuse_drift(cluster: Standing, change: Change) -> None:
+    expected = change.expected_generation
+    if expected is not None and change.kind in FORWARD and expected != cluster.generation:
+        raise Drift(
+            f"cluster {change.cluster} is at generation {cluster.generation} and the plan was made from "
+            f"{expected}: somebody else changed its quotas or installed GPUs"
+        )
+
+
+def _write_values(
+    quotas: Mapping[str, Row], writes: Sequence[ValueWrite], written_by: str, *, only_ours: bool = False
+) -> tuple[ValueConflict, ...]:
+    conflicts = []
+    for write in writes:
+        row = quotas.get(write.team)
+        theirs = row is not None and only_ours and row["gpus"] != row["written_gpus"]
+        # Already the new value: a call whose answer was lost has landed.
+        if row is None or theirs or row["gpus"] not in (write.expected_gpus, write.gpus):
+            found = None if row is None else row["gpus"]
+            conflicts.append(ValueConflict(team=write.team, expected_gpus=write.expected_gpus, found_gpus=found))
+            continue
+        row["hand"] += row["gpus"] != row["written_gpus"]
+        row["gpus"], row["mode"] = write.gpus, write.mode or row["mode"]
+        row["written_by"], row["written_gpus"] = written_by, write.gpus
+    return tuple(conflicts)
+
+
+def _set_reservation(session: Session, cluster: str, reserve: Reserve | None, fence: Fence) -> Row:
+    """Its limits stand; what the cluster's row is to say of it."""
+    session.connection().execute(sa.delete(ReserveLimitRow).where(col(ReserveLimitRow.cluster) == cluster))
+    if reserve is None:
+        return {"reserved_gpus": 0, "reserve_limit": None, "reserved_by": None}
+    limits = [
+        {"cluster": cluster, "islands": islands, "limit_gpus": limit}
+        for islands, limit in sorted(reserve.limits_by_islands.items())
+    ]
+    add(session, ReserveLimitRow, limits)
+    return {
+        "reserved_gpus": reserve.freed_gpus,
+        "reserve_limit": reserve.limit_gpus,
+        "reserved_by": fence.rollout,
+    }
+
+
+def _receipt_row(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "rollout": receipt.fence.rollout,
+        "counter": receipt.fence.counter,
+        "cluster": receipt.cluster,
+        "kind": receipt.kind,
+        "at": receipt.at,
+        "receipt": receipt.model_dump_json(),
+    }

@@ -1,0 +1,410 @@
+"""Backstop's own book: clusters and their policies, open rollouts, the blast radius.
+
+It stands in the ledger's database also where another system holds the quotas. Then no receipt is stored
+here, so a lost rollout's effects are recognised by the stage that it noted, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, func, select
+
+from activities.adapters.ledger.archive import LedgerArchive, append_all
+from activities.adapters.ledger.blast_radius import booked, reserve
+from activities.adapters.ledger.bulk import among, store
+from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.observations import latest_health
+from activities.adapters.ledger.quotas import locked_cluster, unknown_cluster
+from activities.ports import ClusterFacts, OpenRollout, Overview
+from models.audit import AuditEntry
+from models.cluster.fleet_file import merged_policy
+from models.cluster.policy import Policy
+from models.cluster.snapshot import Snapshot
+from models.errors import Conflict, Refusal
+from models.fleet.messages import Noted
+from models.planning.plan import Envelope
+from models.requests.state import RequestState
+from models.rollout.effects import Fence, Mode
+from models.tables import (
+    ClusterRow,
+    ContactRow,
+    FleetPlanRow,
+    FleetRow,
+    MoveRow,
+    QuotaRow,
+    ReceiptRow,
+    RequestRow,
+    RolloutRow,
+)
+
+WITHOUT_EFFECTS = frozenset({"planned", "aborted", "closed"})
+
+
+class LedgerRegistry(LedgerArchive):
+    """RegistryPort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+
+    def facts(self, cluster: str) -> ClusterFacts:
+        with self._database.reading() as session:
+            row = session.connection().execute(_facts(), {"cluster": cluster}).first()
+            if row is None:
+                raise unknown_cluster(cluster)
+            default = Policy() if row.fleet_policy is None else Policy.model_validate_json(row.fleet_policy)
+            return ClusterFacts(
+                name=cluster,
+                gpu_model=row.gpu_model,
+                gpus_per_node=row.gpus_per_node,
+                policy=merged_policy(default, json.loads(row.policy)),
+                completed_rollouts=row.completed_rollouts,
+                contacts=_contacts_in(session, cluster),
+            )
+
+    def contacts(self, cluster: str) -> dict[str, tuple[str, ...]]:
+        with self._database.reading() as session:
+            return _contacts_in(session, cluster)
+
+    def opened(self, cluster: str) -> OpenRollout | None:
+        with self._database.reading() as session:
+            row = session.get(ClusterRow, cluster)
+            if row is None:
+                raise unknown_cluster(cluster)
+            rows = [] if row.open_rollout is None else [session.get_one(RolloutRow, row.open_rollout)]
+            return next(iter(open_rollouts(session, rows).values()), None)
+
+    def keep_baseline(self, rollout: str, baseline: Snapshot) -> None:
+        with self._database.writing() as session:
+            row = session.get(RolloutRow, rollout)
+            if row is None:
+                raise Refusal(f"the ledger has no rollout {rollout!r}")
+            row.baseline = baseline.model_dump_json()
+
+    def open_rollout(self, opening: OpenRollout, adopt: bool) -> OpenRollout:
+        with self._database.writing() as session:
+            cluster = locked_cluster(session, opening.cluster)
+            known = session.get(RolloutRow, opening.rollout)
+            if known is not None:
+                return _reopened(session, cluster, known)
+            lost = _left_behind(session, cluster)
+            if lost is not None and not adopt:
+                raise Refusal(
+                    f"cluster {cluster.name} still has effects of rollout {lost.id} "
+                    f"({lost.stage}, opened by {lost.owner}): adopt them, or finish that rollout first"
+                )
+            for earlier in _earlier(session, cluster, lost):
+                earlier.superseded_by = opening.rollout
+                earlier.ended_at = earlier.ended_at or opening.opened_at
+            opened = _opened(opening, lost)
+            session.add(opened)
+            cluster.open_rollout, cluster.last_counter = opened.id, 0
+            session.flush()
+            return open_rollouts(session, [opened])[opened.id]
+
+    def note_stage(
+        self,
+        rollout: str,
+        stage: str,
+        ended: bool,
+        completed: bool,
+        entries: Sequence[AuditEntry] = (),
+        needs: str = "",
+        rollbacks: int = 0,
+    ) -> None:
+        """A rollout that another took over may still note its own stage: the cluster is not touched.
+
+        Errors: Refusal for an unknown rollout; the entries are archived all the same.
+        """
+        if not entries and not ended:  # a read waits for nobody
+            with self._database.reading() as session:
+                if _stands(session, rollout, stage, completed, needs, rollbacks):
+                    return
+        with self._database.writing() as session:
+            append_all(session, entries)
+            # Most of what is archived changes no stage.
+            known = not ended and _stands(session, rollout, stage, completed, needs, rollbacks)
+            known = known or self._note(session, rollout, stage, ended, completed, needs, rollbacks)
+        if not known:
+            raise Refusal(f"the ledger has no rollout {rollout!r}")
+
+    def _note(
+        self, session: Session, rollout: str, stage: str, ended: bool, completed: bool, needs: str, rollbacks: int
+    ) -> bool:
+        """False: there is no such rollout."""
+        row = session.get(RolloutRow, rollout)
+        if row is None:
+            return False
+        cluster = locked_cluster(session, row.cluster)
+        session.refresh(row)
+        owns = cluster.open_rollout == rollout
+        if row.ended_at is None or row.superseded_by is not None:
+            row.stage, row.needs, row.rollbacks = stage, needs, max(row.rollbacks, rollbacks)
+        if owns and ended:
+            row.ended_at = self._database.now()
+            cluster.open_rollout, cluster.last_counter = None, 0
+        # A shadow rollout wrote nothing, so it has not earned the ramp's next step.
+        if completed and not row.completed and not row.shadow and row.superseded_by is None:
+            row.completed = True
+            cluster.completed_rollouts += 1
+        return True
+
+    def overview(self) -> tuple[Overview, ...]:
+        with self._database.reading() as session:
+            rows = session.connection().execute(_overview()).all()
+            health = latest_health(session, [row.cluster for row in rows], self._database.now())
+            return tuple(
+                Overview(
+                    cluster=row.cluster,
+                    rollout=row.id,
+                    stage=row.stage,
+                    needs=row.needs,
+                    health_at=health[row.cluster].at if row.cluster in health else None,
+                )
+                for row in rows
+            )
+
+    def open_clusters(self) -> dict[str, tuple[str, bool]]:
+        with self._database.reading() as session:
+            rows = sa.select(col(ClusterRow.name), col(RolloutRow.stage), col(RolloutRow.shadow)).join(
+                RolloutRow, col(RolloutRow.id) == col(ClusterRow.open_rollout)
+            )
+            return {name: (stage, shadow) for name, stage, shadow in session.execute(rows.order_by(ClusterRow.name))}
+
+    def rolling_back(self) -> frozenset[str]:
+        return frozenset(
+            cluster
+            for cluster, (stage, shadow) in self.open_clusters().items()
+            if stage == "rolling_back" and not shadow
+        )
+
+    def reserve_moves(
+        self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None = None
+    ) -> None:
+        with self._database.writing() as session:
+            reserve(session, fence, cluster, gpus, limit, now, day_limit)
+
+    def booked(self, now: datetime) -> tuple[int, int]:
+        with self._database.reading() as session:
+            return booked(session, now)
+
+    # --- requests for more quota ----------------------------------------------------------------
+
+    def keep_request(self, request: RequestState, entries: Sequence[AuditEntry] = ()) -> None:
+        with self._database.writing() as session:
+            append_all(session, entries)
+            row = {
+                "id": request.ask.request,
+                "cluster": request.ask.cluster,
+                "team": request.ask.team,
+                "stage": request.stage.value,
+                "ended": request.ended,
+                "asked_at": request.asked_at,
+                "state": request.model_dump_json(),
+            }
+            store(session, RequestRow, [row])
+
+    def requests(self, cluster: str = "", *, ended: bool = False) -> tuple[RequestState, ...]:
+        rows = select(RequestRow.state).order_by(col(RequestRow.asked_at), col(RequestRow.id))
+        if cluster:
+            rows = rows.where(col(RequestRow.cluster) == cluster)
+        if not ended:
+            rows = rows.where(col(RequestRow.ended).is_(False))
+        with self._database.reading() as session:
+            return tuple(RequestState.model_validate_json(state) for state in session.exec(rows))
+
+    def request(self, request: str) -> RequestState | None:
+        with self._database.reading() as session:
+            row = session.get(RequestRow, request)
+            return None if row is None else RequestState.model_validate_json(row.state)
+
+    # --- fleet rollouts -------------------------------------------------------------------------
+
+    def names(self) -> tuple[str, ...]:
+        with self._database.reading() as session:
+            return tuple(session.scalars(sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))))
+
+    def keep_fleet_plan(self, fleet: str, envelopes: Mapping[str, Envelope]) -> None:
+        rows = [
+            {"fleet": fleet, "cluster": cluster, "envelope": envelope.model_dump_json()}
+            for cluster, envelope in sorted(envelopes.items())
+        ]
+        with self._database.writing() as session:
+            plans = sa.delete(FleetPlanRow).where(col(FleetPlanRow.fleet) == fleet)
+            session.execute(plans.where(col(FleetPlanRow.cluster).in_(list(envelopes))))
+            if rows:
+                session.execute(sa.insert(FleetPlanRow), rows)
+
+    def fleet_envelope(self, fleet: str, cluster: str) -> Envelope | None:
+        with self._database.reading() as session:
+            row = session.get(FleetPlanRow, (fleet, cluster))
+            return None if row is None else Envelope.model_validate_json(row.envelope)
+
+    def noted(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
+        found = self._noted(among(RolloutRow.id, "rollouts"), rollouts=list(rollouts))
+        if fleet:
+            found += self._noted(col(RolloutRow.fleet) == fleet)
+        return {noted.rollout: noted for _, noted in found}
+
+    def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
+        opened = sa.select(col(ClusterRow.open_rollout)).where(among(ClusterRow.name, "clusters"))
+        return dict(self._noted(col(RolloutRow.id).in_(opened), clusters=list(clusters)))
+
+    def _noted(self, which: sa.ColumnElement[bool], **given: list[str]) -> list[tuple[str, Noted]]:
+        """These rollouts, each after its cluster."""
+        columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "rollbacks")]
+        with self._database.reading() as session:
+            return [
+                (row.cluster, Noted(rollout=row.id, stage=row.stage, needs=row.needs, rollbacks=row.rollbacks))
+                for row in session.execute(sa.select(*columns).where(which), given)
+            ]
+
+
+def _stands(session: Session, rollout: str, stage: str, completed: bool, needs: str, rollbacks: int) -> bool:
+    """There is nothing to note of this rollout, as long as it has not ended."""
+    noted = session.connection().execute(_noted(), {"rollout": rollout}).first()
+    return noted is not None and tuple(noted) in (
+        (stage, needs, rollbacks, True),
+        (stage, needs, rollbacks, completed),
+    )
+
+
+@cache
+def _noted() -> sa.Select[str, str, int, bool]:
+    columns = (col(RolloutRow.stage), col(RolloutRow.needs), col(RolloutRow.rollbacks), col(RolloutRow.completed))
+    return sa.select(*columns).where(col(RolloutRow.id) == sa.bindparam("rollout"))
+
+
+@cache
+def _overview() -> sa.Select[str, str, str, str]:
+    columns = (col(RolloutRow.cluster), col(RolloutRow.id), col(RolloutRow.stage), col(RolloutRow.needs))
+    opened = col(ClusterRow.open_rollout) == col(RolloutRow.id)
+    return sa.select(*columns).join(ClusterRow, opened).order_by(col(RolloutRow.cluster))
+
+
+def default_policy(session: Session) -> Policy:
+    row = session.get(FleetRow, 1)
+    return Policy() if row is None else Policy.model_validate_json(row.policy)
+
+
+def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, OpenRollout]:
+    """By id: the rows as the port shows them."""
+    ids = [row.id for row in rows]
+    counters = dict.fromkeys(ids, 0)
+    for table in (ReceiptRow, MoveRow):
+        highest = (
+            sa.select(col(table.rollout), func.max(table.counter))
+            .where(col(table.rollout).in_(ids))
+            .group_by(col(table.rollout))
+        )
+        for rollout, counter in session.execute(highest):
+            counters[rollout] = max(counters[rollout], counter)
+    return {
+        row.id: OpenRollout(
+            rollout=row.id,
+            cluster=row.cluster,
+            owner=row.owner,
+            opened_at=row.opened_at,
+            baseline=Snapshot.model_validate_json(row.baseline),
+            shadow=row.shadow,
+            stage=row.stage,
+            last_counter=counters[row.id],
+            modes={team: Mode(mode) for team, mode in json.loads(row.modes).items()},
+            adopted_from=row.adopted_from or "",
+            fleet=row.fleet,
+        )
+        for row in rows
+    }
+
+
+def _contacts_in(session: Session, cluster: str) -> dict[str, tuple[str, ...]]:
+    """Of every team with a quota in the cluster, those without an address included."""
+    contacts: dict[str, tuple[str, ...]] = {}
+    for team, address in session.connection().execute(_addresses(), {"cluster": cluster}):
+        contacts[team] = contacts.get(team, ()) if address is None else (*contacts.get(team, ()), address)
+    return contacts
+
+
+@cache
+def _facts() -> sa.Select[Any]:
+    columns = ("gpu_model", "gpus_per_node", "policy", "completed_rollouts")
+    fleet = sa.select(col(FleetRow.policy)).where(col(FleetRow.id) == 1).scalar_subquery()
+    return sa.select(*(getattr(ClusterRow, name) for name in columns), fleet.label("fleet_policy")).where(
+        col(ClusterRow.name) == sa.bindparam("cluster")
+    )
+
+
+@cache
+def _addresses() -> sa.Select[*tuple[Any, ...]]:
+    return (
+        sa.select(col(QuotaRow.team), col(ContactRow.address))
+        .select_from(QuotaRow)
+        .outerjoin(ContactRow, col(ContactRow.team) == col(QuotaRow.team))
+        .where(col(QuotaRow.cluster) == sa.bindparam("cluster"))
+        .order_by(col(QuotaRow.team), col(ContactRow.position))
+    )
+
+
+def _reopened(session: Session, cluster: ClusterRow, known: RolloutRow) -> OpenRollout:
+    if known.cluster != cluster.name:
+        raise Refusal(f"rollout {known.id} belongs to cluster {known.cluster}, not to {cluster.name}")
+    _refuse_superseded(known)
+    return open_rollouts(session, [known])[known.id]
+
+
+def _refuse_superseded(row: RolloutRow) -> None:
+    if row.superseded_by is not None:
+        raise Conflict(f"rollout {row.id} was taken over by rollout {row.superseded_by}")
+
+
+def _left_behind(session: Session, cluster: ClusterRow) -> RolloutRow | None:
+    """The rollout whose effects still stand in the cluster; None where there are none."""
+    previous = None
+    if cluster.open_rollout is not None:
+        previous = session.get_one(RolloutRow, cluster.open_rollout)
+        if _may_have_effects(session, previous):
+            return previous
+    if cluster.reserve_limit is None:
+        return None
+    made_it = None if cluster.reserved_by is None else session.get(RolloutRow, cluster.reserved_by)
+    lost = made_it or previous
+    if lost is None:
+        raise Refusal(f"cluster {cluster.name} has a reservation of an unknown rollout: a person must clear it")
+    return lost
+
+
+def _may_have_effects(session: Session, rollout: RolloutRow) -> bool:
+    if rollout.adopted_from is not None:
+        return True
+    if rollout.stage not in WITHOUT_EFFECTS and not rollout.shadow:
+        return True
+    receipts = select(ReceiptRow.counter).where(ReceiptRow.rollout == rollout.id).limit(1)
+    return session.exec(receipts).first() is not None
+
+
+def _earlier(session: Session, cluster: ClusterRow, lost: RolloutRow | None) -> list[RolloutRow]:
+    """The rollouts whose fences die with the new one's opening."""
+    rows = [] if lost is None else [lost]
+    if cluster.open_rollout is not None and (lost is None or lost.id != cluster.open_rollout):
+        rows.append(session.get_one(RolloutRow, cluster.open_rollout))
+    return rows
+
+
+def _opened(opening: OpenRollout, lost: RolloutRow | None) -> RolloutRow:
+    return RolloutRow(
+        id=opening.rollout,
+        cluster=opening.cluster,
+        owner=opening.owner,
+        opened_at=opening.opened_at,
+        stage=opening.stage,
+        shadow=opening.shadow,
+        baseline=opening.baseline.model_dump_json() if lost is None else lost.baseline,
+        modes=json.dumps(opening.modes, sort_keys=True) if lost is None else lost.modes,
+        adopted_from=None if lost is None else lost.id,
+        fleet=opening.fleet,
+    )

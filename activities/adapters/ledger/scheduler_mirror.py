@@ -1,0 +1,268 @@
+"""What the ledger keeps of a scheduler that holds quotas: its limits as last seen, and who writes there now.
+
+The ledger's quotas mirror such a cluster's: fences, receipts, generations and reservations are the ledger's own.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger.bulk import among, store
+from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.quotas import locked_cluster, signed
+from activities.adapters.slurm.parsing import Held, admitted
+from models.cluster.island import Island
+from models.cluster.snapshot import Snapshot
+from models.cluster.sources import PrometheusSource, SlurmSource
+from models.errors import Refusal, Unavailable
+from models.rollout.effects import Mode
+from models.tables import ClusterRow, IslandRow, QuotaRow, RolloutRow, SchedulerLimitRow, SchedulerLockRow
+
+LEASE = timedelta(seconds=150)
+"""Longer than all calls of one effect may take together."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Units: whole GPUs; None: no limit. `first`: before Backstop wrote there, where `ours`."""
+
+    gpus: int | None
+    first: int | None = None
+    ours: bool = False
+
+
+@dataclass(frozen=True)
+class Quota:
+    gpus: int
+    mode: Mode
+    parent: str | None
+    written: int | None
+    """What Backstop wrote last, whoever has changed it since; None: nothing."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A cluster in the ledger at one moment. Equal where nothing was written in between."""
+
+    generation: int
+    rollout: str | None
+    counter: int
+    reserved: bool
+    flex_gpus: int | None
+    quotas: Mapping[str, Quota]
+    limits: Mapping[str, Limit]
+    baseline: Mapping[str, int]
+    """Of the open rollout: what a soft quota still admits."""
+
+    def admitted(self, team: str) -> int | None:
+        """The limit that the scheduler is to enforce; None where the ledger has no such quota."""
+        quota = self.quotas.get(team)
+        if quota is None:
+            return None
+        known = self.limits[team].gpus if team in self.limits else None
+        return admitted(quota.gpus, quota.mode, self.baseline.get(team, known))
+
+    @property
+    def bound(self) -> int:
+        """What all quotas together may admit: by what Backstop wrote and found, and not by what others raised since."""
+        total = 0
+        for team, quota in self.quotas.items():
+            if quota.parent is None:
+                earlier = self.baseline.get(team, 0)
+                total += admitted(earlier if quota.written is None else quota.written, quota.mode, earlier)
+        return total
+
+
+class SchedulerBook:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._held: dict[str, str] = {}
+        """Whose lock this process took last, by cluster."""
+
+    def renew(self, cluster: str) -> None:
+        """The lock lasts for its whole time again. Errors: Unavailable where it is ours no more."""
+        mine = (col(SchedulerLockRow.cluster) == cluster, col(SchedulerLockRow.holder) == self._held.get(cluster, ""))
+        with self._database.writing() as session:
+            renewed = session.connection().execute(
+                sa.update(SchedulerLockRow).where(*mine).values(until=self._database.now() + LEASE)
+            )
+        if renewed.rowcount == 0:
+            raise Unavailable(f"another write to the scheduler of {cluster} has begun meanwhile")
+
+    def sources(self, clusters: Sequence[str] | None = None) -> dict[str, SlurmSource]:
+        """Of these clusters, those whose quotas a scheduler holds; of all where none are named."""
+        return {n: SlurmSource.model_validate_json(text) for n, text in self._texts(ClusterRow.source, clusters)}
+
+    def prometheus_sources(self, clusters: Sequence[str]) -> dict[str, PrometheusSource]:
+        """Of these clusters, those whose health a Prometheus says."""
+        found = self._texts(ClusterRow.health_source, clusters)
+        return {name: PrometheusSource.model_validate_json(text) for name, text in found}
+
+    def _texts(self, column: Any, clusters: Sequence[str] | None) -> list[tuple[str, str]]:
+        rows = sa.select(col(ClusterRow.name), column).where(column.is_not(None))
+        given = {}
+        if clusters is not None:
+            rows, given = rows.where(among(ClusterRow.name, "clusters")), {"clusters": list(clusters)}
+        with self._database.reading() as session:
+            return [(name, text) for name, text in session.connection().execute(rows, given)]
+
+    def standing(self, cluster: str) -> Standing:
+        with self._database.reading() as session:
+            return _standing(session, cluster)
+
+    @contextmanager
+    def alone(self, cluster: str) -> Iterator[None]:
+        """Nobody else writes to the cluster's scheduler meanwhile. Errors: Unavailable while somebody does."""
+        holder = uuid.uuid4().hex
+        now = self._database.now()
+        with self._database.writing() as session:
+            row = session.get(SchedulerLockRow, cluster, with_for_update=True)
+            if row is not None and row.until > now:
+                raise Unavailable(f"another write to the scheduler of {cluster} is under way")
+            self._held[cluster] = holder
+            store(session, SchedulerLockRow, [{"cluster": cluster, "holder": holder, "until": now + LEASE}])
+        try:
+            yield
+        finally:
+            with self._database.writing() as session:
+                mine = (col(SchedulerLockRow.cluster) == cluster, col(SchedulerLockRow.holder) == holder)
+                session.execute(sa.delete(SchedulerLockRow).where(*mine))
+
+    def take(
+        self,
+        cluster: str,
+        seen: Standing,
+        held: Mapping[str, Held],
+        foreign: Sequence[str],
+        landed: Sequence[str],
+        actors: Mapping[str, str],
+    ) -> bool:
+        """What was found in the scheduler stands in the ledger: others' changes as changes by others, ours as ours.
+
+        False, and nothing is written, where the ledger has changed since it was `seen`.
+        """
+        with self._database.writing() as session:
+            locked_cluster(session, cluster)
+            if _standing(session, cluster) != seen:
+                return False
+            for team in foreign:
+                by = actors.get(team, "somebody, by sacctmgr")
+                with signed(session, [cluster], by), _unreserved(session, cluster):
+                    _take_one(session, cluster, team, held.get(team))
+            teams = {team for team in {*seen.quotas, *seen.limits, *held} if ":" not in team}
+            found = {team: held[team].gpus if team in held else None for team in teams}
+            _note(session, cluster, {t: gpus for t, gpus in found.items() if t not in landed})
+            _note(session, cluster, {t: found[t] for t in landed}, ours=True)
+            return True
+
+    def note(self, cluster: str, limits: Mapping[str, int | None], *, ours: bool) -> None:
+        """These limits stand in the scheduler; `ours`: Backstop has written them."""
+        with self._database.writing() as session:
+            _note(session, cluster, limits, ours=ours)
+
+    def intend(self, cluster: str, names: Iterable[str]) -> None:
+        """These limits are about to be ours: what they are now is what was, whoever looks while they are written."""
+        with self._database.writing() as session:
+            rows = {name: session.get(SchedulerLimitRow, (cluster, name)) for name in sorted(names)}
+            _note(session, cluster, {name: row.gpus for name, row in rows.items() if row is not None}, ours=True)
+
+    def saw(self, cluster: str, limits: Mapping[str, int | None]) -> None:
+        """These limits that are Backstop's own stand otherwise in the scheduler: the next write puts them right."""
+        with self._database.writing() as session:
+            for name, gpus in sorted(limits.items()):
+                row = session.get(SchedulerLimitRow, (cluster, name))
+                if row is not None:
+                    row.gpus = gpus
+                    session.add(row)
+
+    def note_islands(self, cluster: str, islands: Sequence[Island]) -> None:
+        """The installed GPUs are these. A change of them is one by others, as the ledger's triggers count it."""
+        with self._database.reading() as session:
+            rows = session.exec(select(IslandRow).where(col(IslandRow.cluster) == cluster))
+            known = {row.name: row.total_gpus for row in rows}
+        totals = {**dict.fromkeys(known, 0), **{i.name: i.total_gpus for i in islands}}
+        news = {name: total for name, total in totals.items() if known.get(name) != total}
+        if news:
+            with self._database.writing() as session:
+                for name, total in sorted(news.items()):
+                    row = session.get(IslandRow, (cluster, name)) or IslandRow(cluster=cluster, name=name, total_gpus=0)
+                    row.total_gpus = total
+                    session.add(row)
+
+    def detach(self, cluster: str) -> None:
+        """The ledger itself holds the cluster's quotas again. Errors: Refusal while a rollout is open."""
+        with self._database.writing() as session:
+            row = locked_cluster(session, cluster)
+            if row.open_rollout is not None:
+                raise Refusal(f"rollout {row.open_rollout} is open in {cluster}: close or abort it first")
+            row.source = None
+            session.execute(sa.delete(SchedulerLimitRow).where(col(SchedulerLimitRow.cluster) == cluster))
+
+
+def _standing(session: Session, cluster: str) -> Standing:
+    row = session.get(ClusterRow, cluster)
+    if row is None:
+        raise Refusal(f"the ledger has no cluster {cluster!r}")
+    quotas = session.exec(select(QuotaRow).where(col(QuotaRow.cluster) == cluster)).all()
+    limits = session.exec(select(SchedulerLimitRow).where(col(SchedulerLimitRow.cluster) == cluster)).all()
+    return Standing(
+        generation=row.generation,
+        rollout=row.open_rollout,
+        counter=row.last_counter,
+        reserved=row.reserve_limit is not None,
+        flex_gpus=row.flex_gpus if row.follows_health else None,
+        quotas={q.team: Quota(q.gpus, Mode(q.mode), q.parent, q.written_gpus) for q in quotas},
+        limits={limit.name: Limit(limit.gpus, limit.first_gpus, limit.ours) for limit in limits},
+        baseline=_baseline(session, row.open_rollout),
+    )
+
+
+def _baseline(session: Session, rollout: str | None) -> dict[str, int]:
+    row = None if rollout is None else session.get(RolloutRow, rollout)
+    return {} if row is None else {q.team: q.gpus for q in Snapshot.model_validate_json(row.baseline).quotas}
+
+
+@contextmanager
+def _unreserved(session: Session, cluster: str) -> Iterator[None]:
+    """The scheduler has let through what the ledger would have refused: it is taken in all the same, and is drift."""
+    of_cluster = col(ClusterRow.name) == cluster
+    connection = session.connection()
+    limit = connection.execute(sa.select(col(ClusterRow.reserve_limit)).where(of_cluster)).scalar()
+    connection.execute(sa.update(ClusterRow).where(of_cluster).values(reserve_limit=None))
+    yield
+    connection.execute(sa.update(ClusterRow).where(of_cluster).values(reserve_limit=limit))
+
+
+def _take_one(session: Session, cluster: str, team: str, found: Held | None) -> None:
+    connection = session.connection()
+    row = (col(QuotaRow.cluster) == cluster, col(QuotaRow.team) == team)
+    if found is None:
+        connection.execute(sa.delete(QuotaRow).where(*row))
+        return
+    news: dict[str, Any] = {"gpus": found.gpus, "parent": found.parent}
+    if connection.execute(sa.update(QuotaRow).where(*row).values(**news)).rowcount == 0:
+        connection.execute(sa.insert(QuotaRow).values(cluster=cluster, team=team, mode="hard", **news))
+
+
+def _note(session: Session, cluster: str, limits: Mapping[str, int | None], *, ours: bool = False) -> None:
+    row_of = session.get(ClusterRow, cluster)
+    baseline = _baseline(session, row_of.open_rollout) if ours and row_of is not None else {}
+    for name, gpus in sorted(limits.items()):
+        row = session.get(SchedulerLimitRow, (cluster, name))
+        if row is None:
+            row = SchedulerLimitRow(cluster=cluster, name=name, gpus=gpus, first_gpus=gpus)
+        if ours and not row.ours:
+            # What the rollout found; a value that others set beside it, and that was not let stand, is not what was.
+            row.first_gpus, row.ours = baseline.get(name, row.gpus), True
+        elif not ours and row.gpus != gpus:
+            row.first_gpus, row.ours = gpus, False  # somebody else's now: nothing of ours is to be taken back
+        row.gpus = gpus
+        session.add(row)

@@ -1,4 +1,0 @@
-"""The ledger's schema, revision by revision. `activities.adapters.ledger_db.upgrade` runs them.
-
-A published revision is never edited: the book only goes forward, so there are no downgrades.
-"""

@@ -1,0 +1,146 @@
+"""Tells an audience something, once per notice and address.
+
+Theory of operation. A notice's contacts become routes (notify_channels.py), the log first and always. Each
+route is taken in its turn (notify_book.py): who looks into the book and finds the pair of key and address
+has nothing to do; otherwise the message is sent, then remembered. A retry after a partial failure, a second
+worker or a restart therefore sends only what was not sent.
+
+What this cannot do: a worker that dies between the channel's answer and the book's sync leaves a delivery
+that nobody remembers, and so does an answer that is lost on its way back. The retry then sends it again.
+Receivers can tell: a webhook gets the notice's key as `Idempotency-Key` and in its payload, an e-mail as
+`X-Backstop-Key`, a line of the log as `key`. Slack takes no such mark.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from activities.adapters.notify.channels import Message, Route, check_mail_server, routes
+from activities.adapters.notify.delivery_book import DeliveryBook, FileTurns, SqliteBook, Turns
+from models.errors import Refusal, Unavailable
+from models.notices import Delivery, Notice
+
+logger = logging.getLogger(__name__)
+LOG = "log"
+
+
+class LogFile:
+    """The `log` channel: a file with one JSON line per notice, synced before it counts as delivered."""
+
+    def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
+        self._path = path
+        self._clock = clock
+
+    def send(self, message: Message) -> None:
+        """The line is on disk, whole, whoever else writes. Errors: Unavailable."""
+        notice = message.notice.model_dump(mode="json", exclude={"contacts"})
+        entry = {
+            "at": self._clock().isoformat(),
+            "key": message.notice.key,
+            "subject": message.subject,
+            "body": message.body,
+            "notice": notice,
+        }
+        line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab+", buffering=0) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if self._ends_torn(file.fileno()):
+                    line = b"\n" + line  # a crash left half a line: keep ours apart from it
+                while line:
+                    line = line[file.write(line) :]
+                os.fsync(file.fileno())
+        except OSError as e:
+            raise Unavailable(f"cannot be written: {e.strerror}") from e
+
+    @staticmethod
+    def _ends_torn(file: int) -> bool:
+        size = os.fstat(file).st_size
+        return size > 0 and os.pread(file, 1, size - 1) != b"\n"
+
+
+class Notifier:
+    """NotifyPort: the log file, e-mail, Slack and webhooks.
+
+    `mail_server`: an apprise URL (mailto://, mailtos://) that plain e-mail addresses are sent through; what
+    it names as recipients is not used. The book and the turns default to files beside the log, for workers
+    of one machine; workers of several machines need a book and turns that they share.
+    """
+
+    def __init__(
+        self,
+        log_file: Path,
+        clock: Callable[[], datetime],
+        mail_server: str | None = None,
+        book: DeliveryBook | None = None,
+        turns: Turns | None = None,
+    ) -> None:
+        """Errors: Refusal for a malformed `mail_server`."""
+        if mail_server is not None:
+            check_mail_server(mail_server)
+        self._clock = clock
+        self._mail_server = mail_server
+        self._book = book or SqliteBook(log_file.with_name(log_file.name + ".book"))
+        self._turns = turns or FileTurns(log_file.with_name(log_file.name + ".turns"))
+        self._log = Route(LOG, LOG, LogFile(log_file, clock).send)
+
+    def deliver(self, notice: Notice, subject: str, body: str) -> tuple[Delivery, ...]:
+        """The notice has reached the log and each of its contacts, once per key and address.
+
+        Every address is tried before an error is raised. Errors: Unavailable names those that failed, and
+        calling again sends only these; Refusal, when nothing else failed, those that are malformed.
+        """
+        message = Message(notice, subject, body)
+        taken, refused = self._routes(notice)
+        deliveries: list[Delivery] = []
+        failed: list[str] = []
+        for route in taken:
+            try:
+                deliveries.append(self._once(route, message))
+            except Unavailable as e:
+                logger.warning("notice %s did not reach %s %s: %s", notice.key, route.channel, route.address, e)
+                failed.append(f"{route.channel} {route.address} ({e.message})")
+        if failed:
+            raise Unavailable(_sentence(notice, "was not delivered to", [*failed, *refused]))
+        if refused:
+            raise Refusal(_sentence(notice, "has contacts that cannot be used", refused))
+        return tuple(deliveries)
+
+    def _routes(self, notice: Notice) -> tuple[list[Route], list[str]]:
+        """Each address once, the log first; and what is wrong with the contacts that are none."""
+        found = {self._log.address: self._log}
+        refused: list[str] = []
+        for number, contact in enumerate(notice.contacts, start=1):
+            if contact.strip().lower() == LOG:
+                continue
+            try:
+                for route in routes(contact, self._mail_server):
+                    found.setdefault(route.address, route)
+            except Refusal as e:
+                refused.append(f"contact {number} of {notice.audience}: {e.message}")
+        return list(found.values()), refused
+
+    def _once(self, route: Route, message: Message) -> Delivery:
+        key = message.notice.key
+        with self._turns.alone(key, route.address):
+            before = self._book.seen(key, route.address)
+            if before is None:
+                route.send(message)
+                at = self._clock()
+                self._book.remember(key, route.address, at)
+                logger.info("notice %s delivered to %s %s", key, route.channel, route.address)
+            else:
+                at = before
+        repeated = before is not None
+        return Delivery(key=key, channel=route.channel, address=route.address, at=at, repeated=repeated)
+
+
+def _sentence(notice: Notice, what: str, items: Sequence[str]) -> str:
+    return f"the notice {notice.key} {what}: {'; '.join(items)}"

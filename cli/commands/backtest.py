@@ -1,0 +1,184 @@
+"""`backstop backtest`: the record of each buffer policy on health history, as tables, JSON, CSV or pictures."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import LOOK, AsJson, examples, number
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from models.buffers.backtest import Promised, Record, Series
+    from models.cluster.health_buffer import HealthTerms
+
+_FILE = typer.Argument(
+    metavar="FILE", help="Health history as CSV, gzipped or not (- is standard input).", show_default=False
+)
+Target = Annotated[str, typer.Option(metavar="SHARE", help="The share of hours in which a promise is to hold.")]
+GpusPerNode = Annotated[
+    str,
+    typer.Option(
+        metavar="GPUS",
+        help="How many GPUs fail together, where the file counts GPUs and not nodes.",
+        show_default="8",
+    ),
+]
+
+
+class Policy(StrEnum):
+    """As models.buffers.backtest.policies names them."""
+
+    FIXED_5 = "fixed-5"
+    FIXED_10 = "fixed-10"
+    FIXED_15 = "fixed-15"
+    FIXED_20 = "fixed-20"
+    BINOMIAL = "binomial"
+    TRAILING_QUANTILE = "trailing-quantile"
+    TRAILING_MAX = "trailing-max"
+    HEALTH = "health"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "backstop backtest health.csv",
+            "backstop backtest health.csv.gz --cluster train-1 --horizon 4 --html record.html",
+            "backstop backtest health.csv --policy fixed-15 --policy health --json",
+        ),
+        rich_help_panel=LOOK,
+    )(backtest)
+
+
+def backtest(
+    file: Annotated[str, _FILE],
+    horizon: Annotated[str, typer.Option(metavar="WEEKS", help="For how many weeks is promised, with commas.")] = "1,4",
+    policy: Annotated[
+        list[Policy] | None, typer.Option(help="Only this policy. May be repeated.", show_default=False)
+    ] = None,
+    cluster: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this cluster. May be repeated.", show_default=False)
+    ] = None,
+    target: Target = "0.999",
+    floor: Annotated[str, typer.Option(metavar="SHARE", help="The buffer where history is short or stale.")] = "0.15",
+    gpus_per_node: GpusPerNode = "",
+    html: Annotated[str, typer.Option(metavar="FILE", help="Write one page with plots and tables.")] = "",
+    png: Annotated[str, typer.Option(metavar="FILE", help="Write the plots as a picture.")] = "",
+    csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (- is standard output).")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what each buffer policy would have promised and kept on a health history, decided week by week.
+
+    A policy sees the rows before its decision and nothing else. An hour is broken when its worst instant falls below
+    what was promised for it. A week without a promise counts as a buffer of 1.
+    """
+    if as_json and csv == "-":
+        raise BadInput("--csv - is given beside --json: standard output takes one of them")
+    weeks = weeks_of(horizon)
+    terms = terms_of(target, floor)
+    wanted = [p.value for p in policy or Policy]
+    from client.inputs.health_series import read_series
+
+    series = named_series(read_series(file, node_of(gpus_per_node)), cluster or [], file)
+    records, promised = _records(series, list(dict.fromkeys(wanted)), weeks, terms)
+    _answer(series, records, promised, html=html, png=png, csv=csv, as_json=as_json)
+
+
+def weeks_of(text: str) -> tuple[int, ...]:
+    """The horizons, each once. Errors: BadInput."""
+    found = []
+    for word in text.split(","):
+        value = number("--horizon", word.strip().removesuffix("w"), 1, 52)
+        if value != int(value):
+            raise BadInput(f"--horizon must be whole weeks, not {word.strip()}")
+        found.append(int(value))
+    return tuple(dict.fromkeys(found))
+
+
+def terms_of(target: str, floor: str, base: HealthTerms | None = None) -> HealthTerms:
+    """What is asked of a promise: what is given, over `base`. Errors: BadInput naming the option and the value."""
+    from models.base import exact_fraction
+    from models.cluster.health_buffer import TERMS
+
+    terms = base or TERMS
+    if target:
+        terms = terms.model_copy(update={"target": exact_fraction(_decimal("--target", target, 0.5, 0.99999))})
+    if floor:
+        terms = terms.model_copy(update={"floor": exact_fraction(_decimal("--floor", floor, 0, float(terms.most)))})
+    return terms
+
+
+def node_of(gpus_per_node: str) -> int | None:
+    """How many GPUs fail together; None: it was not given. Errors: BadInput."""
+    if not gpus_per_node:
+        return None
+    found = number("--gpus-per-node", gpus_per_node, 1, 1000)
+    if found != int(found):
+        raise BadInput(f"--gpus-per-node must be a whole number, not {gpus_per_node}")
+    return int(found)
+
+
+def _decimal(option: str, text: str, least: float, most: float) -> str:
+    number(option, text, least, most)
+    return text.strip()
+
+
+def named_series(
+    series: tuple[Series, ...], names: list[str], file: str, option: str = "--cluster"
+) -> tuple[Series, ...]:
+    """Those with the names, or all where none is given. Errors: BadInput."""
+    known = {s.cluster: s for s in series}
+    for name in names:
+        if name not in known:
+            given = ", ".join(list(known)[:8]) + (" and more" if len(known) > 8 else "")
+            raise BadInput(f"{option} {name!r} is not in {file}; it has {given}")
+    return tuple(known[name] for name in dict.fromkeys(names)) if names else series
+
+
+def _records(
+    series: tuple[Series, ...], names: list[str], weeks: tuple[int, ...], terms: HealthTerms
+) -> tuple[list[Record], Promised]:
+    from cli.output import progress
+    from models.buffers.backtest import policies, promises, record
+
+    decide = policies(terms)
+    records: list[Record] = []
+    promised: Promised = {}
+    with progress("back-testing", len(series) * len(weeks) * len(names)) as done:
+        for one in series:
+            for horizon in weeks:
+                for name in names:
+                    made = promised[one.cluster, horizon, name] = promises(one, decide[name], horizon)
+                    records.append(record(one, name, made, horizon))
+                    done(len(records), len(series) * len(weeks) * len(names))
+    return records, promised
+
+
+def _answer(
+    series: tuple[Series, ...],
+    records: list[Record],
+    promised: Promised,
+    *,
+    html: str,
+    png: str,
+    csv: str,
+    as_json: bool,
+) -> None:
+    from cli.output import show, show_json, write
+    from cli.views.backtest import as_csv, parts
+
+    if html or png:
+        from cli.pages.backtest import page, picture
+
+        if png:
+            picture(png, series, promised)
+        if html:
+            write(html, "--html", page(series, records, promised))
+    if csv:
+        write(csv, "--csv", as_csv(records))
+    if as_json:
+        show_json([r.model_dump(mode="json") for r in records])
+    elif "-" not in (csv, html):
+        show(*parts(records, series))

@@ -1,0 +1,156 @@
+"""`backstop buffer`: one cluster's buffer, explained to a sceptic in five lines and a picture."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.commands.backtest import GpusPerNode, named_series, node_of, terms_of, weeks_of
+from cli.options import LOOK, Actor, AsJson, Cluster, examples, who
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.buffers.backtest import Explained, Series
+    from models.buffers.hourly_health import HealthHours
+    from models.cluster.health_buffer import HealthTerms
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "backstop buffer train-1",
+            "backstop buffer train-1 --target 0.99 --horizon 1 --png buffer.png",
+            "backstop buffer train-1 --export health.csv",
+            "backstop buffer train-1 --health health.csv.gz",
+        ),
+        rich_help_panel=LOOK,
+    )(buffer)
+
+
+def buffer(
+    cluster: Cluster,
+    health: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="Health history as CSV, gzipped or not (- is standard input); without it, the ledger."
+        ),
+    ] = "",
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="SHARE",
+            help="The share of hours in which a promise is to hold.",
+            show_default="the cluster's policy, else 0.999",
+        ),
+    ] = "",
+    horizon: Annotated[
+        str,
+        typer.Option(
+            metavar="WEEKS", help="For how many weeks is promised.", show_default="the cluster's policy, else 4"
+        ),
+    ] = "",
+    floor: Annotated[
+        str,
+        typer.Option(
+            metavar="SHARE",
+            help="The buffer where history is short or stale.",
+            show_default="the cluster's policy, else 0.15",
+        ),
+    ] = "",
+    gpus_per_node: GpusPerNode = "",
+    png: Annotated[str, typer.Option(metavar="FILE", help="Write the picture: healthy hardware and ceilings.")] = "",
+    export: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="Write the ledger's hours as CSV, as backtest reads them (gzipped for .gz)."),
+    ] = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show what can honestly be promised of a cluster for the coming weeks, and what it costs.
+
+    Five lines: what its history shows, what must stay unpromised, at two targets, what it is made of, what it would
+    have kept so far, and what a smaller and a larger buffer would have broken and stranded. Nothing is changed.
+    """
+    if export and health:
+        raise BadInput("--export writes the ledger's history, and --health names another: give one of them")
+    if export == "-" and as_json:
+        raise BadInput("--export - is given beside --json: standard output takes one of them")
+    if gpus_per_node and not health:
+        raise BadInput("--gpus-per-node is for --health: the ledger knows it of each cluster")
+    asked = _Asked(target, horizon, floor)
+    if health:
+        from client.inputs.health_series import read_series
+
+        (series,) = named_series(read_series(health, node_of(gpus_per_node)), [cluster], health, "CLUSTER")
+        _answer(series, asked.over(None), None, png=png, as_json=as_json)
+        return
+    found = _from_ledger(cluster, who(actor))
+    if export:
+        _export(export, found)
+        if export == "-":
+            return
+    series = _series(found)
+    _answer(series, asked.over(found.terms), found.total_gpus or None, png=png, as_json=as_json)
+
+
+class _Asked:
+    """What was given of a buffer's terms. Errors: BadInput naming the option and the value."""
+
+    def __init__(self, target: str, horizon: str, floor: str) -> None:
+        weeks = weeks_of(horizon) if horizon else ()
+        if len(weeks) > 1:
+            raise BadInput(f"--horizon takes one number of weeks here, not {horizon}")
+        self._target, self._floor, self._weeks = target, floor, weeks
+        terms_of(target, floor)
+
+    def over(self, terms: HealthTerms | None) -> HealthTerms:
+        found = terms_of(self._target, self._floor, terms)
+        return found.model_copy(update={"horizon": timedelta(weeks=self._weeks[0])}) if self._weeks else found
+
+
+def _from_ledger(cluster: str, actor: str) -> HealthHours:
+    from cli.session import ask
+
+    async def question(door: Backstop) -> HealthHours:
+        return await door.health_hours(cluster)
+
+    found = ask(actor, question)
+    if not found.total:
+        raise BadInput(
+            f"the ledger knows no hour of the health of {cluster}: import samples, or name a file (--health)"
+        )
+    return found
+
+
+def _series(found: HealthHours) -> Series:
+    from models.buffers.backtest import Series
+
+    hours = found.hours
+    return Series(found.cluster, hours.total, hours.worst, hours.mean, hours.planned, found.gpus_per_node, "gpus")
+
+
+def _export(file: str, found: HealthHours) -> None:
+    from cli.output import write
+    from cli.views.history_csv import as_csv
+
+    write(file, "--export", as_csv(found.cluster, found.hours, "gpus"))
+
+
+def _answer(series: Series, terms: HealthTerms, total: int | None, *, png: str, as_json: bool) -> None:
+    from cli.answers import BufferAnswer
+    from cli.output import show, show_json
+    from cli.views.buffer import parts
+    from models.buffers.backtest import explained
+
+    found: Explained = explained(series, terms, total)
+    if png:
+        from cli.pages.backtest import picture
+
+        picture(png, [found.series], found.promised)
+    if as_json:
+        show_json(BufferAnswer.of(found).as_json())
+    else:
+        show(*parts(found))

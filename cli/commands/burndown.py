@@ -1,0 +1,113 @@
+"""`backstop burndown`: phantom, promised and healthy GPUs over time, of the fleet or of one cluster."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import LOOK, Actor, AsJson, examples, named, who
+from cli.session import ask
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.reports.tallies import Point
+
+_STEPS = (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 28 * 86400)
+"""Seconds between two points."""
+_MOST = 40
+"""Points of one curve: more fit no screen."""
+CARRIED = timedelta(hours=3)
+"""A cluster whose tally is late counts with its last one for this long: the curve must not dip for it."""
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "backstop burndown",
+            "backstop burndown --cluster h100-worked --since 7d",
+            "backstop burndown --since 2026-11-01 --csv burndown.csv",
+        ),
+        rich_help_panel=LOOK,
+    )(burndown)
+
+
+def burndown(
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME", help="Of this cluster alone; without it, of all.", callback=named)
+    ] = "",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="From then on: 28d ago, or a day such as 2026-11-01.")
+    ] = "28d",
+    csv: Annotated[str, typer.Option(metavar="FILE", help="Write the curve as CSV (- is standard output).")] = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show how phantom GPUs burn down: promised, healthy and phantom over time.
+
+    The shared watch writes each cluster into the tallies once an hour, with or without a rollout; the curve begins
+    there. A cluster whose health nobody knew is left out of the sums of that time.
+    """
+    from cli.answers import BurndownAnswer
+    from cli.output import show, show_json, write
+    from cli.views.burndown import as_csv, burndown_parts
+
+    if csv == "-" and as_json:
+        raise BadInput("--csv - is given beside --json: standard output takes one of them")
+    now = datetime.now(UTC)
+    begin = beginning("--since", since, now)
+    times, step = points_between(begin, now)
+
+    async def question(door: Backstop) -> tuple[list[Point], datetime | None]:
+        return await door.tallies(cluster, times, max(step, CARRIED))
+
+    points, began = ask(who(actor), question)
+    if csv:
+        write(csv, "--csv", as_csv(points))
+    if as_json:
+        show_json(BurndownAnswer(cluster=cluster, since=begin, began=began, points=tuple(points)).as_json())
+    elif csv != "-":
+        show(*burndown_parts(points, cluster, began, begin))
+
+
+def beginning(option: str, text: str, now: datetime) -> datetime:
+    """A duration ago, a day or a time that is over. Errors: BadInput naming the option and the value."""
+    found = moment_of(option, text, now, back=True)
+    if found >= now:
+        raise BadInput(f"{option} {text} is not over yet")
+    return found
+
+
+def moment_of(option: str, text: str, now: datetime, *, back: bool = False) -> datetime:
+    """A time with a zone, a day's beginning in UTC or (`back`) a duration ago. Errors: BadInput."""
+    from models.base import parse_duration
+
+    if back and text[:1].isdigit() and text[-1:] in "smhdw":
+        try:
+            return now - parse_duration(text)
+        except (ValueError, OverflowError) as error:
+            raise BadInput(f"{option} {error}") from None
+    form = "28d, 2026-11-01 or 2026-11-01T12:00Z" if back else "2026-11-01 or 2026-11-01T12:00Z"
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(f"{option} must be such as {form}, not {text!r}") from None
+    if found.tzinfo is None:
+        if len(text) > 10:
+            raise BadInput(f"{option} needs a time zone (for example a final Z): {text}")
+        return found.replace(tzinfo=UTC)
+    try:
+        return found.astimezone(UTC)
+    except OverflowError:
+        raise BadInput(f"{option} must lie between the years 1 and 9999, not {text}") from None
+
+
+def points_between(begin: datetime, end: datetime) -> tuple[list[datetime], timedelta]:
+    """Times from one to the other, the last of them `end`, at round steps that fit a screen; and the step."""
+    length = (end - begin).total_seconds()
+    seconds = next((s for s in _STEPS if length / s <= _MOST), _STEPS[-1])
+    step = timedelta(seconds=seconds)
+    many = min(int(length // seconds), 10 * _MOST)
+    return [end - n * step for n in range(many, -1, -1)], step

@@ -1,0 +1,222 @@
+"""`backstop hold` and `backstop calendar`: maintenance, incidents and freezes, declared and seen ahead."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import HALT, LOOK, Actor, AsJson, Cluster, NeededReason, checked, examples, named, needed, who
+from cli.session import ask
+from models.cluster.fleet_file import WindowKind
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.cluster.fleet_file import ClusterSpec
+    from models.planning.window_forecast import Declaration, Entry, Foretold
+
+Kind = Annotated[
+    WindowKind, typer.Option(help="A freeze takes no capacity: nothing may change while it lasts.", show_default=False)
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "backstop hold h100-worked --kind sev --until 4h --reason 'fabric is flapping'",
+            "backstop hold h100-worked --kind maintenance --from 2026-12-01T06:00Z --until 2026-12-01T18:00Z "
+            "--gpus 64 --reason 'new firmware'",
+            "backstop hold --fleet --kind freeze --from 2026-12-20T00:00Z --until 15d --reason 'year end'",
+        ),
+        rich_help_panel=HALT,
+    )(hold)
+    group = typer.Typer(no_args_is_help=True, help="Maintenance windows, incidents and freezes.")
+    group.command("show", epilog=examples("backstop calendar show", "backstop calendar show h100-worked --json"))(
+        show_calendar
+    )
+    group.command(
+        "import",
+        epilog=examples(
+            "backstop calendar import maintenance.ics",
+            "backstop calendar import sevs.ics --cluster h100-worked --kind sev",
+        ),
+    )(import_calendar)
+    group.command("end", epilog=examples("backstop calendar end h100-worked 12 --reason 'done early'"))(end)
+    app.add_typer(group, name="calendar", rich_help_panel=LOOK)
+
+
+def hold(
+    kind: Kind,
+    until: Annotated[
+        str, typer.Option(metavar="TIME", help="Its end: 2026-12-01T18:00Z, or from its start 4h.", show_default=False)
+    ],
+    reason: NeededReason,
+    clusters: Annotated[
+        list[str] | None, typer.Argument(metavar="[CLUSTER]...", help="One or more clusters.", show_default=False)
+    ] = None,
+    fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger.")] = False,
+    begins: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="Its start: 2026-12-01T06:00Z, or from now 2h; default: now.")
+    ] = "",
+    islands: Annotated[str, typer.Option(metavar="NAMES", help="Only these islands, with commas between them.")] = "",
+    gpus: Annotated[
+        int | None, typer.Option(metavar="N", help="How many GPUs it takes; by default all of them.", min=0)
+    ] = None,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Declare a maintenance window, an incident (SEV) or a freeze: gates stay shut while it lasts.
+
+    What it takes does not count towards a breach. The quotas that lose their backing are named before it begins.
+    """
+    from cli.output import moment
+    from models.cluster.fleet_file import Window
+    from models.planning.window_forecast import Declared
+
+    now = datetime.now(UTC)
+    names = list(dict.fromkeys(needed(name) for name in clusters or ()))
+    if fleet == bool(names):
+        raise BadInput(
+            f"CLUSTER {names[0]!r} is given beside --fleet: give one of them"
+            if names
+            else "CLUSTER is missing: name clusters, or give --fleet"
+        )
+    if kind is WindowKind.FREEZE and (gpus is not None or islands):
+        raise BadInput(f"{'--gpus' if gpus is not None else '--islands'} is given, and a freeze takes no capacity")
+    starts = instant("--from", begins, now) if begins else now
+    ends = instant("--until", until, starts)
+    if ends <= starts:
+        raise BadInput(f"--until {until} is not after its start, {moment(starts)}")
+    if ends <= now:
+        raise BadInput(f"--until {until} is over: it is {moment(now)}")
+    window = checked(Window, kind=kind, starts=starts, ends=ends, reason=reason, islands=_names(islands), gpus=gpus)
+    source = f"hold {secrets.token_hex(6)}"  # chosen here: whoever carries it out again declares nothing twice
+
+    async def question(door: Backstop) -> tuple[Sequence[Entry], list[ClusterSpec]]:
+        held = [c.name for c in await door.clusters()] if fleet else names
+        declared = Declared(source=source, windows=tuple((name, window) for name in held))
+        stand = (await door.declare([declared])).stand
+        return stand, [c for c in await door.clusters() if c.name in set(held)]
+
+    entries, specs = ask(who(actor), question)
+    _answer(entries, (), specs, as_json)
+
+
+def show_calendar(
+    cluster: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False, callback=named
+        ),
+    ] = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show what is declared and not over, and the quotas that will lose their backing by it."""
+
+    async def question(door: Backstop) -> tuple[list[Entry], list[ClusterSpec]]:
+        return await door.calendar(cluster), await door.clusters()
+
+    entries, clusters = ask(who(actor), question)
+    _answer(entries, (), [c for c in clusters if cluster in ("", c.name)], as_json)
+
+
+def import_calendar(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An iCalendar file (.ics).")],
+    cluster: Annotated[
+        str, typer.Option(metavar="NAMES", help="The clusters of all its events; by default each event's location.")
+    ] = "",
+    kind: Annotated[WindowKind, typer.Option(help="Of events whose category names none.")] = WindowKind.MAINTENANCE,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Declare the events of an iCalendar file, all or none; again, it takes the place of its earlier self.
+
+    An event is known by its UID. Cancelled ones are taken back; series are followed for a year.
+    """
+    from client.inputs.calendars import read_calendar
+
+    declared = read_calendar(file, datetime.now(UTC), _names(cluster) or (), kind)
+
+    async def question(door: Backstop) -> tuple[Declaration, list[ClusterSpec]]:
+        return await door.declare(declared), await door.clusters()
+
+    found, clusters = ask(who(actor), question)
+    wanted = {e.cluster for e in found.stand}
+    _answer(found.stand, found.gone, [c for c in clusters if c.name in wanted], as_json)
+
+
+def end(
+    cluster: Cluster,
+    number: Annotated[
+        int, typer.Argument(metavar="ID", help="The window; `calendar show` lists them.", min=1, show_default=False)
+    ],
+    reason: NeededReason,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """End a window now; one that has not begun is taken back."""
+    from cli.answers import CalendarAnswer
+    from cli.output import line, show, show_json
+    from models.planning.window_forecast import span_text
+
+    if not reason.strip():
+        raise BadInput("--reason must say why")
+
+    async def question(door: Backstop) -> Entry:
+        return await door.end_window(cluster, number, reason)
+
+    entry = ask(who(actor), question)
+    if as_json:
+        show_json(CalendarAnswer(windows=(entry,), foretold={}).as_json())
+    else:
+        show(line(("Over", "bold"), f": {span_text(entry.window)} of {cluster}."))
+
+
+def instant(option: str, text: str, since: datetime) -> datetime:
+    """A time, or a duration after `since`. Errors: BadInput naming the option and the value."""
+    from models.base import parse_duration
+
+    if text[:1].isdigit() and text[-1:] in "smhdw":
+        try:
+            return since + parse_duration(text)
+        except (ValueError, OverflowError) as error:
+            raise BadInput(f"{option} {error}") from None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(f"{option} must be a time such as 2026-12-01T18:00Z, or 4h, not {text!r}") from None
+    if found.tzinfo is None:
+        raise BadInput(f"{option} needs a time zone (for example a final Z): {text}")
+    try:
+        return found.astimezone(UTC)
+    except OverflowError:
+        raise BadInput(f"{option} must lie between the years 1 and 9999, not {text}") from None
+
+
+def _names(text: str) -> tuple[str, ...] | None:
+    return tuple(name.strip() for name in text.split(",") if name.strip()) or None
+
+
+def _answer(entries: Sequence[Entry], gone: Sequence[Entry], clusters: Sequence[ClusterSpec], as_json: bool) -> None:
+    from cli.answers import CalendarAnswer
+    from cli.output import show, show_json
+    from cli.views.calendar import calendar_parts
+
+    now = datetime.now(UTC)
+    told = {c.name: _foretold(c, now) for c in clusters}
+    told = {name: found for name, found in told.items() if found}
+    if as_json:
+        show_json(CalendarAnswer(windows=tuple(entries), taken_back=tuple(gone), foretold=told).as_json())
+    else:
+        show(*calendar_parts(entries, gone, told, now))
+
+
+def _foretold(cluster: ClusterSpec, now: datetime) -> tuple[Foretold, ...]:
+    from models.planning.window_forecast import foretold
+
+    return foretold(cluster.name, cluster.quotas, cluster.islands, cluster.windows, now)

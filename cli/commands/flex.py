@@ -1,0 +1,186 @@
+"""`backstop flex`: what is healthy and not promised, and how it is shared."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import LOOK, Actor, AsJson, Otherwise, examples, named, who
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.flex.division import Division, FlexDemand, Mode
+    from models.flex.now import FlexNow
+    from models.reports.tallies import Point
+
+_MOST_TIMES = 490
+"""What the ledger answers at once."""
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(cls=_Flex, help="What is healthy and not promised, and how it is shared.")
+    group.command(
+        "show",
+        epilog=examples(
+            "backstop flex",
+            "backstop flex h100-worked",
+            "backstop flex show h100-worked --since 14d --mode quota --json",
+        ),
+    )(show_flex)
+    group.command(
+        "divide",
+        epilog=examples(
+            "backstop flex divide --file examples/flex.yaml",
+            "backstop flex divide --file examples/flex.yaml --mode quota --json",
+        ),
+    )(divide)
+    group.command(
+        "simulate",
+        epilog=examples(
+            "backstop flex simulate examples/flex-story.yaml", "backstop flex simulate examples/flex-story.yaml --json"
+        ),
+    )(simulate)
+    app.add_typer(group, name="flex", rich_help_panel=LOOK)
+
+
+class _Flex(Otherwise):
+    """`backstop flex CLUSTER` is `backstop flex show CLUSTER`: what is no command of it names a cluster."""
+
+    otherwise = "show"
+
+
+def show_flex(
+    cluster: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False, callback=named
+        ),
+    ] = "",
+    mode: Annotated[
+        str, typer.Option(metavar="MODE", help="equal, quota or weight: what flex is shared by, for who is above it.")
+    ] = "equal",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="The record from then on: 7d ago, or a day such as 2026-11-01.")
+    ] = "7d",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show what is promised and used, and beside it flex: how much there is, who is on it, what it has offered.
+
+    Flex is what is healthy and no quota stands on (surplus), and what quotas leave unused. Who is furthest above its
+    fair share of it would give it back first.
+    """
+    from cli.commands.burndown import CARRIED, beginning
+    from cli.session import ask
+
+    wanted = mode_of(mode)
+    now = datetime.now(UTC)
+    begin = beginning("--since", since, now)
+    times = hours_between(begin, now)
+
+    async def question(door: Backstop) -> tuple[list[FlexNow], list[Point]]:
+        found = await door.flex(cluster, wanted)
+        points, _ = await door.tallies(cluster, times, min(CARRIED, times[-1] - times[-2]))
+        return found, points
+
+    _tell(*ask(who(actor), question), single=bool(cluster), begin=begin, as_json=as_json)
+
+
+def mode_of(text: str) -> Mode:
+    """Errors: BadInput naming the option and the value."""
+    from models.flex.division import Mode
+
+    if text not in set(Mode):
+        raise BadInput(f"--mode must be one of {', '.join(Mode)}, not {text!r}")
+    return Mode(text)
+
+
+def hours_between(begin: datetime, end: datetime) -> list[datetime]:
+    """Every whole hour between them and the end; every second, third and so on where those are too many."""
+    step, last = timedelta(hours=1), end.replace(minute=0, second=0, microsecond=0)
+    while (last - begin) / step > _MOST_TIMES:
+        step += timedelta(hours=1)
+    many = max(1, int((last - begin) / step))
+    return [*(last - n * step for n in range(many, -1, -1)), end]
+
+
+def _tell(found: list[FlexNow], points: list[Point], *, single: bool, begin: datetime, as_json: bool) -> None:
+    from cli.answers import FlexAnswer, FlexOffered
+    from cli.output import show, show_json
+    from cli.views.flex import cluster_parts, fleet_parts
+
+    record = [FlexOffered(at=p.at, flex_gpus=p.flex_gpus, healthy_gpus=p.healthy_gpus) for p in points if p.known]
+    if as_json:
+        show_json(FlexAnswer(clusters=tuple(found), since=begin, record=tuple(record)).as_json())
+    elif single:
+        show(*cluster_parts(found[0], record))
+    else:
+        show(*fleet_parts(found, record))
+
+
+def divide(
+    file: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="What is divided among whom, as YAML or JSON (- is standard input).",
+            show_default=False,
+        ),
+    ],
+    mode: Annotated[
+        str,
+        typer.Option(metavar="MODE", help="equal, quota or weight: what flex is shared by, in place of the file's."),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Divide GPUs fairly: what quotas promise first, then the rest.
+
+    Nobody gets more than its demand or its limit, and nothing is left while somebody could use it. Nothing is changed.
+    """
+    from client.inputs.documents import read_flex_demand
+    from models.flex.division import division
+
+    asked = read_flex_demand(file)
+    if mode:
+        asked = asked.model_copy(update={"mode": mode_of(mode)})
+    _answer(asked, division(asked), as_json=as_json)
+
+
+def simulate(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="A cluster, its teams and what happens: YAML or JSON (- is standard input)."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Play jobs through on a cluster's quotas and flex: who runs, who waits, who gives back, after each step.
+
+    Nothing is changed: it is a story, to see what a division comes to for jobs.
+    """
+    from cli.answers import FlexScenes
+    from cli.output import show, show_json
+    from cli.views.flex import story_parts
+    from client.inputs.documents import read_flex_story
+    from models.flex.simulation import told
+
+    scenes = told(read_flex_story(file))
+    if as_json:
+        show_json(FlexScenes(steps=scenes).model_dump(mode="json"))
+    else:
+        show(*story_parts(scenes))
+
+
+def _answer(asked: FlexDemand, found: Division, *, as_json: bool) -> None:
+    from cli.answers import FlexShares
+    from cli.output import show, show_json
+    from cli.views.flex import parts
+
+    if as_json:
+        show_json(FlexShares.of(found).model_dump(mode="json"))
+    else:
+        show(*parts(asked, found))

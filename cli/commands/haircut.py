@@ -1,0 +1,149 @@
+"""`backstop haircut`: what a buffer would really cost, at several buffers, as tables, JSON, CSV or one page."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.commands.plan import snapshots_of
+from cli.options import LOOK, Actor, AsJson, MaxTier, Settings, examples, named, policy_with, settings_of, who
+from models.base import fraction_text
+from models.errors import BadInput, Refusal
+
+if TYPE_CHECKING:
+    from models.cluster.policy import Policy
+    from models.cluster.snapshot import Snapshot
+    from models.planning.haircut import Haircut
+
+
+class By(StrEnum):
+    """What the table's rows are."""
+
+    FLEET = "fleet"
+    WAVE = "wave"
+    CLUSTER = "cluster"
+    TEAM = "team"
+
+
+_MOST = 8
+"""Buffers in one report: more fit no screen."""
+_USUAL = "0.05,0.10,0.15,0.20"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "backstop haircut --file examples/fleet.yaml",
+            "backstop haircut --by team --buffers 0.10,0.15",
+            "backstop haircut --file examples/fleet.yaml --html haircut.html",
+        ),
+        rich_help_panel=LOOK,
+    )(haircut)
+
+
+def haircut(
+    named: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLUSTER", help="The cluster's name; without it, the fleet.", show_default=False, callback=named
+        ),
+    ] = "",
+    file: Annotated[
+        str, typer.Option(metavar="FILE", help="A fleet file (- is standard input); without it, the ledger.")
+    ] = "",
+    buffers: Annotated[
+        str, typer.Option(metavar="SHARES", help="The buffers to compare, with commas between them.")
+    ] = _USUAL,
+    by: Annotated[By, typer.Option(help="What the table's rows are.")] = By.FLEET,
+    at: Annotated[
+        str,
+        typer.Option(
+            metavar="SHARE",
+            help="The buffer to explain in words; by default 0.15, else the largest.",
+            show_default=False,
+        ),
+    ] = "",
+    html: Annotated[
+        str, typer.Option(metavar="FILE", help="Write one page with plots, which needs nothing beside it.")
+    ] = "",
+    csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (- is standard output).")] = "",
+    max_tier: MaxTier = "",
+    policy: Settings = None,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show what a buffer would really cost: how many GPUs are cut at 5, 10, 15 and 20 %, and what they were.
+
+    Most of a cut was often never backed by a healthy GPU (phantom); the rest moves to flex and stays usable.
+    Every cluster is planned anew at each buffer, by its own policy otherwise. Nothing is changed.
+    """
+    wanted = shares("--buffers", buffers)
+    explained = _explained(at, wanted)
+    settings = settings_of("", max_tier, policy)
+    if "buffer" in settings:
+        raise BadInput("--policy buffer is given beside --buffers: the report compares these")
+    to_screen = [o for o, on in (("--json", as_json), ("--csv -", csv == "-"), ("--html -", html == "-")) if on]
+    if len(to_screen) > 1:
+        raise BadInput(f"{to_screen[0]} is given beside {to_screen[1]}: standard output takes one of them")
+    found = snapshots_of(file, named, who(actor))
+    if not found:
+        raise Refusal("there is no cluster in the ledger: import one with `backstop fleet import`, or give --file")
+    fleet = [(snapshot, policy_with(default, settings, "", max_tier)) for snapshot, default in found]
+    made = _report(fleet, wanted)
+    _answer(made, explained, by=by, html=html, csv=csv, as_json=as_json)
+
+
+def shares(option: str, text: str) -> tuple[Fraction, ...]:
+    """The buffers that were given, the smallest first. Errors: BadInput naming the option and the value."""
+    found: set[Fraction] = set()
+    for word in text.split(","):
+        try:
+            share = Fraction(word.strip())
+        except (ValueError, ZeroDivisionError):
+            raise BadInput(f"{option} must be shares such as 0.05,0.10, not {word.strip()!r}") from None
+        if not 0 <= share < 1:
+            raise BadInput(f"{option} must be from 0 to below 1, not {word.strip()}")
+        found.add(share)
+    if len(found) > _MOST:
+        raise BadInput(f"{option} takes at most {_MOST} shares, not {len(found)}")
+    return tuple(sorted(found))
+
+
+def _explained(at: str, buffers: tuple[Fraction, ...]) -> int:
+    """Which of the buffers the page explains."""
+    usual = Fraction(15, 100)
+    if not at:
+        return buffers.index(usual) if usual in buffers else len(buffers) - 1
+    given = shares("--at", at)
+    if len(given) != 1 or given[0] not in buffers:
+        known = ", ".join(map(fraction_text, buffers))
+        raise BadInput(f"--at must be one of --buffers ({known}), not {at}")
+    return buffers.index(given[0])
+
+
+def _report(fleet: list[tuple[Snapshot, Policy]], buffers: tuple[Fraction, ...]) -> Haircut:
+    from cli.output import progress
+    from models.planning.haircut import haircut as report
+
+    with progress("planning", len(fleet)) as made:
+        return report(fleet, buffers, made)
+
+
+def _answer(made: Haircut, explained: int, *, by: By, html: str, csv: str, as_json: bool) -> None:
+    from cli.answers import HaircutAnswer
+    from cli.output import show, show_json, write
+    from cli.views.haircut import as_csv, fleet_parts, parts_by
+
+    if html:
+        from cli.pages.haircut import page
+
+        write(html, "--html", page(made, explained))
+    if csv:
+        write(csv, "--csv", as_csv(made))
+    if as_json:
+        show_json(HaircutAnswer.of(made).as_json())
+    elif "-" not in (csv, html):
+        show(*(fleet_parts(made, explained) if by is By.FLEET else parts_by(made, by.value, explained)))

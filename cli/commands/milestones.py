@@ -1,0 +1,103 @@
+"""`backstop milestones`: the plan's milestones, what is noted of people's work, and where all of it stands."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import LOOK, Actor, AsJson, NeededReason, examples, who
+from cli.session import ask
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.reports.milestones import PlanNow
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Milestones of the plan.")
+    group.command("set", epilog=examples("backstop milestones set examples/milestones.yaml"))(set_milestones)
+    group.command(
+        "note", epilog=examples("backstop milestones note 'users trained' 12 --reason 'second class, 24 November'")
+    )(note)
+    group.command("show", epilog=examples("backstop milestones show", "backstop milestones show --json"))(show_all)
+    app.add_typer(group, name="milestones", rich_help_panel=LOOK)
+
+
+def set_milestones(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A YAML or JSON file (- is standard input).")],
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Set the milestones of the plan; they take the place of those before.
+
+    A milestone that keeps its name and measure keeps its start, and all keep what was noted.
+    """
+    from client.inputs.documents import read_milestones
+
+    given = read_milestones(file)
+
+    async def question(door: Backstop) -> PlanNow:
+        return await _with_waves(door, await door.plan_milestones(given))
+
+    _answer(ask(who(actor), question), as_json=as_json)
+
+
+def note(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The milestone.", show_default=False)],
+    number: Annotated[
+        int, typer.Argument(metavar="NUMBER", help="What is reached in all.", min=0, max=10**7, show_default=False)
+    ],
+    reason: NeededReason,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Note how far people's work has come: users sourced, interviewed, trained. The number is the new total."""
+    if not reason.strip():
+        raise BadInput("--reason must say why")
+    if not name.strip() or len(name) > 200 or not name.isprintable():
+        raise BadInput("NAME must be a milestone's name: one line of at most 200 characters")
+
+    async def question(door: Backstop) -> PlanNow:
+        return await _with_waves(door, await door.note_milestone(name, number, reason))
+
+    _answer(ask(who(actor), question), as_json=as_json)
+
+
+def show_all(as_json: AsJson = False, actor: Actor = "") -> None:
+    """Show where each milestone stands: done, on track or behind.
+
+    On track: at least where a straight line is today, from the number when it was set to the target on its last day.
+    """
+
+    async def question(door: Backstop) -> PlanNow:
+        return await _with_waves(door, await door.milestones())
+
+    _answer(ask(who(actor), question), as_json=as_json)
+
+
+async def _with_waves(door: Backstop, found: PlanNow) -> PlanNow:
+    """Waves take a plan of every cluster: only where a milestone asks for them."""
+    from client.weekly_report import waves_rolled_out
+    from models.reports.milestones import WAVES
+
+    if not any(p.milestone.measure == WAVES for p in found.plan.planned):
+        return found
+    waves = await waves_rolled_out(door, found.monitored)
+    return found.model_copy(update={"measured": {**found.measured, WAVES: waves}})
+
+
+def _answer(found: PlanNow, *, as_json: bool) -> None:
+    from cli.answers import MilestonesAnswer
+    from cli.output import show, show_json
+    from cli.views.milestones import milestones_parts
+    from models.reports.milestones import standings
+
+    now = datetime.now(UTC)
+    stand = standings(found.plan, found.measured, now)
+    if as_json:
+        show_json(MilestonesAnswer(at=now, milestones=stand).as_json())
+    else:
+        show(*milestones_parts(stand))

@@ -1,0 +1,158 @@
+"""`backstop plan`: from a file alone, or from the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.options import LOOK, Actor, AsJson, Buffer, MaxTier, Settings, examples, named, policy_with, settings_of, who
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.buffers.backtest import Series
+    from models.cluster.policy import Policy
+    from models.cluster.snapshot import Snapshot
+    from models.planning.plan import Plan
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "backstop plan --file examples/fleet.yaml",
+            "backstop plan --file examples/fleet.yaml --cluster h100-worked --max-tier unscheduled",
+            "backstop plan h100-worked --buffer 0.10 --json",
+            "backstop plan --file fleet.yaml --buffer health --health history.csv",
+        ),
+        rich_help_panel=LOOK,
+    )(plan)
+
+
+def plan(
+    named: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False, callback=named
+        ),
+    ] = "",
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="The same as CLUSTER.")] = "",
+    file: Annotated[
+        str, typer.Option(metavar="FILE", help="A fleet file (- is standard input); without it, the ledger.")
+    ] = "",
+    health: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="Beside --file: health history as CSV, for buffers by it; without it, their floor."
+        ),
+    ] = "",
+    buffer: Buffer = "",
+    max_tier: MaxTier = "",
+    policy: Settings = None,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show what a rollout would do: who gives how many GPUs, from which tier, and why.
+
+    Nothing is changed. A plan that is short or not backed says so, and which tier would suffice.
+    """
+    if named and cluster and named != cluster:
+        raise BadInput(f"--cluster is {cluster!r} beside CLUSTER {named!r}: give one of them")
+    from models.cluster.policy import Policy
+
+    if health and not file:
+        raise BadInput("--health goes with --file: the ledger has its own history")
+    wanted = cluster or named
+    settings = settings_of(buffer, max_tier, policy)
+    policy_with(Policy(), settings, buffer, max_tier)  # a slip is named here, by its option
+    found = snapshots_of(file, wanted, who(actor), settings)
+    if health and not any(policy_with(own, settings, buffer, max_tier).terms for _, own in found):
+        raise BadInput("--health is given, and no buffer goes by it: give --buffer health too")
+    history = _histories(health)
+    made = [_made(snapshot, default, settings, buffer, max_tier, history) for snapshot, default in found]
+    _answer(made, single=bool(wanted), as_json=as_json)
+
+
+def snapshots_of(
+    file: str, wanted: str, actor: str, settings: Mapping[str, Any] | None = None
+) -> list[tuple[Snapshot, Policy]]:
+    """The wanted cluster, or all, as a launch would plan from them now: of a fleet file, else of the ledger.
+
+    `settings`: what will lie over the policy; a buffer among them may need the cluster's health history.
+    """
+    return _from_file(file, wanted) if file else _from_ledger(wanted, actor, buffer_of(settings or {}))
+
+
+def buffer_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of the settings that a snapshot is taken by."""
+    return {key: value for key, value in settings.items() if key == "buffer"}
+
+
+def _from_file(file: str, wanted: str) -> list[tuple[Snapshot, Policy]]:
+    from client.inputs.documents import read_fleet
+    from models.cluster.snapshot import snapshot_of
+
+    fleet = read_fleet(file)
+    if wanted and fleet.cluster(wanted) is None:
+        raise BadInput(f"cluster {wanted!r} is not in {file}; it has {_some(c.name for c in fleet.clusters)}")
+    return [(snapshot_of(c), fleet.policy_of(c)) for c in fleet.clusters if wanted in ("", c.name)]
+
+
+def _some(names: Any) -> str:
+    known = list(names)
+    return ", ".join(known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
+
+
+def _from_ledger(wanted: str, actor: str, over: dict[str, Any]) -> list[tuple[Snapshot, Policy]]:
+    from cli.session import ask
+
+    async def question(door: Backstop) -> list[tuple[Snapshot, Policy]]:
+        return [await door.snapshot(wanted, over)] if wanted else await door.snapshots(over)
+
+    return ask(actor, question)
+
+
+def _histories(file: str) -> dict[str, Series]:
+    if not file:
+        return {}
+    from client.inputs.health_series import read_series
+
+    return {series.cluster: series for series in read_series(file)}
+
+
+def _made(
+    snapshot: Snapshot,
+    default: Policy,
+    settings: dict[str, Any],
+    buffer: str,
+    max_tier: str,
+    history: Mapping[str, Series],
+) -> Plan:
+    from models.buffers.backtest import derived_gpus
+    from models.planning.plan import make_plan
+
+    policy, series = policy_with(default, settings, buffer, max_tier), history.get(snapshot.cluster)
+    if policy.terms is not None and series is not None:
+        found = derived_gpus(series, snapshot.total_gpus, snapshot.gpus_per_node, policy.terms)
+        snapshot = snapshot.model_copy(update={"derived": found})
+    return make_plan(snapshot, policy)
+
+
+def _answer(plans: list[Plan], *, single: bool, as_json: bool) -> None:
+    from cli.answers import PlanAnswer, PlansAnswer
+    from cli.output import show, show_json
+    from cli.views.plan import in_order, plan_parts, plans_parts
+
+    if single:
+        (only,) = plans
+        if as_json:
+            show_json(PlanAnswer.of(only).as_json())
+        else:
+            show(*plan_parts(only))
+        return
+    ordered = in_order(plans)
+    if as_json:
+        show_json(PlansAnswer(plans=tuple(PlanAnswer.of(p) for p in ordered)).as_json())
+    else:
+        show(*plans_parts(ordered))

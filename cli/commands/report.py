@@ -1,0 +1,111 @@
+"""`backstop report`: the weekly status that everybody can read, as Markdown, as one page with plots, as JSON."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.commands.burndown import CARRIED, moment_of
+from cli.options import LOOK, Actor, AsJson, examples, who
+from cli.session import ask
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.reports.weekly import Week
+
+_CURVE = timedelta(days=56)
+"""How far back the report's curve reaches at most."""
+_POINTS = 56
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "backstop report --weekly",
+            "backstop report --weekly --out status",
+            "backstop report --weekly --at 2026-11-27 --json",
+        ),
+        rich_help_panel=LOOK,
+    )(report)
+
+
+def report(
+    weekly: Annotated[bool, typer.Option("--weekly", help="Of seven days: the only kind there is so far.")] = False,
+    at: Annotated[
+        str,
+        typer.Option(
+            metavar="DATE", help="The week that ends with this day, or at this time; default: now.", show_default=False
+        ),
+    ] = "",
+    out: Annotated[
+        str,
+        typer.Option(metavar="DIR", help="Write status-DATE.md and status-DATE.html there.", show_default=False),
+    ] = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Write the weekly status: done, next, at risk, blocked and by whom, milestones, and whether it helped.
+
+    Without --out the Markdown goes to standard output. What comes next and what is blocked is known of now alone: a
+    report of an earlier week leaves it out and says so.
+    """
+    from cli.answers import WeekAnswer
+    from cli.output import line, show, show_json, write
+    from cli.views.report import markdown
+
+    if not weekly:
+        raise BadInput("--weekly is missing: it is the only report there is so far")
+    now = datetime.now(UTC)
+    until = _end(at, now)
+    made = _week(until, live=until == now, actor=who(actor))
+    written = _written(made, out) if out else ""
+    if as_json:
+        show_json(WeekAnswer.of(made).as_json())
+    elif out:
+        show(line(("Written", "bold"), f": {written}.md and {written}.html"))
+    else:
+        write("-", "", markdown(made))
+
+
+def _written(made: Week, out: str) -> str:
+    """Both files are in the directory; their name without its ending. Errors: BadInput."""
+    from cli.output import write
+    from cli.pages.report import page
+    from cli.views.report import markdown
+
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out {out}: cannot be made: {error.strerror}") from None
+    name = str(folder / f"status-{made.until:%Y-%m-%d}")
+    write(f"{name}.md", "--out", markdown(made))
+    write(f"{name}.html", "--out", page(made))
+    return name
+
+
+def _end(at: str, now: datetime) -> datetime:
+    """The end of the week: of a day its last moment, but not what is still to come. Errors: BadInput."""
+    if not at:
+        return now
+    found = moment_of("--at", at, now)
+    if found > now:
+        raise BadInput(f"--at {at} lies ahead: it is {now:%Y-%m-%d %H:%MZ}")
+    return min(found + timedelta(days=1), now) if len(at) == 10 else found
+
+
+def _week(until: datetime, *, live: bool, actor: str) -> Week:
+    from client.weekly_report import weekly
+    from models.reports.weekly import WEEK
+
+    step = _CURVE / _POINTS
+    times = [until - n * step for n in range(_POINTS, -1, -1)]
+
+    async def question(door: Backstop) -> Week:
+        return await weekly(door, until - WEEK, until, times, max(step, CARRIED), live=live)
+
+    return ask(actor, question)

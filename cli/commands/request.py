@@ -1,0 +1,217 @@
+"""`backstop request`: asking for more quota, and deciding on what is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import DECIDE, Actor, AsJson, Cluster, NeededReason, Otherwise, Reason, checked, examples, named, who
+from cli.session import ask
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.requests.state import RequestState
+
+_MOST = 10_000_000
+_REFUSED = 3
+_LOOKS, _PAUSE_SECONDS = 12, 0.5
+"""How often it is looked whether what was approved is written already: people want to read that it is."""
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The request; `backstop request list` shows its id.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(cls=_Request, help="Ask for more quota, and decide on what is asked for.")
+    for name, command, lines in (
+        (
+            "new",
+            new,
+            (
+                "backstop request research h100-pods 16 --until 7d --reason 'final run before the deadline'",
+                "backstop request new evals h100-pods 8 --until 2026-12-24 --namespace evals-nightly --json",
+            ),
+        ),
+        ("list", list_all, ("backstop request list", "backstop request list h100-pods --all --json")),
+        ("show", show_one, ("backstop request show q-4f2a9c1b",)),
+        ("approve", approve, ("backstop request approve q-4f2a9c1b --reason 'agreed in the weekly'",)),
+        ("decline", decline, ("backstop request decline q-4f2a9c1b --reason 'flex has room for it'",)),
+        ("withdraw", withdraw, ("backstop request withdraw q-4f2a9c1b --reason 'the run is done early'",)),
+    ):
+        group.command(name, epilog=examples(*lines))(command)
+    app.add_typer(group, name="request", rich_help_panel=DECIDE)
+
+
+class _Request(Otherwise):
+    """`backstop request TEAM CLUSTER GPUS` is `backstop request new`: what is no command of it names a team."""
+
+    otherwise, alone = "new", False
+
+
+def new(
+    team: Annotated[str, typer.Argument(metavar="TEAM", help="Whose quota is to grow.", show_default=False)],
+    cluster: Cluster,
+    gpus: Annotated[str, typer.Argument(metavar="GPUS", help="How many more.", show_default=False)],
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATE",
+            help="When they are given back by themselves: 2026-12-24 (its end, UTC), or 7d.",
+            show_default="never",
+        ),
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="On whose behalf, where only some may target the quota.",
+            show_default="the team itself",
+        ),
+    ] = None,
+    reason: Reason = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Ask for more quota. It is refused at once where it does not fit, with what else there is.
+
+    What fits waits for the cluster's owner. A rollout that is on its way is waited for, or refuses it, as the policy
+    says; what a rollout freed is nobody's to ask for.
+    """
+    from models.requests.state import QuotaAsk, RequestStage
+
+    if not team.strip():
+        raise BadInput("TEAM is empty: name a team")
+    if not (gpus.isascii() and gpus.isdigit() and 1 <= int(gpus[:20]) <= _MOST):
+        raise BadInput(f"GPUS must be a whole number from 1 to {_MOST}, not {gpus!r}")
+    now, person = datetime.now(UTC), who(actor)
+    for option, given in (("--until", until), ("--namespace", namespace)):
+        if given is not None and not given.strip():
+            raise BadInput(f"{option} is empty: leave it out, or say what is meant")
+    if namespace is not None and "," in namespace:
+        raise BadInput(f"--namespace is one name, not {namespace!r}")
+    ends = None if until is None else _day(until, now)
+    asked = checked(
+        QuotaAsk,
+        request=f"q-{secrets.token_hex(4)}",
+        team=team,
+        cluster=cluster,
+        gpus=int(gpus),
+        until=ends,
+        namespace=namespace or "",
+        actor=person,
+        reason=reason,
+    )
+
+    async def question(door: Backstop) -> RequestState:
+        return await door.request(asked)
+
+    found = ask(person, question)
+    _answer(found, as_json=as_json)
+    if found.stage is RequestStage.REFUSED:
+        raise typer.Exit(_REFUSED)
+
+
+def list_all(
+    cluster: Annotated[
+        str, typer.Argument(metavar="CLUSTER", help="Of this cluster; without it, of all.", callback=named)
+    ] = "",
+    ended: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show the requests that wait for somebody or something, and the grants that end some day."""
+    from cli.answers import RequestsAnswer
+    from cli.output import show, show_json
+    from cli.views.request import list_parts
+
+    async def question(door: Backstop) -> list[RequestState]:
+        return await door.requests(cluster, ended=ended)
+
+    found = ask(who(actor), question)
+    if as_json:
+        show_json(RequestsAnswer(requests=tuple(found)).as_json())
+    else:
+        show(*list_parts(found, cluster, ended=ended))
+
+
+def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:
+    """Show one request: what was asked for, by whom, and where it stands."""
+
+    name = _id(request)
+
+    async def question(door: Backstop) -> RequestState:
+        return await door.one_request(name)
+
+    _answer(ask(who(actor), question), as_json=as_json)
+
+
+def approve(request: Id, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
+    """Approve a request. That is for an owner of the cluster, or of the rollout that is open there."""
+    _decide("approve", request, reason, actor, as_json=as_json)
+
+
+def decline(request: Id, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
+    """Decline a request. That is for an owner of the cluster, or of the rollout that is open there."""
+    _decide("decline", request, reason, actor, as_json=as_json)
+
+
+def withdraw(request: Id, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
+    """Take a request back; what it was granted for a time is given back now. For who asked, and for owners."""
+    _decide("withdraw", request, reason, actor, as_json=as_json)
+
+
+def _decide(name: str, request: str, reason: str, actor: str, *, as_json: bool) -> None:
+    from models.requests.state import RequestCommand, RequestOrder, RequestStage
+
+    person = who(actor)
+    order, name_of = checked(RequestOrder, actor=person, reason=reason), _id(request)
+    under_way = (RequestStage.ASKED, RequestStage.APPROVED, RequestStage.RETURNING)
+
+    async def question(door: Backstop) -> RequestState:
+        found = await door.decide_request(name_of, RequestCommand(name), order)
+        for _ in range(_LOOKS):
+            if found.stage not in under_way or found.waits_for:
+                break
+            await asyncio.sleep(_PAUSE_SECONDS)
+            found = await door.one_request(name_of)
+        return found
+
+    found = ask(person, question)
+    _answer(found, as_json=as_json)
+    if found.stage is RequestStage.REFUSED:
+        raise typer.Exit(_REFUSED)
+
+
+def _id(request: str) -> str:
+    """Errors: BadInput naming the value."""
+    if not re.fullmatch(r"[a-z0-9-]{1,100}", request):
+        raise BadInput(f"ID must be a request's, such as q-4f2a9c1b, not {request!r}")
+    return request
+
+
+def _day(text: str, now: datetime) -> datetime:
+    """A time, a duration from now, or the end of a day. Errors: BadInput naming the option and the value."""
+    from cli.commands.calendar import instant
+
+    whole_day = re.fullmatch(r"\d{4}-\d\d-\d\d", text) is not None
+    found = instant("--until", f"{text}T00:00Z" if whole_day else text, now)
+    found += timedelta(days=whole_day)
+    if found <= now:
+        raise BadInput(f"--until {text} is past")
+    return found
+
+
+def _answer(found: RequestState, *, as_json: bool) -> None:
+    from cli.answers import RequestAnswer
+    from cli.output import show, show_json
+    from cli.views.request import request_parts
+
+    if as_json:
+        show_json(RequestAnswer(request=found.but(outbox=(), mail=())).as_json())
+    else:
+        show(*request_parts(found))

@@ -1,0 +1,198 @@
+"""`backstop schema`: JSON Schemas of the fleet file and of every JSON answer; docs/schemas keeps them.
+
+Made from the models. What pydantic cannot know is added: a count's bounds stand behind a validator, a
+duration is text, a share is a number where it is read and text where it is written, and an answer may
+grow fields within its version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from pydantic import BaseModel
+
+from cli.options import LOOK, examples
+from models.errors import BadInput, Unavailable
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_DURATION = {
+    "anyOf": [
+        {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?[smhdw]$", "examples": ["30s", "10m", "24h", "14d"]},
+        {"type": "number", "minimum": 0, "description": "seconds"},
+    ]
+}
+_SHARE = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
+_SHARE_TEXT = {"type": "string", "description": "an exact number in [0, 1), as a decimal or a fraction"}
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples("backstop schema", "backstop schema plan", "backstop schema --write docs/schemas"),
+        rich_help_panel=LOOK,
+    )(schema)
+
+
+def schema(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which; without it, their names.")] = "",
+    write: Annotated[str, typer.Option(metavar="DIR", help="Write all of them as files.")] = "",
+) -> None:
+    """Print the JSON Schema of the fleet file or of a JSON answer."""
+    from cli.output import show_json
+
+    made = makers()
+    if write:
+        write_all(Path(write))
+    elif not name:
+        typer.echo("\n".join(made))
+    elif name in made:
+        show_json(made[name]())
+    else:
+        raise BadInput(f"NAME must be one of {', '.join(made)}, not {name!r}")
+
+
+def write_all(folder: Path) -> None:
+    """One file for each schema."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, make in makers().items():
+            (folder / f"{name}.json").write_text(file_text(make()), encoding="utf-8")
+    except OSError as error:
+        raise Unavailable(f"{folder} cannot be written: {error.strerror}") from None
+
+
+def file_text(made: dict[str, Any]) -> str:
+    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+
+
+def makers() -> dict[str, Callable[[], dict[str, Any]]]:
+    """How each schema is made, by name."""
+    from cli import answers
+    from models.buffers.backtest import Record
+    from models.fleet.messages import FleetStatus
+    from models.flex.division import FlexDemand
+    from models.flex.scenario import FlexStory
+    from models.rollout.messages import RolloutStatus
+
+    models: dict[str, type[BaseModel]] = {
+        "archive": answers.ArchiveLine,
+        "audit": answers.AuditLine,
+        "buffer": answers.BufferAnswer,
+        "burndown": answers.BurndownAnswer,
+        "builds": answers.BuildsAnswer,
+        "calendar": answers.CalendarAnswer,
+        "chain": answers.ChainAnswer,
+        "clusters": answers.ClustersAnswer,
+        "command": answers.CommandTaken,
+        "detach": answers.DetachedAnswer,
+        "doctor": answers.DoctorAnswer,
+        "fleet-command": answers.FleetCommandTaken,
+        "fleet-plan": answers.FleetPlanAnswer,
+        "fleet-status": FleetStatus,
+        "flex": answers.FlexAnswer,
+        "haircut": answers.HaircutAnswer,
+        "import": answers.ImportAnswer,
+        "launch": answers.LaunchedAnswer,
+        "milestones": answers.MilestonesAnswer,
+        "plan": answers.PlanAnswer,
+        "plans": answers.PlansAnswer,
+        "report": answers.WeekAnswer,
+        "request": answers.RequestAnswer,
+        "requests": answers.RequestsAnswer,
+        "rollouts": answers.RolloutsAnswer,
+        "status": RolloutStatus,
+        "why": answers.WhyAnswer,
+    }
+    made = {name: partial(_answer_schema, model) for name, model in models.items()}
+    made["backtest"] = partial(_list_schema, "backtest", Record)
+    made["flex-shares"] = partial(_plain_schema, answers.FlexShares, "flex-shares", "serialization")
+    made["flex-scenes"] = partial(_plain_schema, answers.FlexScenes, "flex-scenes", "serialization")
+    made["flex-story"] = partial(_plain_schema, FlexStory, "flex-story", "validation")
+    made["flex-demand"] = partial(_plain_schema, FlexDemand, "flex-demand", "validation")
+    return {"fleet": fleet_schema, **dict(sorted(made.items()))}
+
+
+def fleet_schema() -> dict[str, Any]:
+    """What a fleet file may hold, as its author writes it."""
+    from cli.fields import NOTES, default_of
+    from models.cluster.fleet_file import Fleet
+
+    made = _tidied(Fleet.model_json_schema(), _input)
+    for model, notes in NOTES.items():
+        properties = (made if model is Fleet else made["$defs"][model.__name__])["properties"]
+        for name, note in notes.items():
+            properties[name]["description"] = note.text
+            properties[name].pop("default", None)
+            if (default := default_of(model, name)) is not None:
+                properties[name]["default"] = default
+    # Sibling keywords of $ref are allowed in this dialect: the note stays.
+    made["$defs"]["Policy"]["description"] = "Settings of one cluster, or the default of all."
+    own = made["$defs"]["ClusterSpec"]["properties"]["policy"]
+    made["$defs"]["ClusterSpec"]["properties"]["policy"] = {
+        "$ref": "#/$defs/Policy",
+        "description": own["description"],
+    }
+    return {"$schema": _DIALECT, **made, "title": "Backstop fleet file, version 1"}
+
+
+def _answer_schema(model: type[BaseModel]) -> dict[str, Any]:
+    made = _tidied(model.model_json_schema(by_alias=True, mode="serialization"), _output)
+    version = made["properties"]["schema"]["const"]
+    made["required"] = list(dict.fromkeys(("schema", *made.get("required", ()))))
+    return {"$schema": _DIALECT, **made, "title": version}
+
+
+def _list_schema(name: str, model: type[BaseModel]) -> dict[str, Any]:
+    """Of an answer that is a list and so has no room for its version beside it."""
+    made = _tidied(model.model_json_schema(mode="serialization"), _output)
+    return {"$schema": _DIALECT, "title": f"backstop.{name}/1", "type": "array", "items": made}
+
+
+def _plain_schema(model: type[BaseModel], name: str, mode: Literal["validation", "serialization"]) -> dict[str, Any]:
+    """Of a document that does not name its version."""
+    made = _tidied(model.model_json_schema(mode=mode), _input if mode == "validation" else _output)
+    return {"$schema": _DIALECT, **made, "title": f"backstop.{name}/1"}
+
+
+def _input(node: dict[str, Any]) -> dict[str, Any]:
+    if node.get("format") == "duration":
+        return dict(_DURATION)
+    if node.get("exclusiveMaximum") == 1:
+        return dict(_SHARE)
+    bounds = {"ge": "minimum", "le": "maximum"}
+    return {bounds.get(key, key): value for key, value in node.items()}
+
+
+def _output(node: dict[str, Any]) -> dict[str, Any]:
+    if node.get("exclusiveMaximum") == 1:
+        return dict(_SHARE_TEXT)
+    bounds = {"ge": "minimum", "le": "maximum"}
+    return {
+        bounds.get(key, key): value for key, value in node.items() if (key, value) != ("additionalProperties", False)
+    }
+
+
+def _tidied(node: Any, change: Callable[[dict[str, Any]], dict[str, Any]], named: bool = False) -> Any:
+    """Every schema inside changed; pydantic's titles and all but a docstring's first line are dropped.
+
+    `named`: the keys of this mapping are names of people's choice, not keywords.
+    """
+    if isinstance(node, list):
+        return [_tidied(each, change) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if named:
+        return {name: _tidied(each, change) for name, each in node.items()}
+    changed = change({key: value for key, value in node.items() if key != "title"})
+    if "description" in changed:
+        changed["description"] = changed["description"].split("\n\n")[0].replace("\n", " ")
+    return {
+        key: value
+        if key in ("default", "examples", "enum", "const")
+        else _tidied(value, change, named=key in ("properties", "$defs"))
+        for key, value in changed.items()
+    }

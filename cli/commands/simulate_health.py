@@ -1,0 +1,72 @@
+"""`backstop simulate-health`: a made-up health history, for trying policies on what has not happened yet."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import LOOK, examples, number, settings_given
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from models.buffers.backtest import Series
+
+_MOST_ROWS = 20_000_000
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        "simulate-health",
+        epilog=examples(
+            "backstop simulate-health --seed 7 > health.csv",
+            "backstop simulate-health --clusters 20 --set nodes=256 --set weeks=26 --out health.csv",
+            "backstop simulate-health --set failures=6.5 --set change_week=20 --set change=4 --out worse.csv",
+        ),
+        rich_help_panel=LOOK,
+    )(simulate_health)
+
+
+def simulate_health(
+    seed: Annotated[str, typer.Option(metavar="NUMBER", help="The same seed makes the same history.")] = "1",
+    clusters: Annotated[str, typer.Option(metavar="COUNT", help="How many clusters, each with dice of its own.")] = "1",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="What they suffer from (docs/buffers.md). May be repeated."),
+    ] = None,
+    out: Annotated[str, typer.Option(metavar="FILE", help="Where the CSV goes (- is standard output).")] = "-",
+) -> None:
+    """Write a made-up health history: failures, repairs with a heavy tail, bursts, lemons and racks.
+
+    Hourly node counts with the columns that `backstop backtest` reads. The defaults follow published figures.
+    """
+    from pydantic import ValidationError
+
+    from cli.output import write
+    from client.inputs.sentences import first_problem
+    from models.buffers.health_generator import Recipe, simulated
+
+    many, dice = int(number("--clusters", clusters, 1, 10_000)), int(number("--seed", seed, 0, 2**31))
+    given = settings_given("--set", settings or ())
+    try:
+        recipe = Recipe.model_validate(given)
+    except ValidationError as error:
+        raise BadInput(f"--set {first_problem(error, given).text}") from None
+    if many * recipe.weeks * 168 > _MOST_ROWS:
+        raise BadInput(f"--clusters {many} of {recipe.weeks} weeks are more than {_MOST_ROWS:,} rows")
+    names = [recipe.cluster if many == 1 else f"{recipe.cluster}-{n + 1}" for n in range(many)]
+    made = (simulated(recipe.model_copy(update={"cluster": name}), dice + n) for n, name in enumerate(names))
+    write(out, "--out", "".join(_rows(made)))
+
+
+def _rows(made: Iterator[Series]) -> Iterator[str]:
+    first = datetime(2025, 1, 6, tzinfo=UTC)  # a Monday; only the hours count
+    yield "cluster,hour,ts,total_nodes,healthy_nodes_min,healthy_nodes_mean\n"
+    for series in made:
+        total = int(series.total[0])
+        for hour, (worst, mean) in enumerate(zip(series.worst.tolist(), series.mean.tolist(), strict=True)):
+            at = first + timedelta(hours=hour)
+            yield f"{series.cluster},{hour},{at:%Y-%m-%d %H:%M:%S},{total},{int(worst)},{mean:.4f}\n"

@@ -1,0 +1,82 @@
+"""`backstop why`: the answer to "I have quota and can't use it"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import LOOK, Actor, AsJson, examples, named, who
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.flex.now import FlexNow
+    from models.reports.why import Why
+    from models.rollout.messages import RolloutStatus
+
+_MOST = 10_000_000
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "backstop why research",
+            "backstop why research --cluster h100-worked --gpus 64",
+            "backstop why research --gpus 352 --block --json",
+        ),
+        rich_help_panel=LOOK,
+    )(why)
+
+
+def why(
+    team: Annotated[str, typer.Argument(metavar="TEAM", help="Whose quota.", show_default=False)],
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME", help="In this cluster; without it, wherever it has one.", callback=named)
+    ] = "",
+    gpus: Annotated[
+        str, typer.Option(metavar="COUNT", help="How many are asked for.", show_default="all of the quota")
+    ] = "",
+    block: Annotated[bool, typer.Option("--block", help="As one contiguous block, in one island.")] = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Say why a team cannot use its quota: what could start now, and what is missing, in reasons that add up.
+
+    Counted in this order: what the quotas above withhold, what declared windows took, what is unhealthy, what the
+    team's own jobs hold idle, what they hold busy, and for a block what only fragmentation takes.
+    """
+    if not team.strip():
+        raise BadInput("TEAM is empty: name a team")
+    wanted = _count(gpus) if gpus else None
+    from cli.session import ask
+
+    async def question(door: Backstop) -> tuple[list[Why], dict[str, RolloutStatus], list[FlexNow]]:
+        found = await door.why(team, cluster, wanted, block=block)
+        lacking = [w for w in found if w.gap_gpus or w.over_gpus]
+        rollouts = {r.cluster for r in await door.rollouts() if r.open} & {w.cluster for w in lacking}
+        statuses = {name: await door.status(name) for name in sorted(rollouts)}
+        return found, statuses, await door.flex() if lacking else []
+
+    found, statuses, flexes = ask(who(actor), question)
+    if not found:
+        raise BadInput(f"no cluster of the ledger has a quota of {team!r}, or nobody knows its health")
+    _answer(found, statuses, flexes, as_json=as_json)
+
+
+def _count(text: str) -> int:
+    """Errors: BadInput naming the option and the value."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= _MOST):
+        raise BadInput(f"--gpus must be a whole number from 1 to {_MOST}, not {text}")
+    return int(text)
+
+
+def _answer(found: list[Why], statuses: dict[str, RolloutStatus], flexes: list[FlexNow], *, as_json: bool) -> None:
+    from cli.answers import WhyAnswer
+    from cli.output import show, show_json
+    from cli.views.why import parts
+
+    if as_json:
+        show_json(WhyAnswer.of(found, flexes).as_json())
+    else:
+        show(*parts(found, statuses, flexes))

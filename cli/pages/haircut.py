@@ -1,0 +1,151 @@
+"""A haircut report as one HTML page that needs nothing beside it: a leader reads it in a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from matplotlib.ticker import MaxNLocator
+
+from cli.output import clean, count
+from cli.pages.charts import BACKED, FLEX, INK, PHANTOM, axes, big, rendered, share, short, style, svg
+from cli.views.haircut import percent, rows_of, sentence
+from models.planning.haircut import Haircut, Part, TeamPart
+
+_MOST = 20
+"""Clusters and teams in one plot or table; the CSV has all."""
+
+
+def page(made: Haircut, at: int) -> str:
+    """The report as HTML; `at`: which of its buffers is explained."""
+    fleet = made.fleet[at]
+    with style():
+        figures = [_buffers(made, at), _clusters(made, at), _waves(made, at)]
+    return rendered(
+        "haircut.html",
+        made_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        clusters=count(fleet.clusters, "cluster"),
+        sentence=sentence(made, at),
+        numbers=[
+            {"value": big(fleet.cut_gpus), "text": f"GPUs cut at {percent(made.buffers[at])}"},
+            {"value": share(fleet.phantom_gpus, fleet.cut_gpus), "text": "of them never backed by a healthy GPU"},
+            {"value": big(fleet.to_flex_gpus), "text": "GPUs move to flex and stay usable"},
+            {"value": big(fleet.unbacked_gpus), "text": "GPUs promised today with nothing behind them"},
+        ],
+        figures=figures,
+        tables=[_buffer_table(made, at), _table(made, "cluster", at), _table(made, "team", at)],
+    )
+
+
+# --- plots ---------------------------------------------------------------------------------------
+
+
+def _buffers(made: Haircut, at: int) -> dict[str, str]:
+    figure, plot = axes(height=3.2)
+    names = [percent(b) for b in made.buffers]
+    phantom, flex = [p.phantom_gpus for p in made.fleet], [p.to_flex_gpus for p in made.fleet]
+    plot.bar(names, phantom, color=PHANTOM, label="phantom: no healthy GPU behind it", width=0.6)
+    plot.bar(names, flex, bottom=phantom, color=FLEX, label="moves to flex", width=0.6)
+    for name, part in zip(names, made.fleet, strict=True):
+        plot.annotate(big(part.cut_gpus), (name, part.cut_gpus), xytext=(0, 3), textcoords="offset points", ha="center")
+    plot.margins(y=0.15)
+    plot.set(xlabel="buffer", ylabel="GPUs cut")
+    plot.yaxis.set_major_formatter("{x:,.0f}")
+    plot.legend(frameon=False, loc="upper left")
+    says = f"At {names[at]}, {phantom[at]} GPUs of the cut were phantom and {flex[at]} move to flex."
+    return {"title": "How much would be cut, and what it was", "svg": svg(figure), "says": says}
+
+
+def _clusters(made: Haircut, at: int) -> dict[str, str]:
+    parts = {name: row[at] for name, row in made.clusters.items()}
+    over = {name: p for name, p in parts.items() if p.above_gpus or p.cut_gpus}
+    ranked = sorted(over.items(), key=lambda item: (-max(item[1].cut_gpus, item[1].above_gpus), item[0]))
+    shown = dict(ranked[:_MOST])
+    figure, plot = axes(height=1.2 + 0.32 * max(1, len(shown)))
+    names = [short(name) for name in shown]
+    places = list(range(len(names)))
+    backed = [p.assigned_gpus - p.unbacked_gpus for p in shown.values()]
+    plot.barh(places, backed, color=BACKED, label="promised, a healthy GPU behind it")
+    plot.barh(places, [p.unbacked_gpus for p in shown.values()], left=backed, color=PHANTOM, label="promised, phantom")
+    plot.plot([p.ceiling_gpus for p in shown.values()], places, "|", color=INK, ms=14, mew=2, label="ceiling")
+    plot.set_yticks(places, names)
+    plot.invert_yaxis()
+    plot.margins(y=0.01)
+    plot.set(xlabel="GPUs")
+    plot.xaxis.set_major_formatter("{x:,.0f}")
+    figure.legend(frameon=False, loc="outside upper center", ncols=3)
+    rest = f" The {len(shown)} with the largest cut of {len(over)} are shown." if len(over) > len(shown) else ""
+    fleet = made.fleet[at]
+    says = (
+        f"{fleet.clusters_above} of {fleet.clusters} clusters promise more than their ceiling at "
+        f"{percent(made.buffers[at])}, {count(fleet.above_gpus, 'GPU')} in all.{rest}"
+    )
+    return {"title": "Which clusters are above their ceiling", "svg": svg(figure), "says": says}
+
+
+def _waves(made: Haircut, at: int) -> dict[str, str]:
+    rows = {wave.value: parts[at] for wave, parts in made.waves.items()}
+    figure, plot = axes(height=2.6)
+    names = list(rows)
+    plot.barh(names, [p.clusters for p in rows.values()], color=BACKED)
+    for place, part in enumerate(rows.values()):
+        label = f"{count(part.clusters, 'cluster')}, {count(part.cut_gpus, 'GPU')} cut"
+        plot.annotate(label, (part.clusters, place), xytext=(4, 0), textcoords="offset points", va="center")
+    plot.invert_yaxis()
+    plot.margins(x=0.35)
+    plot.set(xlabel="clusters")
+    plot.xaxis.set_major_locator(MaxNLocator(integer=True))
+    without = rows["unallocated"]
+    says = (
+        f"Clusters go wave by wave, the least painful first: in {count(without.clusters, 'cluster')} nobody loses "
+        f"anything at {percent(made.buffers[at])}."
+    )
+    return {"title": "In which order they would go", "svg": svg(figure), "says": says}
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def _buffer_table(made: Haircut, at: int) -> dict[str, Any]:
+    columns = ["Buffer", "Ceiling", "Clusters above it", "By GPUs", "Cut", "Phantom", "To flex", "Short"]
+    rows = [
+        {
+            "at": number == at,
+            "cells": [
+                percent(buffer),
+                *map(big, (part.ceiling_gpus, part.clusters_above, part.above_gpus, part.cut_gpus)),
+                *map(big, (part.phantom_gpus, part.to_flex_gpus, part.short_gpus)),
+            ],
+        }
+        for number, (buffer, part) in enumerate(zip(made.buffers, made.fleet, strict=True))
+    ]
+    return {"title": "The fleet at each buffer", "columns": columns, "rows": rows, "note": ""}
+
+
+def _table(made: Haircut, what: str, at: int) -> dict[str, Any]:
+    found: Mapping[str, Sequence[Part | TeamPart]] = rows_of(made, what)
+    ranked = sorted(found.items(), key=lambda item: (-item[1][at].cut_gpus, item[0]))
+    rows = [
+        {
+            "at": False,
+            "cells": [
+                clean(name),
+                big(parts[at].held_gpus),
+                *(big(part.cut_gpus) for part in parts),
+                *map(big, (parts[at].phantom_gpus, parts[at].to_flex_gpus)),
+            ],
+        }
+        for name, parts in ranked[:_MOST]
+    ]
+    explained = percent(made.buffers[at])
+    columns = [
+        what.capitalize(),
+        "Promised",
+        *(f"Cut at {percent(b)}" for b in made.buffers),
+        f"Phantom at {explained}",
+        f"To flex at {explained}",
+    ]
+    more = len(ranked) - len(rows)
+    note = f"And {more} more, whose cut is smaller: backstop haircut --by {what}, or --csv." if more else ""
+    return {"title": f"By {what}", "columns": columns, "rows": rows, "note": note}

@@ -1,0 +1,152 @@
+"""The weekly report as one HTML page that needs nothing beside it: a leader reads it in a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib import dates
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from cli.output import count
+from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, big, rendered, short, style, svg
+from cli.views.report import MOST, Section, lead, numbers, sections, title
+from models.reports.milestones import Standing, State
+from models.reports.weekly import Mean, Week
+
+_DATES: Any = dates  # it comes without types
+_STATES = {State.DONE: FLEX, State.ON_TRACK: BACKED, State.BEHIND: BAD, State.UNKNOWN: PHANTOM}
+
+
+def page(week: Week) -> str:
+    """The report as HTML."""
+    with style():
+        parts = [_part(section, week) for section in sections(week)]
+        curve = _curve(week)
+    return rendered(
+        "report.html",
+        title=title(week),
+        made_at=f"{week.until:%Y-%m-%d %H:%M} UTC, {count(week.clusters, 'cluster')}",
+        lead=lead(week),
+        numbers=[n._asdict() for n in numbers(week)],
+        curve=curve,
+        parts=parts,
+    )
+
+
+def _part(section: Section, week: Week) -> dict[str, Any]:
+    figure = None
+    if section.title == "Milestones":
+        figure = _milestones(week.milestones)
+    elif section.title.startswith("Did it help"):
+        figure = _outcome(week)
+    return {**section._asdict(), "note": section.note.replace("`", ""), "figure": figure}
+
+
+def _curve(week: Week) -> dict[str, str] | None:
+    """Promised, healthy and phantom over time. None: there are not two points that are known."""
+    known = [p for p in week.points if p.known]
+    if len(known) < 2:
+        return None
+    figure = Figure(figsize=(9, 4.6), layout="constrained")
+    above, plot = figure.subplots(2, 1, sharex=True, height_ratios=[2, 3])
+    times = [float(_DATES.date2num(p.at)) for p in known]
+    above.plot(times, [p.promised_gpus for p in known], color=INK, label="promised", lw=1.6)
+    above.plot(times, [p.healthy_gpus for p in known], color=FLEX, label="healthy", lw=1.6)
+    above.margins(y=0.15)
+    plot.fill_between(
+        times, [p.phantom_gpus for p in known], color=PHANTOM, label="phantom: promised, no healthy GPU behind"
+    )
+    waits = [(t, p.lacking_gpus) for t, p in zip(times, known, strict=True) if p.lacking_gpus is not None]
+    if len(waits) > 1:
+        plot.plot(*zip(*waits, strict=True), color=BAD, label="wait in quota for hardware", lw=1.6)
+    plot.set_ylim(bottom=0)
+    for each in (above, plot):
+        each.set(ylabel="GPUs")
+        each.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        each.yaxis.set_major_formatter("{x:,.0f}")
+    locator = _DATES.AutoDateLocator(maxticks=9)
+    plot.xaxis.set_major_locator(locator)
+    plot.xaxis.set_major_formatter(_DATES.ConciseDateFormatter(locator))
+    figure.legend(frameon=False, loc="outside upper center", ncols=4)
+    first, last = known[0], known[-1]
+    says = (
+        f"Phantom GPUs went from {big(first.phantom_gpus)} on {first.at:%d %B} to {big(last.phantom_gpus)} on "
+        f"{last.at:%d %B}; {big(last.promised_gpus)} are promised and {big(last.healthy_gpus)} healthy."
+    )
+    return {"svg": svg(figure), "says": says}
+
+
+def _milestones(found: Sequence[Standing]) -> dict[str, str] | None:
+    """How much of the way each has gone, and where the line is."""
+    shown = [s for s in found if s.number is not None and s.started_from is not None][:MOST]
+    if not shown:
+        return None
+    figure, plot = axes(height=0.9 + 0.34 * len(shown))
+    places = list(range(len(shown)))
+    gone = [_way(s, s.number) for s in shown]
+    plot.barh(places, [100] * len(shown), color="#f0f3f6", height=0.55)
+    plot.barh(places, gone, color=[_STATES[s.state] for s in shown], height=0.55)
+    lines = [(_way(s, s.expected), place) for place, s in zip(places, shown, strict=True) if s.expected is not None]
+    plot.plot([x for x, _ in lines], [y for _, y in lines], "|", color=INK, ms=13, mew=2)
+    for place, s in zip(places, shown, strict=True):
+        joined = ", target" if s.milestone.falls else " of"
+        said = f"{big(s.number or 0)}{joined} {big(s.milestone.target)}: {s.state.value}"
+        plot.annotate(said, (100, place), xytext=(6, 0), textcoords="offset points", va="center")
+    plot.set_yticks(places, [short(s.milestone.name) for s in shown])
+    plot.invert_yaxis()
+    plot.set_xlim(0, 140)
+    plot.set_xticks([0, 25, 50, 75, 100], ["set", "", "half way", "", "target"])
+    states = [s.state for s in found]
+    says = (
+        f"{states.count(State.DONE)} done, {states.count(State.ON_TRACK)} on track, {states.count(State.BEHIND)} behind"
+        f"{f', {states.count(State.UNKNOWN)} not known' if State.UNKNOWN in states else ''}. The mark is where the "
+        "straight line is today."
+    )
+    return {"svg": svg(figure), "says": says}
+
+
+def _way(s: Standing, number: int | None) -> float:
+    """Per cent of the way from the start to the target."""
+    start = s.started_from or 0
+    length = s.milestone.target - start
+    if s.state is State.DONE or length == 0 or number is None:
+        return 100.0
+    return min(100.0, max(0.0, 100.0 * (number - start) / length))
+
+
+def _outcome(week: Week) -> dict[str, str] | None:
+    """Before and after, cluster by cluster: waiting GPUs where they are known, else phantom ones."""
+    both = [(o.cluster, o.before, o.after) for o in week.outcomes if o.before is not None and o.after is not None]
+    asked = any(_value(b, "lacking_gpus") is not None for _, b, _ in both)
+    what = "lacking_gpus" if asked else "phantom_gpus"
+    rows = [(name, _value(b, what), _value(a, what)) for name, b, a in both]
+    pairs = [(name, b, a) for name, b, a in rows if b is not None and a is not None]
+    if not pairs:
+        return None
+    ranked = sorted(pairs, key=lambda row: (-max(row[1], row[2]), row[0]))[:MOST]
+    figure, plot = axes(height=1.1 + 0.42 * len(ranked))
+    places = list(range(len(ranked)))
+    plot.barh([p - 0.19 for p in places], [b for _, b, _ in ranked], height=0.36, color=PHANTOM, label="before")
+    plot.barh([p + 0.19 for p in places], [a for _, _, a in ranked], height=0.36, color=FLEX, label="after")
+    plot.set_yticks(places, [short(name) for name, _, _ in ranked])
+    plot.invert_yaxis()
+    plot.margins(y=0.02)
+    plot.set_xlim(left=0)
+    words = "GPUs that wait in quota for healthy hardware (mean)" if asked else "phantom GPUs (mean)"
+    plot.set(xlabel=words)
+    plot.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.legend(frameon=False, loc="outside upper center", ncols=2)
+    was, now = sum(b for _, b, _ in pairs), sum(a for _, _, a in pairs)
+    rest = f" The {len(ranked)} largest are shown." if len(pairs) > len(ranked) else ""
+    says = (
+        f"Over {count(len(pairs), 'cluster')}, {'waiting' if asked else 'phantom'} GPUs went from {was:,.1f} to "
+        f"{now:,.1f}.{rest}"
+    )
+    return {"svg": svg(figure), "says": says}
+
+
+def _value(mean: Mean | None, what: str) -> float | None:
+    found: float | None = None if mean is None else getattr(mean, what)
+    return found

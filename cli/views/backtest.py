@@ -1,0 +1,73 @@
+"""The record of buffer policies as people read it, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+from rich.console import RenderableType
+from rich.text import Text
+
+from cli.output import count, line, row, table
+from models.buffers.backtest import Record, Series
+
+_FIELDS = tuple(Record.model_fields)
+HEADINGS = ("POLICY", "BROKEN H", "BROKEN", "WORST", "BUFFER", "STRANDED", "CHANGES", "REFUSED")
+
+
+def parts(records: Sequence[Record], series: Sequence[Series]) -> list[RenderableType]:
+    """A table for each cluster and horizon, with a line for each policy."""
+    hours = {one.cluster: (int((~np.isnan(one.worst)).sum()), len(one.worst)) for one in series}
+    found: list[RenderableType] = []
+    for (cluster, horizon), group in groupby(records, key=lambda r: (r.cluster, r.horizon_weeks)):
+        rows = list(group)
+        known, whole = hours[cluster]
+        unknown = f" and {whole - known:,} unknown" if whole > known else ""
+        held = f", each held against up to {horizon} promises" if horizon > 1 else ""
+        found += [Text()] if found else []
+        found.append(
+            line((cluster, "bold"), f", promised for {count(horizon, 'week')}: {known:,} hours{unknown}{held}")
+        )
+        made = table("=POLICY", *(f">{h}" for h in HEADINGS[1:]))
+        for r in rows:
+            row(made, *cells(r))
+        found.append(made)
+    notes = (
+        "Broken: hours whose worst instant fell below the promise; with several weeks ahead, an hour counts once for "
+        "each promise made for it. Stranded: healthy and not promised, of the total."
+    )
+    return [*found, Text(), line(notes)]
+
+
+def cells(r: Record) -> tuple[object, ...]:
+    return (
+        r.policy,
+        r.broken_hours,
+        percent(r.broken_fraction),
+        percent(r.worst_shortfall_fraction),
+        percent(r.mean_buffer),
+        percent(r.stranded_fraction),
+        r.changes,
+        f"{100 * r.refused:.0f}%",
+    )
+
+
+def percent(fraction: float) -> str:
+    """0%, 0.004%, 0.25%, 12.3%: what is not zero never reads as zero."""
+    if not fraction:
+        return "0%"
+    value = 100 * fraction
+    return f"{value:.1f}%" if value >= 1 else f"{value:.2g}%"
+
+
+def as_csv(records: Sequence[Record]) -> str:
+    """All figures, a line for each record."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_FIELDS)
+    for r in records:
+        writer.writerow([getattr(r, name) for name in _FIELDS])
+    return out.getvalue()

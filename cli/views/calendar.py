@@ -1,0 +1,53 @@
+"""Declared windows as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from cli.output import line, moment, row, table
+from cli.views.status import foretold_line
+from models.cluster.fleet_file import WindowKind
+from models.planning.window_forecast import Entry, Foretold, span_text
+
+_FILE = "fleet file"
+
+
+def calendar_parts(
+    entries: Sequence[Entry], gone: Sequence[Entry], told: Mapping[str, Sequence[Foretold]], now: datetime
+) -> list[RenderableType]:
+    """One line for each window, and below them what was taken back, and what they will take."""
+    back = [line(("Taken back", "bold"), f": {span_text(e.window)} of {e.cluster}.") for e in gone]
+    if not entries:
+        return [*back] or [
+            line("Nothing is declared. `backstop hold CLUSTER` or `backstop calendar import FILE` does.")
+        ]
+    made = table("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "ISLANDS", "REASON", "BY")
+    for entry in entries:
+        window = entry.window
+        row(
+            made,
+            entry.cluster,
+            entry.id,
+            window.kind.value,
+            moment(window.starts),
+            moment(window.ends),
+            _gpus(entry),
+            "all" if window.islands is None else ", ".join(window.islands),
+            window.reason,
+            entry.declared_by if entry.source else f"{entry.declared_by}, {_FILE}" if entry.declared_by else _FILE,
+            style="yellow" if window.starts <= now < window.ends else "",
+        )
+    ahead = [
+        line((f"{name}: ", "bold")).append_text(foretold_line(f, now)) for name, all_ in told.items() for f in all_
+    ]
+    return [made, *((Text(), *back) if back else ()), *((Text(), *ahead) if ahead else ())]
+
+
+def _gpus(entry: Entry) -> object:
+    if entry.window.kind is WindowKind.FREEZE:
+        return None
+    return "all" if entry.window.gpus is None else entry.window.gpus

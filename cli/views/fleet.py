@@ -1,0 +1,86 @@
+"""Clusters as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from cli.answers import ClusterAnswer
+from cli.output import clean, line, moment, row, table
+from cli.views.plan import gates
+from models.cluster.island import healthy, total
+from models.cluster.quota import QuotaTree
+
+
+def fleet_parts(clusters: Sequence[ClusterAnswer]) -> list[RenderableType]:
+    """One line for each cluster."""
+    if not clusters:
+        return [line("The ledger has no clusters yet. Give it some: backstop fleet import FILE")]
+    made = table("CLUSTER", "MODEL", ">ISLANDS", ">TOTAL", ">HEALTHY", ">QUOTAS", ">PROMISED", "ROLLOUT")
+    for c in clusters:
+        promised = QuotaTree(c.quotas).assigned()
+        row(
+            made,
+            c.name,
+            c.gpu_model,
+            len(c.islands),
+            total(c.islands),
+            healthy(c.islands),
+            len(c.quotas),
+            promised,
+            c.stage,
+            style="yellow" if promised > healthy(c.islands) else "",
+        )
+    return [made]
+
+
+def _held(c: ClusterAnswer) -> list[RenderableType]:
+    """Who holds its quotas and says what is healthy, where that is not the ledger."""
+    found: list[RenderableType] = []
+    if c.slurm is not None:
+        of = f"cluster {c.slurm.cluster or c.name}, accounts under {c.slurm.root}"
+        found.append(line(f"Slurm holds the quotas: {of}."))
+    if c.prometheus is not None:
+        found.append(line(f"Prometheus {c.prometheus.connection} says what is healthy."))
+    return found
+
+
+def cluster_parts(c: ClusterAnswer) -> list[RenderableType]:
+    """One cluster in full."""
+    islands = table("ISLAND", ">TOTAL", ">HEALTHY", ">FOR BLOCKS")
+    for island in c.islands:
+        row(islands, island.name, island.total_gpus, island.healthy_gpus, island.room_for_blocks)
+    quotas = table("TEAM", "PARENT", ">QUOTA", ">SCHEDULED", ">IDLE", ">MINIMUM", "BLOCKS", "ISLANDS")
+    for q in c.quotas:
+        row(
+            quotas,
+            q.team,
+            q.parent,
+            q.gpus,
+            q.scheduled_gpus,
+            q.idle_gpus,
+            q.minimum_gpus,
+            " ".join(map(str, q.protected_blocks)) or None,
+            None if q.islands is None else " ".join(q.islands),
+        )
+    rollout = "no rollout is open" if c.stage is None else f"a rollout is open: {c.stage}"
+    parts: list[RenderableType] = [
+        line((c.name, "bold"), f": {c.gpu_model or 'GPU model not given'}, {c.gpus_per_node} GPUs a node, {rollout}"),
+        Text(),
+        islands,
+        Text(),
+        quotas if c.quotas else line("No quotas."),
+    ]
+    parts += [*_held(c), *gates(c.quotas)]
+    if c.windows:
+        windows = table("WINDOW", "FROM", "TO", ">GPUS", "ISLANDS", "REASON")
+        for w in c.windows:
+            where = "all" if w.islands is None else " ".join(w.islands)
+            row(windows, w.kind, moment(w.starts), moment(w.ends), w.gpus, where, w.reason)
+        parts += [Text(), windows]
+    if c.policy:
+        said = ", ".join(f"{key}={clean(value)}" for key, value in sorted(c.policy.items()))
+        parts += [Text(), line(f"Own policy: {said}")]
+    return parts

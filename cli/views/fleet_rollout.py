@@ -1,0 +1,185 @@
+"""A fleet rollout as people read it: its plan, and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cli.output import clean, gpus, line, moment, row, span, table
+from models.base import duration_text
+from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus, Prospect
+from models.fleet.state import WAVES, FleetStage, Member, MemberState, Pace, Wave
+
+_STYLES = {
+    FleetStage.PLANNED: "cyan",
+    FleetStage.RUNNING: "blue",
+    FleetStage.ABORTING: "yellow",
+    FleetStage.DONE: "green",
+}
+_SHOWN = 8
+"""Lines of a list that nobody asked for in full."""
+
+
+def plan_parts(plan: FleetPlan, launch: FleetLaunch) -> list[RenderableType]:
+    """What would be done: by wave, the first clusters, and those that cannot start."""
+    mine = [p for p in plan.clusters if not p.rollout]
+    others = len(plan.clusters) - len(mine)
+    title = line((f"{len(mine)} clusters", "bold"), f", plan {plan.hash}" + (f"; {others} open already" * bool(others)))
+    made = table("WAVE", ">CLUSTERS", ">PROMISED", ">HEALTHY", ">CUT", ">NEVER BACKED", ">TO FLEX", ">CANNOT START")
+    for wave in WAVES:
+        found = [p for p in mine if wave is (Wave.PILOT if p.cluster in launch.pilots else p.wave)]
+        if found:
+            sums = [sum(getattr(p, name) for p in found) for name in _SUMS]
+            row(made, _wave(wave), len(found), *sums, sum(bool(p.why_not) for p in found) or None)
+    row(made, "all", len(mine), *(sum(getattr(p, name) for p in mine) for name in _SUMS), None, style="bold")
+    parts: list[RenderableType] = [title, Text(), made, Text(), line(pace_text(launch.pace))]
+    first = [p for p in mine if not p.why_not][:_SHOWN]
+    if first:
+        names = ", ".join(clean(p.cluster) for p in first)
+        parts.append(line(f"first, by today's snapshots: {names}{' ...' if len(mine) > len(first) else ''}"))
+    return [*parts, *_unable([p for p in mine if p.why_not])]
+
+
+_SUMS = ("assigned_gpus", "healthy_gpus", "cut_gpus", "phantom_gpus", "to_flex_gpus")
+
+
+def _unable(found: Sequence[Prospect]) -> list[RenderableType]:
+    if not found:
+        return []
+    made = table("CLUSTER", "CANNOT START")
+    for p in found[:_SHOWN]:
+        row(made, p.cluster, p.why_not)
+    more = [line(f"and {len(found) - _SHOWN} more")] if len(found) > _SHOWN else []
+    return [Text(), made, *more]
+
+
+def pace_text(pace: Pace) -> str:
+    return (
+        f"pace: {pace.parallel} clusters at once, at most {pace.budget_per_hour} GPUs an hour and "
+        f"{pace.budget_per_day} a day; pilots soak {duration_text(pace.pilot_soak)}, waves bake "
+        f"{duration_text(pace.bake)}; stops above {float(pace.max_failed):.0%} rolled back"
+    )
+
+
+def _wave(wave: Wave) -> str:
+    return "pilot" if wave is Wave.PILOT else f"{wave.number} {wave}"
+
+
+def fleet_line(s: FleetStatus) -> Text:
+    """One line, for the overview of all rollouts."""
+    done = sum(w.done for w in s.waves)
+    clusters = sum(w.clusters for w in s.waves)
+    said = f": {done} of {clusters} clusters monitored; {s.needs or s.waits_for}"
+    return line(("Fleet rollout", "bold"), f" {s.stage}{said}")
+
+
+def status_parts(
+    s: FleetStatus, *, waiting: bool = False, failed: bool = False, every: bool = False, now: datetime | None = None
+) -> list[RenderableType]:
+    """Everything about it. `s.at` is when it last had something to do, maybe long ago."""
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, text in _facts(s):
+        facts.add_row(name, text)
+    shadow = ("  (shadow: nothing is written)", "magenta") if s.shadow else ""
+    title = line(
+        ("fleet rollout", "bold"),
+        "  ",
+        (s.stage.value, _STYLES.get(s.stage, "dim")),
+        f" since {moment(s.entered_at)} ({span(max(s.at, now or datetime.now(UTC)) - s.entered_at)})",
+        *([shadow] if shadow else []),
+    )
+    parts: list[RenderableType] = [title, facts]
+    if s.waves:
+        parts += [Text(), _waves(s)]
+    chosen = [
+        m
+        for m in s.members
+        if every
+        or (waiting and m.state is MemberState.WAITING)
+        or (failed and (m.failed_at is not None or m.state is MemberState.FAILED))
+    ]
+    if every or waiting or failed:
+        return [*parts, Text(), _members(chosen) if chosen else line("No cluster is so.")]
+    return [*parts, *_running(s), *_failed(s), *_held(s)]
+
+
+def _facts(s: FleetStatus) -> list[tuple[str, Text]]:
+    found = [("id", line(f"{s.fleet}, owner {s.owner}"))]
+    if s.plan_hash:
+        approved = f"approved by {s.approved_by}" if s.approved_by else "not approved"
+        found.append(("plan", line(f"{s.plan_hash}, {approved}")))
+    if s.stage.ended:
+        return [*found, ("ended", line(s.ended_because))]
+    if s.stage is FleetStage.RUNNING:
+        number = "the pilots" if s.wave is Wave.PILOT else f"{s.wave.number} ({s.wave})"
+        found.append(("wave", line(number)))
+    found.append(("now", line(s.waits_for)))
+    found += [
+        ("hold", line((f"{hold.id}: ", "yellow"), f"{hold.reason} ({hold.actor}, {moment(hold.at)})"))
+        for hold in s.holds
+    ]
+    if s.stage is FleetStage.RUNNING:
+        found.append(
+            ("budget", line(f"{gpus(s.hour_gpus)} left for this hour, {s.day_gpus} for this day, by what it started"))
+        )
+        failures = f"{s.failed} of {s.failed_of} rolled back; it stops above {float(s.trips_above):.0%}"
+        found.append(("breaker", line(failures)))
+    if s.needs:
+        found.append(("needs", line((s.needs, "yellow"))))
+    return found
+
+
+def _waves(s: FleetStatus) -> Table:
+    made = table(
+        "WAVE", ">CLUSTERS", ">WAITING", ">ON THEIR WAY", ">MONITORED", ">ROLLED BACK", ">ENDED", ">SKIPPED", ">CUT"
+    )
+    for w in s.waves:
+        counts = (w.clusters, w.waiting, w.running, w.done, w.failed, w.ended, w.skipped, w.cut_gpus)
+        style = "bold" if w.wave is s.wave and s.stage is FleetStage.RUNNING else ""
+        row(made, _wave(w.wave), *(n or None for n in counts), style=style)
+    return made
+
+
+def _members(found: Sequence[Member]) -> Table:
+    made = table("CLUSTER", "WAVE", "STATE", "STAGE", ">CUT", "SINCE", "WHY")
+    for m in found:
+        row(made, m.cluster, _wave(m.wave), m.state, m.stage or None, m.cut_gpus, moment(m.started_at), _why(m) or None)
+    return made
+
+
+def _why(m: Member) -> str:
+    if m.state is MemberState.WAITING and m.held_until is not None:
+        return f"{m.held} (until {_day(m.held_until)})"
+    return m.needs or m.held
+
+
+def _day(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%MZ}"
+
+
+def _some(title: str, style: str, found: Sequence[Member], option: str) -> list[RenderableType]:
+    if not found:
+        return []
+    more = [line(f"and {len(found) - _SHOWN} more: backstop fleet status {option}")] if len(found) > _SHOWN else []
+    return [Text(), line((f"{len(found)} {title}", style)), _members(found[:_SHOWN]), *more]
+
+
+def _running(s: FleetStatus) -> list[RenderableType]:
+    states = (MemberState.RUNNING, MemberState.STARTING)
+    return _some("on their way", "bold", [m for m in s.members if m.state in states], "--all")
+
+
+def _failed(s: FleetStatus) -> list[RenderableType]:
+    return _some("rolled back", "red", [m for m in s.members if m.state is MemberState.FAILED], "--failed")
+
+
+def _held(s: FleetStatus) -> list[RenderableType]:
+    running = s.stage is FleetStage.RUNNING
+    held = [m for m in s.members if running and m.state is MemberState.WAITING and m.held]
+    return _some("cannot start now", "yellow", held, "--waiting")

@@ -1,0 +1,115 @@
+"""A haircut report as people read it, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cli.output import gpus, line, row, table
+from models.base import fraction_text
+from models.planning.haircut import Haircut, Part, TeamPart
+
+_FIELDS = tuple(dict.fromkeys([*Part.model_fields, *TeamPart.model_fields]))
+
+
+def fleet_parts(made: Haircut, at: int) -> list[RenderableType]:
+    """The whole fleet at each buffer, then each wave."""
+    whole = made.fleet[0]
+    return [
+        line(
+            ("1 cluster" if whole.clusters == 1 else f"{whole.clusters} clusters", "bold"),
+            f": {gpus(whole.total_gpus)} installed, {whole.healthy_gpus} healthy, {whole.assigned_gpus} promised, "
+            f"{whole.unbacked_gpus} of them with no healthy GPU behind",
+        ),
+        Text(),
+        _by_buffer(made),
+        Text(),
+        Text("Clusters by wave, and the GPUs cut there"),
+        _cuts(made, "wave", with_clusters=True),
+        Text(),
+        line(sentence(made, at)),
+    ]
+
+
+def parts_by(made: Haircut, what: str, at: int) -> list[RenderableType]:
+    """The GPUs cut at each buffer, a line for each `what`: wave, cluster or team."""
+    return [_cuts(made, what), Text(), line(sentence(made, at))]
+
+
+def sentence(made: Haircut, at: int) -> str:
+    """The report in a few words, at one of its buffers."""
+    part, plain = made.fleet[at], made.without.cut_gpus
+    short = f"; {part.short_gpus} more would be needed and may not be cut" if part.short_gpus else ""
+    clusters = "1 cluster is" if part.clusters == 1 else f"{part.clusters} clusters are"
+    above = f"{part.clusters_above} of {clusters} above their ceiling, by {gpus(part.above_gpus)}"
+    anyhow = f" Without any buffer {plain} would be cut all the same." if plain else ""
+    return (
+        f"At {percent(made.buffers[at])}: {gpus(part.cut_gpus)} of {part.assigned_gpus} promised are cut.{anyhow} "
+        f"{part.phantom_gpus} of them no healthy GPU stood behind; {part.to_flex_gpus} move to flex and stay usable"
+        f"{short}. {above}."
+    )
+
+
+def percent(share: Fraction) -> str:
+    """15%, 12.5%; a share that has no decimal as a fraction."""
+    text = fraction_text(share * 100)
+    return fraction_text(share) if "/" in text else f"{text}%"
+
+
+def rows_of(made: Haircut, what: str) -> Mapping[str, Sequence[Part | TeamPart]]:
+    if what == "wave":
+        return {tier.value: parts for tier, parts in made.waves.items()}
+    return made.clusters if what == "cluster" else made.teams
+
+
+def as_csv(made: Haircut) -> str:
+    """A line for each of the fleet, its waves, clusters and teams at each buffer. What does not apply is empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["what", "name", "buffer", *_FIELDS])
+    parts: list[tuple[str, str, Sequence[Part | TeamPart]]] = [("fleet", "", made.fleet)]
+    parts += [
+        (what, name, found) for what in ("wave", "cluster", "team") for name, found in rows_of(made, what).items()
+    ]
+    for what, name, found in parts:
+        for buffer, part in zip(made.buffers, found, strict=True):
+            writer.writerow([what, name, fraction_text(buffer), *(getattr(part, f, "") for f in _FIELDS)])
+    return out.getvalue()
+
+
+def _by_buffer(made: Haircut) -> Table:
+    shown = table(">BUFFER", ">CEILING", ">ABOVE IT", ">BY", ">CUT", ">PHANTOM", ">TO FLEX", ">SHORT")
+    for buffer, part in zip(made.buffers, made.fleet, strict=True):
+        row(
+            shown,
+            percent(buffer),
+            part.ceiling_gpus,
+            f"{part.clusters_above} of {part.clusters}",
+            part.above_gpus,
+            part.cut_gpus,
+            part.phantom_gpus,
+            part.to_flex_gpus,
+            part.short_gpus,
+            style="yellow" if part.short_gpus else "",
+        )
+    return shown
+
+
+def _cuts(made: Haircut, what: str, with_clusters: bool = False) -> Table:
+    """Cut GPUs by buffer, as `phantom + to flex`; with the number of clusters before it."""
+    held = {"team": [">QUOTA"], "cluster": [">PROMISED"]}.get(what, [])
+    shown = table(what.upper(), *held, *(f">AT {percent(b)}" for b in made.buffers))
+    for name, parts in rows_of(made, what).items():
+        row(shown, name, *[parts[0].held_gpus for _ in held], *_cells(parts, with_clusters))
+    return shown
+
+
+def _cells(parts: Iterable[Part | TeamPart], with_clusters: bool) -> list[str]:
+    cut = [f"{p.cut_gpus} ({p.phantom_gpus} phantom)" if p.phantom_gpus else f"{p.cut_gpus}" for p in parts]
+    return [f"{p.clusters}: {c}" for p, c in zip(parts, cut, strict=True)] if with_clusters else cut

@@ -1,0 +1,48 @@
+"""Milestones as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from cli.output import line, moment, row, table
+from models.reports.milestones import Standing, State
+
+STYLE = {State.DONE: "green", State.ON_TRACK: "", State.BEHIND: "red", State.UNKNOWN: "yellow"}
+
+
+def milestones_parts(found: Sequence[Standing]) -> list[RenderableType]:
+    """A line for each in the plan's order, and the rule."""
+    if not found:
+        return [line("There is no milestone yet. `backstop milestones set FILE` sets them.")]
+    made = table("MILESTONE", "MEASURE", ">NOW", ">EXPECTED", ">TARGET", "=DUE", "=STANDS", "LAST NOTED")
+    for s in found:
+        row(
+            made,
+            s.milestone.name,
+            words(s.milestone.measure),
+            s.number,
+            s.expected,
+            s.milestone.target,
+            s.milestone.due,
+            s.state.value,
+            noted(s) or None,
+            style=STYLE[s.state],
+        )
+    return [made, Text(), line(RULE)]
+
+
+RULE = (
+    "On track: at least where a straight line is today, from the number when the milestone was set to its target "
+    "on its last day."
+)
+
+
+def words(measure: str) -> str:
+    return measure.replace("_", " ").replace("gpus", "GPUs")
+
+
+def noted(s: Standing) -> str:
+    return "" if s.note is None else f"{moment(s.note.at)} {s.note.actor}: {s.note.reason}"

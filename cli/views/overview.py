@@ -1,0 +1,110 @@
+"""Where a whole fleet's rollouts stand, on one screen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cli.answers import RolloutLine
+from cli.output import clean, gpus, line, moment, row, span, table
+from client.doctor import Check
+from models.cluster.policy import Tier
+from models.rollout.stages import Stage
+
+FEW = 15
+"""Rollouts up to which each has a line by itself."""
+_SHOWN = 8
+"""Lines of each list, where there are more rollouts."""
+STALE = timedelta(minutes=30)
+"""Health older than this is shown as such; a policy's `stale_after` is what gates go by."""
+
+
+def overview_parts(rollouts: Sequence[RolloutLine], now: datetime, *, all_lines: bool) -> list[RenderableType]:
+    """By stage and wave, what needs a person, what is at risk; each rollout where they are few or asked for."""
+    if not rollouts:
+        return [line("There is no rollout yet. Look at `backstop plan`, then `backstop launch CLUSTER`.")]
+    if all_lines or len(rollouts) <= FEW:
+        return [_lines(rollouts), *_asked(rollouts, most=len(rollouts))]
+    opened = [r for r in rollouts if r.open]
+    title = line((f"{len(opened)} open rollouts", "bold"), f", {len(rollouts) - len(opened)} ended")
+    return [title, Text(), _stages(rollouts), *_asked(rollouts, most=_SHOWN), *_risks(opened), *_silent(opened, now)]
+
+
+def watch_parts(watching: Check | None) -> list[RenderableType]:
+    """Nothing where the shared watch is alive, or was not asked for."""
+    if watching is None or watching.ok:
+        return []
+    return [Text(), line((f"The watch is {watching.text}.", "yellow"), " See `backstop doctor`.")]
+
+
+def _lines(rollouts: Sequence[RolloutLine]) -> Table:
+    made = table("CLUSTER", "STAGE", "WAVE", "OWNER", ">UNBACKED", "STARTED", "ENDED")
+    for r in rollouts:
+        row(
+            made,
+            r.cluster,
+            r.stage,
+            r.wave or None,
+            r.owner or None,
+            r.unbacked_gpus,
+            moment(r.started),
+            moment(r.closed),
+            style="" if r.open else "dim",
+        )
+    return made
+
+
+def _stages(rollouts: Sequence[RolloutLine]) -> Table:
+    """Clusters by stage and wave."""
+    waves = [tier.value for tier in Tier]
+    count = Counter((r.stage, r.wave if r.wave in waves else "") for r in rollouts)
+    stages = [s.value for s in Stage] + sorted({r.stage for r in rollouts} - {s.value for s in Stage})
+    made = table("STAGE", *(f">{wave.upper()}" for wave in waves), ">NO PLAN", ">ALL", ">UNBACKED")
+    for stage in stages:
+        found = [count[stage, wave] for wave in [*waves, ""]]
+        if any(found):
+            unbacked = sum(r.unbacked_gpus for r in rollouts if r.stage == stage and r.open)
+            row(made, stage, *(n or None for n in found), sum(found), unbacked)
+    return made
+
+
+def _asked(rollouts: Sequence[RolloutLine], most: int) -> list[RenderableType]:
+    """What people have to do; of rollouts that need the same, the first by name."""
+    if any(r.needs is None for r in rollouts):
+        return [Text(), line(("What they need from a person is not known: no worker answered in time.", "yellow"))]
+    needy = [r for r in rollouts if r.needs]
+    if not needy:
+        return []
+    made = table("CLUSTER", "STAGE", "NEEDS")
+    for r in needy[:most]:
+        row(made, r.cluster, r.stage, r.needs)
+    more = [line(f"and {len(needy) - most} more: backstop status --needs")] if len(needy) > most else []
+    return [Text(), line((f"{len(needy)} need{'s' * (len(needy) == 1)} a person", "yellow")), made, *more]
+
+
+def _risks(opened: Sequence[RolloutLine]) -> list[RenderableType]:
+    risky = sorted((r for r in opened if r.unbacked_gpus), key=lambda r: (-r.unbacked_gpus, r.cluster))
+    if not risky:
+        return []
+    total = sum(r.unbacked_gpus for r in risky)
+    made = table("CLUSTER", "STAGE", ">UNBACKED")
+    for r in risky[:_SHOWN]:
+        row(made, r.cluster, r.stage, r.unbacked_gpus)
+    more = [line(f"and {len(risky) - _SHOWN} more: backstop status --at-risk")] if len(risky) > _SHOWN else []
+    title = line((f"{len(risky)} at risk", "red"), f": {gpus(total)} have no healthy hardware behind them")
+    return [Text(), title, made, *more]
+
+
+def _silent(opened: Sequence[RolloutLine], now: datetime) -> list[RenderableType]:
+    """Clusters whose health nobody has reported for a while: their gates are shut, and nothing else says so."""
+    silent = [r for r in opened if r.needs is not None and (r.health_at is None or now - r.health_at >= STALE)]
+    if not silent:
+        return []
+    names = ", ".join(clean(r.cluster) for r in silent[:3])
+    more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
+    return [Text(), line((f"{len(silent)} without health for {span(STALE)}", "yellow"), f": {names}{more}")]

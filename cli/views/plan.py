@@ -1,0 +1,166 @@
+"""A plan as people read it: what is promised, what may be, who gives what, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cli.output import gpus, indented, line, row, table
+from models.base import duration_text, fraction_text
+from models.cluster.health_buffer import Derived
+from models.cluster.policy import Basis, Tier
+from models.cluster.quota import Quota
+from models.planning.ceiling import after_buffer
+from models.planning.plan import Plan, QuotaPlan
+
+
+def in_order(plans: Iterable[Plan]) -> list[Plan]:
+    """As a rollout would visit them: by wave, then the largest healthy headroom, then the name."""
+    return sorted(plans, key=lambda p: (p.wave.depth, -p.headroom, p.cluster))
+
+
+def plan_parts(plan: Plan) -> list[RenderableType]:
+    """One plan in full."""
+    parts: list[RenderableType] = [
+        line(
+            (plan.cluster, "bold"),
+            f": {gpus(plan.total_gpus)} installed, {plan.healthy_gpus} healthy, "
+            f"{plan.assigned_gpus} promised; {_ceiling(plan)}",
+        ),
+        *([] if plan.derived is None else [line(f"Buffer for {_asked(plan.derived)}: {plan.derived.text}.")]),
+        _what(plan),
+        _verdict(plan),
+    ]
+    if plan.quotas:
+        parts += [Text(), _diff(plan), *gates(plan.quotas)]
+    why = [
+        line((f"{quota.team}, {cut.gpus} {cut.tier}", "bold"), f": {cut.reason}.")
+        for quota in plan.quotas
+        for cut in quota.cuts
+    ]
+    if why:
+        parts += [Text(), Text("Why"), *indented(why)]
+    return [*parts, Text(), line(f"Plan {plan.hash}, wave {plan.wave}, usage: {plan.usage_from}")]
+
+
+def plans_parts(plans: Sequence[Plan]) -> list[RenderableType]:
+    """One line for each plan."""
+    made = table(
+        "CLUSTER", "=WAVE", ">HEALTHY", ">PROMISED", ">MAY BE", ">CUT", ">PHANTOM", ">FLEX", "="
+    )  # fmt: skip
+    for plan in plans:
+        row(
+            made,
+            plan.cluster,
+            plan.wave,
+            f"{plan.healthy_gpus}/{plan.total_gpus}",
+            plan.assigned_gpus,
+            plan.ceiling_gpus,
+            plan.cut_gpus,
+            plan.phantom_gpus,
+            plan.to_flex_gpus,
+            _short_verdict(plan),
+            style="" if not plan.fault and not plan.short_by_gpus else "yellow",
+        )
+    cut, phantom, flex = (sum(getattr(p, f) for p in plans) for f in ("cut_gpus", "phantom_gpus", "to_flex_gpus"))
+    return [
+        made,
+        Text(),
+        line(f"{len(plans)} clusters; {gpus(cut)} cut: {phantom} were phantom, {flex} move to flex."),
+    ]
+
+
+def _short_verdict(plan: Plan) -> str:
+    if not plan.honest:
+        return "cannot promise"
+    if plan.backed and not plan.short_by_gpus:
+        return "ok"
+    short = f"short {plan.short_by_gpus}" if plan.short_by_gpus else ""
+    return ", ".join(part for part in ("" if plan.backed else "not backed", short) if part)
+
+
+def _ceiling(plan: Plan) -> str:
+    by_buffer = after_buffer(plan.total_gpus if plan.basis is Basis.TOTAL else plan.healthy_gpus, plan.buffer)
+    if plan.honest and plan.ceiling_gpus < by_buffer:
+        spare = plan.healthy_gpus - plan.ceiling_gpus
+        return f"at most {plan.ceiling_gpus} may be ({spare} of the healthy are spare; by the buffer alone {by_buffer})"
+    if plan.derived is not None:
+        return f"at most {plan.ceiling_gpus} may be (buffer {plan.derived.needed}, by its health history)"
+    return f"at most {plan.ceiling_gpus} may be (buffer {fraction_text(plan.buffer)} of {plan.basis})"
+
+
+def _asked(found: Derived) -> str:
+    return f"{float(100 * found.terms.target):g}% of the hours of {duration_text(found.terms.horizon)}"
+
+
+def _what(plan: Plan) -> Text:
+    if not plan.haircut_gpus:
+        return line("Nothing is cut: capacity that no quota holds already covers the buffer.")
+    what = f"Cut {plan.cut_gpus} of a haircut of {plan.haircut_gpus}" if plan.short_by_gpus else f"Cut {plan.cut_gpus}"
+    return line(
+        (what, "bold"),
+        f": {plan.phantom_gpus} were phantom (no healthy GPU behind them), "
+        f"{plan.to_flex_gpus} move to flex and stay usable.",
+    )
+
+
+def _verdict(plan: Plan) -> Text:
+    """Whether the plan will do, and if not, what would."""
+    if not plan.honest:
+        return line(
+            ("It cannot honestly be promised", "yellow"),
+            ". Such a plan cannot be launched: give a buffer yourself (--buffer), or wait for better health.",
+        )
+    if plan.backed and not plan.short_by_gpus:
+        return line(("Backed", "green"), ": after it a healthy GPU stands behind every promised one.")
+    found = []
+    if plan.short_by_gpus:
+        left, fits = plan.assigned_gpus - plan.cut_gpus, plan.assigned_gpus - plan.haircut_gpus
+        found.append(f"short by {plan.short_by_gpus}: it leaves {left} promised, and {fits} is what fits")
+    if plan.backed:
+        found.append("backed all the same: a healthy GPU stands behind every promised one")
+    elif plan.unbacked_gpus:
+        found.append(f"not backed: {gpus(plan.unbacked_gpus)} would still be phantom")
+    found += [f"no island has room for the protected block of {size} of {team}" for team, size in plan.unplaced_blocks]
+    said = "; ".join(found)
+    return line((said[:1].upper() + said[1:], "yellow"), f". {_remedy(plan)}")
+
+
+def _remedy(plan: Plan) -> str:
+    if plan.suffices is not None and plan.suffices.depth > plan.max_tier.depth:
+        return f"The first tier that suffices is {plan.suffices}: --max-tier {plan.suffices}."
+    launch = "" if plan.backed else " Such a plan cannot be launched."
+    return f"No tier suffices: floors and protected blocks hold the rest.{launch}"
+
+
+_TIERS = (Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
+
+
+def gates(quotas: Iterable[Quota | QuotaPlan]) -> list[RenderableType]:
+    """Who may target a quota, where that is not anybody."""
+    return [
+        line(f"The quota of {q.team} may be targeted by {', '.join(q.namespaces) or 'nobody'} alone.")
+        for q in quotas
+        if q.namespaces is not None
+    ]
+
+
+def _diff(plan: Plan) -> Table:
+    made = table("TEAM", ">QUOTA", ">PLAN", ">CUT", ">PHANTOM", ">TO FLEX", *(f">{t.upper()}" for t in _TIERS))
+    for quota in plan.quotas:
+        by_tier = {cut.tier: cut.gpus for cut in quota.cuts}
+        row(
+            made,
+            quota.team if quota.leaf else f"{quota.team} (parent)",
+            quota.before_gpus,
+            quota.after_gpus,
+            quota.cut_gpus,
+            quota.phantom_gpus,
+            quota.to_flex_gpus,
+            *(by_tier.get(t, 0) for t in _TIERS),
+            style="" if quota.cut_gpus else "dim",
+        )
+    return made

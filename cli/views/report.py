@@ -1,0 +1,286 @@
+"""The weekly report in words: its sentences and tables, and all of it as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+from cli.output import clean
+from cli.views.milestones import RULE, noted, words
+from models.planning.window_forecast import span_text
+from models.reports.weekly import Outcome, Week
+
+MOST = 8
+"""Lines of a list; --json has all."""
+
+
+class Section(NamedTuple):
+    """A part of the report: `note` stands where there is no row, and below the rows otherwise."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    note: str = ""
+    numbers_from: int = 99
+    """Columns from here on are numbers."""
+
+
+def title(week: Week) -> str:
+    last = week.until - timedelta(microseconds=1)  # a week that ends with a day ends as the next one begins
+    return f"Weekly status, {week.since:%d %B} to {last:%d %B %Y}"
+
+
+def lead(week: Week) -> str:
+    """The report in a few sentences."""
+    parts = [f"{week.monitored} of {_count(week.clusters, 'cluster')} monitored{_change(week)}."]
+    if week.now is not None and week.now.known:
+        less = "" if week.week_ago is None or not week.week_ago.known else _than(week)
+        parts.append(
+            f"{_big(week.now.phantom_gpus)} of {_big(week.now.promised_gpus)} promised GPUs are phantom{less}."
+        )
+    t = week.totals
+    if t.lacking_before is not None and t.lacking_after is not None:
+        parts.append(
+            f"In {_count(t.asking, 'cluster')} with a before and an after, GPUs that waited in quota for healthy "
+            f"hardware went from {_mean(t.lacking_before)} to {_mean(t.lacking_after)}."
+        )
+    if week.live is not None:
+        held = len({b.cluster for b in week.live.blocked})
+        parts.append(f"{held or 'Nothing'} {'is' if held <= 1 else 'are'} blocked.")
+    return " ".join(parts)
+
+
+def _change(week: Week) -> str:
+    more = week.monitored - week.monitored_before
+    return f", {abs(more)} {'more' if more > 0 else 'fewer'} than a week ago" if more else ", as many as a week ago"
+
+
+def _than(week: Week) -> str:
+    if week.now is None or week.week_ago is None:
+        return ""
+    less = week.week_ago.phantom_gpus - week.now.phantom_gpus
+    return (
+        f", {_big(abs(less))} {'fewer' if less > 0 else 'more'} than a week ago" if less else ", as many as a week ago"
+    )
+
+
+class Number(NamedTuple):
+    value: str
+    text: str
+
+
+def numbers(week: Week) -> list[Number]:
+    """The week in numbers."""
+    now, ago = week.now, week.week_ago
+    known = now is not None and now.known > 0
+    was = ago is not None and ago.known > 0
+    done = sum(s.state == "done" for s in week.milestones)
+    return [
+        Number(
+            f"{week.monitored}", f"of {_count(week.clusters, 'cluster')} monitored; {week.monitored_before} a week ago"
+        ),
+        Number(
+            _big(now.phantom_gpus) if now is not None and known else "unknown",
+            "phantom GPUs" + (f"; {_big(ago.phantom_gpus)} a week ago" if ago is not None and was else ""),
+        ),
+        Number(
+            _big(now.lacking_gpus) if now is not None and now.lacking_gpus is not None else "unknown",
+            "GPUs wait in quota for healthy hardware"
+            + (f"; {_big(ago.lacking_gpus)} a week ago" if ago is not None and ago.lacking_gpus is not None else "")
+            + (f" (known of {_count(now.asking, 'cluster')})" if now is not None and now.asking < now.clusters else ""),
+        ),
+        Number(f"{done} of {len(week.milestones)}", "milestones done"),
+    ]
+
+
+def sections(week: Week) -> list[Section]:
+    """All tables in their order."""
+    return [_done(week), *_live(week), _milestones(week), _outcome(week)]
+
+
+def _done(week: Week) -> Section:
+    """What went back comes first: who reads only the first lines must not miss it."""
+    rows = [
+        (clean(m.cluster), "rolled back", f"{m.at:%a %d %b}", clean(m.text.partition(": ")[2])) for m in week.undone
+    ]
+    rows += [(clean(m.cluster), "monitored", f"{m.at:%a %d %b}", "") for m in reversed(week.done)]
+    return _cut("Done", ("Cluster", "Reached", "On", "Why"), rows, "Nothing reached monitored this week.")
+
+
+def _live(week: Week) -> list[Section]:
+    live = week.live
+    if live is None:
+        return [
+            Section("Next, at risk, blocked", (), [], "This week is over: what was open then is not known any more.")
+        ]
+    silent = f" {_count(len(live.silent), 'rollout')} did not answer." if live.silent else ""
+    goes = [
+        (
+            clean(n.cluster),
+            n.stage,
+            "when it can" if n.at is None else f"{n.at:%a %d %b %H:%MZ}",
+            clean(n.waits_for) or "-",
+        )
+        for n in live.next
+    ]
+    risks = [
+        (clean(r.cluster), r.stage, _big(r.lacking_gpus), clean(", ".join(r.teams[:4])) + _more(r.teams, 4))
+        for r in live.at_risk
+    ]
+    windows = [(clean(e.cluster), clean(span_text(e.window)), clean(e.window.reason)) for e in live.windows]
+    blocked = [
+        (clean(b.cluster), clean(b.kind).replace("_", " "), clean(b.by), _day(b.since), clean(b.reason))
+        for b in live.blocked
+    ]
+    return [
+        _cut(
+            "Blocked, and by whom",
+            ("Cluster", "What", "By", "Since", "Why"),
+            blocked,
+            f"Nothing waits for a person.{silent}",
+            "backstop status --needs",
+        ),
+        _cut(
+            "Next", ("Cluster", "Stage", "Gate opens", "Waits for"), goes, "No rollout is under way.", "backstop status"
+        ),
+        _cut(
+            "At risk: quotas that lack hardware",
+            ("Cluster", "Stage", "GPUs lacking", "Teams"),
+            risks,
+            "Every quota of an open rollout has its hardware.",
+            "backstop status --at-risk",
+        ),
+        _cut(
+            "At risk: declared windows, today and in the two weeks ahead",
+            ("Cluster", "Window", "Why"),
+            windows,
+            "No window is declared.",
+            "backstop calendar show",
+        ),
+    ]
+
+
+def _milestones(week: Week) -> Section:
+    rows = [
+        (
+            clean(s.milestone.name),
+            clean(words(s.milestone.measure)),
+            f"{s.milestone.due:%d %b}",
+            "unknown" if s.number is None else _big(s.number),
+            "-" if s.expected is None else _big(s.expected),
+            _big(s.milestone.target),
+            s.state.value,
+            clean(noted(s)),
+        )
+        for s in week.milestones
+    ]
+    columns = ("Milestone", "Measure", "Due", "Now", "Expected", "Target", "Stands", "Last noted")
+    return Section(
+        "Milestones", columns, rows, RULE if rows else "No milestone is set: `backstop milestones set FILE`."
+    )
+
+
+def _outcome(week: Week) -> Section:
+    ranked = sorted(week.outcomes, key=lambda o: (-_weight(o), o.cluster))
+    rows = [
+        (
+            clean(o.cluster),
+            _of(o, "before", "lacking_gpus"),
+            _of(o, "after", "lacking_gpus"),
+            _of(o, "before", "phantom_gpus"),
+            _of(o, "after", "phantom_gpus"),
+            "-" if o.monitored_at is None else f"{o.monitored_at:%d %b}",
+        )
+        for o in ranked
+    ]
+    columns = ("Cluster", "Waited before", "Waits after", "Phantom before", "Phantom after", "Monitored")
+    made = _cut("Did it help? By cluster", columns, rows, "No rollout has written a quota yet.", "--json")
+    if not rows:
+        return made
+    note = (
+        "Means of hourly tallies. Waited: GPUs asked for inside quota that no healthy GPU could run. Before: the "
+        "7 days before the first write; after: since monitored. Unknown: no tally then, or nobody reports demand."
+    )
+    return made._replace(note=f"{made.note} {note}".strip(), numbers_from=1)
+
+
+def _weight(o: Outcome) -> float:
+    if o.before is None:
+        return -1.0
+    return 1000.0 * (o.before.lacking_gpus or 0.0) + (o.before.phantom_gpus or 0.0)
+
+
+def _of(o: Outcome, when: str, what: str) -> str:
+    mean = getattr(o, when)
+    if mean is None:
+        return "not yet" if when == "after" and o.monitored_at is None else "unknown"
+    value = getattr(mean, what)
+    return "unknown" if value is None else _mean(value)
+
+
+def _cut(
+    name: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], empty: str, all_: str = "--json"
+) -> Section:
+    if not rows:
+        return Section(name, columns, [], empty)
+    more = len(rows) - MOST
+    return Section(name, columns, rows[:MOST], f"And {more} more: `{all_}`." if more > 0 else "")
+
+
+def _more(names: Sequence[str], shown: int) -> str:
+    return f" and {len(names) - shown} more" if len(names) > shown else ""
+
+
+def _day(at: object) -> str:
+    return "-" if at is None else f"{at:%a %d %b}"
+
+
+def _big(number: int) -> str:
+    return f"{number:,}"
+
+
+def _mean(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+# --- Markdown --------------------------------------------------------------------------------------------
+
+
+def markdown(week: Week) -> str:
+    """The whole report. What people wrote cannot break a table or become markup."""
+    parts = [f"# {title(week)}", lead(week), "\n".join(f"- **{n.value}** {n.text}" for n in numbers(week))]
+    for section in sections(week):
+        parts.append(f"## {section.title}")
+        if section.rows:
+            parts.append(_table(section))
+        if section.note:
+            parts.append(section.note)
+    if week.points:
+        parts += ["## Phantom GPUs over time", _curve(week)]
+    elif week.began is None:
+        parts.append("There is no tally yet: the watch writes a cluster's first soon after its import.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(section: Section) -> str:
+    rule = ["---:" if n >= section.numbers_from else "---" for n in range(len(section.columns))]
+    rows = [section.columns, tuple(rule), *(tuple(_plain(cell) for cell in row) for row in section.rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _plain(text: str) -> str:
+    return "".join(f"\\{c}" if c in "\\|`*_<>[]#" else c for c in text)
+
+
+def _curve(week: Week) -> str:
+    """A line for each week's end, the latest last."""
+    shown = list(reversed(list(reversed(week.points))[::7]))
+    rows = [
+        (f"{p.at:%d %b}", _big(p.promised_gpus), _big(p.healthy_gpus), _big(p.phantom_gpus)) for p in shown if p.known
+    ]
+    return _table(Section("", ("Day", "Promised", "Healthy", "Phantom"), rows, numbers_from=1))

@@ -1,0 +1,214 @@
+"""A rollout's status as people read it, in 80 columns."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cli.output import clean, gpus, line, moment, row, span, table
+from models.cluster.health_buffer import Derived
+from models.planning.window_forecast import Foretold
+from models.rollout.gates import Condition
+from models.rollout.messages import Risk, RolloutStatus, TeamStatus, Undoing
+from models.rollout.stages import Stage
+from models.rollout.stuck import value_text
+
+_STYLES = {
+    Stage.PLANNED: "cyan",
+    Stage.BUFFERED: "cyan",
+    Stage.ENFORCED: "blue",
+    Stage.MONITORED: "green",
+    Stage.ROLLING_BACK: "yellow",
+    Stage.ROLLED_BACK: "yellow",
+    Stage.STUCK: "bold red",
+}
+_WHEN = {Stage.ROLLING_BACK: "last look", Stage.STUCK: "last look"}
+"""Nobody looks while effects are being undone."""
+_ROWS = 10
+"""Of quotas, where a rollout is stuck: a person who was called at night reads one screen."""
+
+
+def status_line(s: RolloutStatus) -> str:
+    """One line that changes when something a person cares about does."""
+    said = [f"{s.stage}{' (shadow)' if s.shadow else ''}", _health(s)]
+    if s.stage.ended:
+        return clean("; ".join((*said, s.ended_because or "the rollout has ended")))
+    said.append(f"{s.assigned_gpus} promised")
+    said += [f"{_trouble(s, risk.team)}: {_both(risk)}" for risk in s.at_risk]
+    said += [f"hold: {hold.kind} by {hold.actor}, {hold.reason}" for hold in s.holds]
+    if s.undoing is not None:
+        said.append(f"rollback ({s.undoing.why}): {s.undoing.reason}{_left(s.undoing)}")
+    if not s.holds:
+        said += [f"waits for {_awaited(condition)}" for condition in s.waiting_for]
+    if s.needs:
+        said.append(f"needs: {s.needs}")
+    return clean("; ".join(said))
+
+
+def status_parts(s: RolloutStatus, now: datetime | None = None) -> list[RenderableType]:
+    """Everything about one rollout. `s.at` is when the rollout last had something to do, maybe long ago."""
+    shadow = ("  (shadow: nothing is written)", "magenta") if s.shadow else ""
+    since = f" since {moment(s.entered_at)} ({span((now or datetime.now(UTC)) - s.entered_at)})"
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, text in [*_standing(s), *([("ended", line(s.ended_because))] if s.stage.ended else _ahead(s))]:
+        facts.add_row(name, text)
+    title = line((s.cluster, "bold"), "  ", (s.stage.value, _STYLES.get(s.stage, "")), shadow, since)
+    return [title, facts, *((Text(), *_teams_parts(s)) if s.teams else ())]
+
+
+def _standing(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
+    """What is so."""
+    failures = f", {s.failures} of {s.attempts} failures" if s.failures else ""
+    yield "rollout", line(f"{s.rollout}, owner {s.owner}, attempt {s.attempt}{failures}")
+    if s.plan_hash is not None:
+        approved = f"approved by {s.approved_by}" if s.approved_by else "not approved"
+        wave = f", wave {s.wave}" if s.wave else ""
+        yield "plan", line(f"{s.plan_hash}, {approved}{wave}, cuts {gpus(s.cut_gpus)}")
+    if s.buffer is not None:
+        looked = "" if s.buffer_at is None else f"; looked at again {moment(s.buffer_at)}"
+        yield "buffer", line(_buffer(s.buffer), looked)
+    seen = "" if s.health_at is None else f", as of {moment(s.health_at)}"
+    yield "health", line(_health(s), seen, "" if s.health_known else ("; not known or stale", "yellow"))
+    if not s.stage.ended:
+        yield (
+            _WHEN.get(s.stage, "now"),
+            line(
+                f"{s.assigned_gpus} promised, {s.backed_gpus} backed, ",
+                (f"{s.phantom_gpus} phantom", "red" if s.phantom_gpus else ""),
+                f"; flex pool {s.flex_gpus}",
+            ),
+        )
+    if s.flex_published_gpus is not None and not s.stage.ended:
+        grows = "" if s.flex_grows_at is None else f"; more if it stands until {moment(s.flex_grows_at)}"
+        yield "flex", line(f"{s.flex_published_gpus} that no quota stands on are published{grows}")
+    for risk in s.at_risk:
+        due = f"; a breach at {moment(risk.breach_at)}" if risk.breach_at and risk.team not in s.breach_of else ""
+        yield _trouble(s, risk.team), line((_both(risk), "red"), due)
+    for told in s.foretold:
+        yield "foretold", foretold_line(told, datetime.now(UTC))
+
+
+def _proposed(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
+    """What a plan on the long-run health would change, by team."""
+    p = s.proposal
+    if p is None:
+        return
+    inside = "inside" if p.inside else "outside"
+    made = f"{p.plan_hash}, on the usual health of {gpus(p.healthy_gpus)} ({p.planned_gpus} when planned)"
+    yield "proposed", line((made, "yellow"), f"; {inside} what was approved")
+    if p.buffer is not None:
+        yield "", line(f"buffer {_buffer(p.buffer)}")
+    for value in p.values[:_ROWS]:
+        yield "", line(f"{value.team} {value.quota_gpus} -> {value.proposed_gpus}")
+    if len(p.values) > _ROWS:
+        yield "", line(f"and {len(p.values) - _ROWS} quotas more: {_in_full(s)}")
+
+
+def _buffer(found: Derived) -> str:
+    return f"{found.needed} of {gpus(found.total)}, by health history: {found.text}"
+
+
+def foretold_line(told: Foretold, now: datetime) -> Text:
+    """In 3d, 26 GPUs of team X lose their backing."""
+    loses = ", ".join(
+        f"{gpus(count)} of {team}" + (f" ({told.lacks[team]} lack it then)" if told.lacks[team] > count else "")
+        for team, count in told.loses.items()
+    )
+    return line(
+        f"in {span(told.starts - now)}, ",
+        (f"{loses} lose their backing", "yellow"),
+        f": {told.kind} from {moment(told.starts)} until {moment(told.ends)} ({told.reason})",
+    )
+
+
+def _ahead(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
+    """What keeps it, and what comes next."""
+    for hold in s.holds:
+        until = f", until {moment(hold.until)}" if hold.until else ""
+        # A window's hold is no one's to resolve: it ends with the window.
+        ends = f"; see backstop calendar show {shlex.quote(s.cluster)}" if hold.actor == "calendar" else ""
+        yield "hold", line((f"{hold.kind} ", "yellow"), f"[{hold.id}] by {hold.actor}: {hold.reason}{until}{ends}")
+    for hold in s.recorded_objections:
+        yield "objection", line(f"recorded, by {hold.actor}: {hold.reason}")
+    if s.undoing is not None:
+        yield "rollback", line(f"{s.undoing.why}, by {s.undoing.actor}: {s.undoing.reason}{_left(s.undoing)}")
+        for text in s.undoing.undone:
+            yield "undone", line((text, "green"))
+        for text in s.undoing.not_undone or s.undoing.stuck_on:
+            yield "NOT undone", line((text, "red"))
+        for value in s.undoing.values[:_ROWS]:
+            yield "still", line((value_text(value), "red"))
+        if len(s.undoing.values) > _ROWS:
+            yield "", line(f"and {len(s.undoing.values) - _ROWS} quotas more: {_in_full(s)}")
+    yield from _proposed(s)
+    for condition in s.waiting_for:
+        if condition.name != "holds":  # they have their own lines
+            until = f", until {moment(condition.until)}" if condition.until else ""
+            yield "waits for", line(f"{_awaited(condition)}{until}")
+    if s.next_at is not None:
+        yield "next look", line(moment(s.next_at))
+    choices = s.undoing.choices if s.undoing is not None else ()
+    if s.needs:
+        yield "needs", line(("a person: nothing happens by itself" if choices else s.needs, "bold"))
+    for choice in choices:
+        yield choice.command, line((choice.line, "bold"))
+        yield "", line(choice.does)
+
+
+def _in_full(s: RolloutStatus) -> str:
+    return f"backstop status {shlex.quote(s.cluster)} --json"
+
+
+def _awaited(condition: Condition) -> str:
+    return condition.text.removeprefix("waits for ")
+
+
+def _both(risk: Risk) -> str:
+    return f"{risk.team} has {risk.backing_gpus} healthy GPUs behind a quota of {risk.quota_gpus}"
+
+
+def _trouble(s: RolloutStatus, team: str) -> str:
+    return "in breach" if team in s.breach_of else "at risk"
+
+
+def _health(s: RolloutStatus) -> str:
+    return f"{'?' if s.healthy_gpus is None else s.healthy_gpus} healthy of {s.total_gpus}"
+
+
+def _left(undoing: Undoing) -> str:
+    return f"; left to undo: {', '.join(undoing.left)}" if undoing.left else ""
+
+
+def _teams_parts(s: RolloutStatus) -> Iterator[RenderableType]:
+    """Every team; of a stuck rollout the first ones, so that what to do is not scrolled away."""
+    if s.stage is not Stage.STUCK or len(s.teams) <= _ROWS:
+        yield _teams(s.teams)
+        return
+    left = {value.team for value in s.undoing.values} if s.undoing is not None else set()
+    yield _teams(sorted(s.teams, key=lambda t: t.team not in left)[:_ROWS])
+    yield line(f"and {len(s.teams) - _ROWS} teams more: {_in_full(s)}")
+
+
+def _teams(teams: Sequence[TeamStatus]) -> Table:
+    made = table("TEAM", ">BASELINE", ">QUOTA", ">PLAN", ">BACKING", "VALUE", "ACK")
+    for t in teams:
+        lacks = t.backing_gpus is not None and t.backing_gpus < t.quota_gpus
+        row(
+            made,
+            t.team if t.leaf else f"{t.team} (parent)",
+            t.baseline_gpus,
+            t.quota_gpus,
+            t.planned_gpus,
+            t.backing_gpus,
+            "promise" if t.promise else "advisory",
+            "yes" if t.acknowledged else None,
+            style="red" if lacks else "",
+        )
+    return made

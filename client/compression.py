@@ -1,0 +1,57 @@
+"""How values cross Temporal: pydantic's JSON, compressed where it is large.
+
+A cluster of 5,000 quotas has a state of 2.3 MB, and Temporal refuses a payload above 2 MiB. Compressed it is
+about a twelfth of that (docs/adr/0011). Small payloads stay as they are, so that the Temporal UI shows them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import DataConverter, PayloadCodec
+
+from client.converter import PayloadConverter
+
+ENCODING = b"binary/zlib"
+"""As the Go SDK's zlib codec marks them, so that a codec server built on it can show them."""
+COMPRESS_FROM = 32 * 1024
+"""Bytes from which a payload is compressed."""
+LARGEST = 64 * 1024 * 1024
+"""Bytes that one payload may unfold to: a few bytes of another's making must not fill the memory."""
+_LEVEL = 1
+
+
+class Zlib(PayloadCodec):
+    """Compresses large payloads; reads both kinds."""
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return [_smaller(p) for p in payloads]
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return [_unfolded(p) for p in payloads]
+
+
+def _smaller(payload: Payload) -> Payload:
+    if payload.ByteSize() < COMPRESS_FROM:
+        return payload
+    data = zlib.compress(payload.SerializeToString(), _LEVEL)
+    return Payload(metadata={"encoding": ENCODING}, data=data) if len(data) < payload.ByteSize() else payload
+
+
+def _unfolded(payload: Payload) -> Payload:
+    if payload.metadata.get("encoding") != ENCODING:
+        return payload
+    unfolding = zlib.decompressobj()
+    try:
+        data = unfolding.decompress(payload.data, LARGEST)
+        return Payload.FromString(data) if unfolding.eof else payload
+    except (zlib.error, DecodeError):
+        # Left as it is, the converter refuses it; an error here would fail the workflow task that carries it, for ever.
+        return payload
+
+
+data_converter = DataConverter(payload_converter_class=PayloadConverter, payload_codec=Zlib())
+"""Of every client, worker and replay."""

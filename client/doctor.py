@@ -1,0 +1,146 @@
+"""What `doctor` asks Temporal."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
+
+from client.connection import Target
+from client.versions import builds, by_build, current_of, pollers
+from models.base import Model
+from models.rollout.messages import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
+
+_SILENCE = timedelta(seconds=60)
+"""Heartbeats come at least this often, and a client's clock may differ from the server's."""
+
+
+class Check(Model):
+    """One thing that should be so, and what to do when it is not."""
+
+    name: str
+    ok: bool
+    text: str
+    remedy: str = ""
+
+
+async def temporal_checks(client: Client, target: Target) -> list[Check]:
+    """Namespace, search attributes, workers and the watch."""
+    where = "embedded (backstop up)" if target.embedded else "configured"
+    checks = [Check(name="temporal", ok=True, text=f"{target.address}, {where}")]
+    for ask in (_namespace, _attributes, _workers, _builds, watch_check):
+        try:
+            checks.append(await ask(client))
+        except RPCError as error:
+            checks.append(Check(name=ask.__name__.strip("_").removesuffix("_check"), ok=False, text=error.message))
+    return checks
+
+
+async def _namespace(client: Client) -> Check:
+    found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+    days = found.config.workflow_execution_retention_ttl.ToTimedelta().days
+    return Check(
+        name="namespace",
+        ok=days >= 30,
+        text=f"{client.namespace}, keeps ended rollouts for {days} days",
+        remedy=""
+        if days >= 30
+        else f"temporal operator namespace update -n {client.namespace} --retention 3650d (the archive keeps all)",
+    )
+
+
+async def _attributes(client: Client) -> Check:
+    found = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    missing = [name for name in SEARCH_ATTRIBUTES if name not in found.custom_attributes]
+    commands = "; ".join(
+        f"temporal operator search-attribute create --name {name} --type {SEARCH_ATTRIBUTES[name]}" for name in missing
+    )
+    text = f"missing: {', '.join(missing)}" if missing else f"all {len(SEARCH_ATTRIBUTES)} there"
+    return Check(name="search attributes", ok=not missing, text=text, remedy=commands)
+
+
+async def _workers(client: Client) -> Check:
+    names = sorted({p.identity for p in await pollers(client)})
+    return Check(
+        name="workers",
+        ok=bool(names),
+        text=f"{len(names)} polling: {', '.join(names)}" if names else "none is polling",
+        remedy="" if names else "backstop up, or backstop worker",
+    )
+
+
+async def _builds(client: Client) -> Check:
+    known, polling = await builds(client), by_build(await pollers(client))
+    current = current_of(known)
+    stranded = [b for b in known if b.stranded]
+    if stranded:
+        text = ", ".join(f"build {b.build} holds {b.rollouts} rollouts and has no worker" for b in stranded)
+        return Check(
+            name="builds", ok=False, text=text, remedy=f"BACKSTOP_BUILD_ID={stranded[0].build} backstop worker"
+        )
+    if polling and not polling[current]:
+        newest = next((b.build for b in known if b.workers), "BUILD")
+        text = f"no worker serves: what begins goes to {f'build {current}' if current else 'workers without a build'}"
+        return Check(name="builds", ok=False, text=text, remedy=f"backstop builds use {newest}")
+    return Check(name="builds", ok=True, text=f"build {current} serves" if current else "workers are not versioned")
+
+
+async def watches(client: Client) -> set[str]:
+    """Ids of the watches that run: one, or as many as there are shards."""
+    query = f"WorkflowType = '{WATCH_WORKFLOW}' AND ExecutionStatus = 'Running'"
+    found = {run.id async for run in client.list_workflows(query)}
+    if await _running(client, WATCH_ID) is not None:  # a list is a moment late
+        found.add(WATCH_ID)
+    return found
+
+
+async def _running(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:
+    try:
+        described = await client.get_workflow_handle(workflow_id).describe()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return None
+    return described if described.status is WorkflowExecutionStatus.RUNNING else None
+
+
+async def watch_check(client: Client) -> Check:
+    """Whether the shared watch is alive, every shard of it; what is wrong with the first one that is not."""
+    found = await watches(client)
+    parts = sorted({part for one in found for part in watch_parts(one)}) or [WATCH_ID]
+    checks = [(part, await _watch_check(client, part)) for part in parts]
+    wrong = [(part, check) for part, check in checks if not check.ok]
+    part, check = (wrong or checks)[0]
+    if len(parts) == 1:
+        return check
+    if not wrong:
+        return check.model_copy(update={"text": f"watching, in {len(parts)} shards"})
+    return check.model_copy(update={"text": f"{len(wrong)} of {len(parts)} shards; {part}: {check.text}"})
+
+
+async def _watch_check(client: Client, workflow_id: str) -> Check:
+    """A worker that has died leaves its last heartbeat behind."""
+    described = await _running(client, workflow_id)
+    if described is None:
+        return Check(name="watch", ok=False, text="not running", remedy="backstop worker starts it")
+    beats = [
+        (a.last_heartbeat_time.ToDatetime(UTC), a.activity_options.heartbeat_timeout.ToTimedelta())
+        for a in described.raw_description.pending_activities
+        if a.HasField("last_heartbeat_time")
+    ]
+    if not beats:
+        return Check(name="watch", ok=False, text="running, not watching yet")
+    last, timeout = max(beats)
+    if datetime.now(UTC) - last < max(_SILENCE, 2 * timeout):
+        return Check(name="watch", ok=True, text="watching")
+    return Check(
+        name="watch",
+        ok=False,
+        text=f"silent since {last:%Y-%m-%d %H:%M:%SZ}; rollouts still look by themselves once an hour",
+        remedy="backstop worker",
+    )

@@ -1,0 +1,169 @@
+"""iCalendar files as declared windows. Source: RFC 5545.
+
+An event names its clusters by its location, with commas between them, its kind by a category (maintenance, sev,
+freeze), and what it takes by X-BACKSTOP-GPUS and X-BACKSTOP-ISLANDS. A series of events is followed for a year.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+
+import icalendar
+import recurring_ical_events
+from pydantic import ValidationError
+
+from client.inputs.sentences import first_problem
+from models.cluster.fleet_file import Window, WindowKind
+from models.errors import BadInput
+from models.planning.window_forecast import Declared
+
+_AHEAD, _BEHIND = timedelta(days=366), timedelta(days=10 * 366)
+_TOO_OFTEN = ("SECONDLY", "MINUTELY")
+_MOST_TIMES = 5_000
+_MOST_BYTES = 16 * 2**20
+_KINDS = {kind.value: kind for kind in WindowKind}
+
+
+def read_calendar(
+    path: str, now: datetime, clusters: Sequence[str] = (), kind: WindowKind = WindowKind.MAINTENANCE
+) -> tuple[Declared, ...]:
+    """What the file's events declare, from now on; an event that is cancelled takes back what it declared.
+
+    `clusters`: of all events, whatever their location. `kind`: of events without a category that is one.
+    Errors: BadInput naming the file, the event and what is wrong with it.
+    """
+    name = Path(path).name
+    calendar = _parsed(path, name)
+    try:
+        return _declared(calendar, name, now, clusters, kind)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:  # a property that is broken
+        raise BadInput(f"{name} has an event that cannot be read: {_words(error)}") from None
+
+
+def _declared(
+    calendar: Any, name: str, now: datetime, clusters: Sequence[str], kind: WindowKind
+) -> tuple[Declared, ...]:
+    found: dict[str, list[tuple[str, Window]]] = {}
+    for event in calendar.walk("VEVENT"):
+        found.setdefault(_source(event, name), [])
+        _refuse_nonsense(event, name, now)
+    for event in _coming(calendar, name, now):
+        if str(event.get("STATUS", "")).upper() != "CANCELLED":
+            window = _window(event, name, kind)
+            found[_source(event, name)] += [(cluster, window) for cluster in clusters or _clusters(event, name)]
+    if not found:
+        raise BadInput(f"{name} has no event")
+    return tuple(Declared(source=source, windows=tuple(windows)) for source, windows in found.items())
+
+
+def _coming(calendar: Any, name: str, now: datetime) -> list[Any]:
+    """Each time that an event takes place within a year, those that have begun included."""
+    try:
+        coming: list[Any] = recurring_ical_events.of(calendar, skip_bad_series=False).between(now, now + _AHEAD)
+    except Exception as error:  # the library has no error of its own for what it cannot follow
+        raise BadInput(f"{name}: a series of events cannot be followed: {_words(error)}") from None
+    if len(coming) > _MOST_TIMES:
+        raise BadInput(
+            f"{name}: its events take place {len(coming)} times within a year: at most {_MOST_TIMES} are taken"
+        )
+    return coming
+
+
+def _parsed(path: str, name: str) -> Any:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > _MOST_BYTES:
+        raise BadInput(f"{name} has more than {_MOST_BYTES} bytes")
+    try:
+        return icalendar.Calendar.from_ical(data)
+    except (ValueError, IndexError, KeyError) as error:
+        raise BadInput(f"{name} is no iCalendar file: {_words(error)}") from None
+
+
+def _source(event: Any, name: str) -> str:
+    uid = str(event.get("UID", "")).strip()
+    if not uid:
+        raise BadInput(f"{name}: event {_title(event)!r} has no UID, by which a later import would know it")
+    if len(uid) > 250:
+        raise BadInput(f"{name}: event {_title(event)!r} has a UID of more than 250 characters")
+    return f"ics {uid}"
+
+
+def _clusters(event: Any, name: str) -> list[str]:
+    found = list(dict.fromkeys(part.strip() for part in str(event.get("LOCATION", "")).split(",") if part.strip()))
+    if not found:
+        raise BadInput(f"{name}: event {_title(event)!r} has no location: name its clusters there, or use --cluster")
+    return found
+
+
+def _window(event: Any, name: str, kind: WindowKind) -> Window:
+    islands = [part.strip() for part in str(event.get("X-BACKSTOP-ISLANDS", "")).split(",") if part.strip()]
+    gpus = str(event.get("X-BACKSTOP-GPUS", "")).strip()
+    given = {
+        "kind": _kind(event) or kind,
+        "starts": _moment(event, "DTSTART", name),
+        "ends": _moment(event, "DTEND", name),
+        "reason": _title(event)[:500],
+        "islands": tuple(islands) or None,
+        "gpus": (int(gpus) if gpus.isdecimal() else gpus) if gpus else None,
+    }
+    try:
+        return Window.model_validate(given)
+    except ValidationError as error:
+        raise BadInput(f"{name}: event {_title(event)!r}: {first_problem(error, given).text}") from None
+
+
+def _kind(event: Any) -> WindowKind | None:
+    categories = event.categories if event.get("CATEGORIES") is not None else ()
+    return next((_KINDS[c.lower()] for c in map(str, categories) if c.lower() in _KINDS), None)
+
+
+def _moment(event: Any, field: str, name: str) -> datetime:
+    """A day begins at midnight UTC. A time without a zone could be any: it is refused."""
+    value = event[field].dt
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            zone = event[field].params.get("TZID")
+            which = "no time zone" if zone is None else f"a time zone that is not known, {zone!r}"
+            raise BadInput(f"{name}: event {_title(event)!r}: {field} has {which}: {value:%Y-%m-%dT%H:%M}")
+        return value.astimezone(UTC)
+    assert isinstance(value, date)
+    return datetime.combine(value, time(), UTC)
+
+
+def _refuse_nonsense(event: Any, name: str, now: datetime) -> None:
+    """What the library would turn round, or follow for ever."""
+    if "DTSTART" not in event:
+        raise BadInput(f"{name}: event {_title(event)!r} has no DTSTART")
+    rules = _rules(event)
+    if any(str(f).upper() in _TOO_OFTEN for rule in rules for f in rule.get("FREQ", ())):
+        raise BadInput(f"{name}: event {_title(event)!r} repeats every second or minute: that is no window")
+    if any(every < 1 for rule in rules for every in rule.get("INTERVAL", ())):
+        raise BadInput(f"{name}: event {_title(event)!r} repeats at an INTERVAL below 1")
+    starts = _moment(event, "DTSTART", name)
+    if rules and starts < now - _BEHIND:
+        raise BadInput(f"{name}: event {_title(event)!r} began {starts:%Y-%m-%d}: no series is followed that far")
+    if "DTEND" in event and _moment(event, "DTEND", name) < starts:
+        raise BadInput(f"{name}: event {_title(event)!r} ends before it starts")
+
+
+def _rules(event: Any) -> list[Any]:
+    try:
+        found = event.get("RRULE", ())
+        return [rule for rule in (found if isinstance(found, list) else [found]) if rule and rule.get("FREQ")]
+    except ValueError:
+        return []  # broken: it is refused when it is followed
+
+
+def _title(event: Any) -> str:
+    return " ".join(str(event.get("SUMMARY", "")).split()) or "no title"
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

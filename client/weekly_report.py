@@ -1,0 +1,175 @@
+"""The weekly report's facts: the ledger's of the week, and what open rollouts say now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from models.errors import BackstopError
+from models.fleet.messages import FleetStatus
+from models.fleet.state import FLEET, FleetStage
+from models.planning.plan import make_plan
+from models.planning.window_forecast import Entry
+from models.reports.milestones import WAVES
+from models.reports.weekly import AHEAD, AtRisk, Blocked, Live, NextStep, Past, Week, waves_done, week
+from models.rollout.messages import RolloutStatus
+from models.rollout.stages import Stage
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop, RolloutSummary
+
+_AT_ONCE = 16
+"""Questions to rollouts under way at the same time."""
+
+
+async def weekly(
+    door: Backstop, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta, *, live: bool
+) -> Week:
+    """The report of this week. `live`: it ends now, so that open rollouts are asked too."""
+    past = await door.past(since, until, times, within)
+    rollouts = [r for r in await door.overview() if r.open] if live or _asks_waves(past) else []
+    waves = await _waves(door, past, rollouts) if _asks_waves(past) else None
+    return week(past, await _live(door, rollouts, until) if live else None, waves)
+
+
+async def waves_rolled_out(door: Backstop, monitored: Sequence[str]) -> int:
+    """How many waves are monitored whole: open rollouts know theirs, of the other clusters today's plan says it."""
+    return waves_done(await _wave_of(door, [r for r in await door.rollouts() if r.open]), monitored)
+
+
+def _asks_waves(past: Past) -> bool:
+    return any(p.milestone.measure == WAVES for p in past.milestones.planned)
+
+
+async def _waves(door: Backstop, past: Past, rollouts: Sequence[RolloutSummary]) -> int:
+    return waves_done(await _wave_of(door, rollouts), past.monitored)
+
+
+async def _wave_of(door: Backstop, rollouts: Sequence[RolloutSummary]) -> Mapping[str, str]:
+    """By cluster, all that there are."""
+    known = {r.cluster: r.wave for r in rollouts if r.wave}
+    for snapshot, policy in await door.snapshots():
+        if snapshot.cluster not in known:
+            known[snapshot.cluster] = make_plan(snapshot, policy).wave.value
+    return known
+
+
+async def _live(door: Backstop, rollouts: Sequence[RolloutSummary], now: datetime) -> Live:
+    """Rollouts that rest in monitored, with all quotas backed and nothing asked, need not be asked either."""
+    wanted = [r for r in rollouts if r.stage != Stage.MONITORED or r.needs or r.unbacked_gpus]
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(cluster: str) -> RolloutStatus | None:
+        async with turn:
+            try:
+                return await door.status(cluster)
+            except BackstopError:
+                return None
+
+    fleet = await door.open_fleet()
+    found = await asyncio.gather(*(ask(r.cluster) for r in wanted))
+    statuses = [s for s in found if s is not None and not s.stage.ended and not s.shadow]
+    blocked = [_blocked(s, now) for s in statuses] + ([] if fleet is None else [_fleet_blocked(fleet)])
+    halted = {b.cluster for each in blocked for b in each}
+    coming = sorted((_next(s) for s in statuses if _goes_on(s, halted)), key=_soonest)
+    return Live(
+        next=(*_fleet_next(fleet), *coming),
+        at_risk=tuple(sorted(filter(None, map(_at_risk, statuses)), key=lambda r: (-r.lacking_gpus, r.cluster))),
+        blocked=tuple(sorted((b for each in blocked for b in each), key=lambda b: (b.since or now, b.cluster))),
+        windows=tuple(_ahead(await door.calendar(), now)),
+        silent=tuple(r.cluster for r, status in zip(wanted, found, strict=True) if status is None),
+    )
+
+
+def _fleet_next(fleet: FleetStatus | None) -> list[NextStep]:
+    """Where the fleet rollout goes, as long as it goes."""
+    if fleet is None or fleet.stage is not FleetStage.RUNNING or fleet.holds:
+        return []
+    waiting = ", ".join(f"{w.waiting} in wave {w.wave.number} ({w.wave})" for w in fleet.waves if w.waiting)
+    text = fleet.waits_for + (f"; still to start: {waiting}" if waiting else "")
+    at = fleet.rests_until if fleet.rests_until is not None and fleet.rests_until > fleet.at else None
+    return [NextStep(cluster=FLEET, stage=fleet.stage.value, at=at, waits_for=text, owner=fleet.owner)]
+
+
+def _fleet_blocked(fleet: FleetStatus) -> list[Blocked]:
+    def by(kind: str, actor: str, since: datetime, reason: str) -> Blocked:
+        stage = fleet.stage.value
+        return Blocked(cluster=FLEET, stage=stage, kind=kind, by=actor, since=since, reason=reason, needs=fleet.needs)
+
+    if fleet.holds:
+        return [by(hold.kind, hold.actor, hold.at, hold.reason) for hold in fleet.holds]
+    return [by("decision", fleet.owner, fleet.entered_at, fleet.needs)] if fleet.needs else []
+
+
+def _goes_on(status: RolloutStatus, halted: set[str]) -> bool:
+    return status.stage is not Stage.MONITORED and status.cluster not in halted
+
+
+def _next(status: RolloutStatus) -> NextStep:
+    unmet = [c for c in status.waiting_for if not c.met]
+    opens = [c.until for c in unmet if c.until is not None]
+    return NextStep(
+        cluster=status.cluster,
+        stage=status.stage,
+        at=max(opens) if opens and len(opens) == len(unmet) else None,
+        waits_for="; ".join(c.text for c in unmet),
+        owner=status.owner,
+    )
+
+
+def _soonest(step: NextStep) -> tuple[bool, float, str]:
+    return step.at is None, 0.0 if step.at is None else step.at.timestamp(), step.cluster
+
+
+def _at_risk(status: RolloutStatus) -> AtRisk | None:
+    lacking = sum(max(0, r.quota_gpus - r.backing_gpus) for r in status.at_risk)
+    if not status.at_risk:
+        return None
+    breaches = [r.breach_at for r in status.at_risk if r.breach_at is not None]
+    return AtRisk(
+        cluster=status.cluster,
+        stage=status.stage,
+        lacking_gpus=lacking,
+        teams=tuple(r.team for r in status.at_risk),
+        breach_at=min(breaches) if breaches else None,
+    )
+
+
+def _blocked(status: RolloutStatus, now: datetime) -> list[Blocked]:
+    """By each hold that stands; without any by its owner, who has a decision to make."""
+    holds = [h for h in status.holds if h.until is None or h.until > now]
+    if status.stage is Stage.MONITORED and not status.needs:
+        return []  # no gate is left for them to shut
+    if holds:
+        return [
+            Blocked(
+                cluster=status.cluster,
+                stage=status.stage,
+                kind=hold.kind,
+                by=hold.team or hold.actor,
+                since=hold.at,
+                reason=hold.reason,
+                needs=status.needs,
+            )
+            for hold in holds
+        ]
+    if not status.needs:
+        return []
+    return [
+        Blocked(
+            cluster=status.cluster,
+            stage=status.stage,
+            kind="decision",
+            by=status.owner,
+            since=status.entered_at,
+            reason=status.needs,
+            needs=status.needs,
+        )
+    ]
+
+
+def _ahead(entries: Sequence[Entry], now: datetime) -> list[Entry]:
+    soon = [e for e in entries if e.window.ends > now and e.window.starts <= now + AHEAD]
+    return sorted(soon, key=lambda e: (e.window.starts, e.cluster))

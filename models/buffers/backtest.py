@@ -1,0 +1,268 @@
+"""What each buffer policy would have promised week by week, and what hardware would have kept of it.
+
+Theory of operation. A walk goes through the weeks of a series. At the start of each, a policy sees the rows before it
+and nothing else, and promises for the coming weeks. Each known hour of those weeks is then held against the promise;
+where promises are made weekly for four weeks, an hour is held against each that was made for it. A week without a
+promise counts as a buffer of 1, so that refusing is never a way to win.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from fractions import Fraction
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from scipy.stats import binom
+
+from models.base import Model
+from models.buffers.estimator import SHAPE, WEEK, Hours, Shape, derived
+from models.cluster.health_buffer import STEPS, TERMS, Derived, HealthTerms, Steps, followed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """Hourly health of one cluster, oldest first. Each array has the shape (hours,); NaN where an hour is unknown.
+
+    Units: nodes, or GPUs with `node` of them in a node. `worst`: healthy at the hour's worst instant; `mean`: on
+    average; `absent`: declared beforehand (maintenance), which is nobody's failure.
+    """
+
+    cluster: str
+    total: Hours
+    worst: Hours
+    mean: Hours
+    absent: Hours
+    node: int = 1
+    unit: Literal["nodes", "gpus"] = "nodes"
+
+    @property
+    def down(self) -> Hours:
+        """Unhealthy beyond what was declared, at the worst instant."""
+        return np.maximum(self.total - self.worst - self.absent, 0)
+
+    def total_at(self, hour: int) -> int:
+        """The last size that was known by then; a series' first size is known from its start."""
+        known = self.total[: max(1, hour)]
+        known = known[~np.isnan(known)]
+        return int(known[-1] if len(known) else self.total[~np.isnan(self.total)][0])
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a policy may see when it decides: the past, the size, and what it promised last."""
+
+    down: Hours
+    total: int
+    node: int
+    horizon: timedelta
+    standing: int | None
+
+
+Decide = Callable[[View], int | None]
+"""A promise for the horizon, in the series' unit; None: nothing can be promised."""
+
+_TRAILING_WEEKS = 8
+_FIXED = ("fixed-5", "fixed-10", "fixed-15", "fixed-20")
+_MOST_FIXED = 60
+"""Percent: nobody promises less."""
+
+
+def fixed(buffer: Fraction) -> Decide:
+    return lambda view: int((1 - buffer) * view.total)
+
+
+def binomial(terms: HealthTerms = TERMS) -> Decide:
+    """Every node is down by itself, as often as in the past."""
+
+    def needed(seen: Hours, view: View) -> int:
+        nodes = max(1, view.total // view.node)
+        return view.node * int(binom.ppf(float(terms.target), nodes, min(1.0, float(seen.mean()) / view.total)))
+
+    return _after_history(terms, needed)
+
+
+def trailing_quantile(terms: HealthTerms = TERMS) -> Decide:
+    """What was down in all but 1 - target of the last eight weeks' hours."""
+    return _after_history(
+        terms, lambda seen, _: int(np.ceil(np.quantile(seen[-_TRAILING_WEEKS * WEEK :], float(terms.target))))
+    )
+
+
+def trailing_max(terms: HealthTerms = TERMS) -> Decide:
+    """The most that was down in the last eight weeks."""
+    return _after_history(terms, lambda seen, _: int(np.ceil(seen[-_TRAILING_WEEKS * WEEK :].max())))
+
+
+def health(terms: HealthTerms = TERMS, steps: Steps = STEPS, shape: Shape = SHAPE) -> Decide:
+    """The policy `health`, with its weekly steps."""
+
+    def decide(view: View) -> int | None:
+        asked = terms.model_copy(update={"horizon": view.horizon})
+        return followed(view.standing, derived(view.down, view.total, asked, view.node, shape), steps)
+
+    return decide
+
+
+def _after_history(terms: HealthTerms, needed: Callable[[Hours, View], int]) -> Decide:
+    """With a history as short as `health` calls short, the same floor holds for all."""
+
+    def decide(view: View) -> int | None:
+        seen = view.down[~np.isnan(view.down)]
+        if timedelta(hours=len(seen)) < terms.history:
+            return int((1 - terms.floor) * view.total)
+        return max(0, view.total - needed(seen, view))
+
+    return decide
+
+
+def policies(terms: HealthTerms = TERMS) -> dict[str, Decide]:
+    """All that a back-test compares, by name."""
+    return {
+        **{name: fixed(Fraction(int(name.removeprefix("fixed-")), 100)) for name in _FIXED},
+        "binomial": binomial(terms),
+        "trailing-quantile": trailing_quantile(terms),
+        "trailing-max": trailing_max(terms),
+        "health": health(terms),
+    }
+
+
+class Record(Model):
+    """One policy on one series. Hours are counted once for each promise that was made for them."""
+
+    cluster: str
+    policy: str
+    horizon_weeks: int
+    hours: int
+    broken_hours: int
+    broken_fraction: float
+    worst_shortfall_fraction: float
+    """Of the total: by how much the worst instant fell below its promise."""
+    mean_buffer: float
+    stranded_fraction: float
+    """Healthy and not promised, of the total, averaged over hours."""
+    changes: int
+    refused: float
+    """The share of weeks without a promise."""
+
+
+def promises(series: Series, decide: Decide, horizon_weeks: int) -> list[int | None]:
+    """What is promised at the start of each week, each decided on the rows before it."""
+    down, made, standing = series.down, [], None
+    for hour in range(0, len(down), WEEK):
+        view = View(down[:hour], series.total_at(hour), series.node, timedelta(weeks=horizon_weeks), standing)
+        standing = decide(view)
+        made.append(standing)
+    return made
+
+
+def record(series: Series, name: str, made: Sequence[int | None], horizon_weeks: int) -> Record:
+    """What hardware would have kept of these weekly promises."""
+    hours = broken = 0
+    worst = stranded = 0.0
+    buffers = []
+    for week, promise in enumerate(made):
+        start = week * WEEK
+        span = slice(start, start + horizon_weeks * WEEK)
+        known = ~np.isnan(series.worst[span])
+        total = series.total[span][known]
+        held = 0 if promise is None else promise
+        short = held - (series.worst[span] + series.absent[span])[known]
+        hours += len(short)
+        broken += int((short > 0).sum())
+        worst = max(worst, float((short / total).max(initial=0.0)))
+        stranded += float((np.maximum(series.mean[span][known] - held, 0) / total).sum())
+        buffers.append(1 - held / series.total_at(start))
+    return Record(
+        cluster=series.cluster,
+        policy=name,
+        horizon_weeks=horizon_weeks,
+        hours=hours,
+        broken_hours=broken,
+        broken_fraction=broken / max(1, hours),
+        worst_shortfall_fraction=worst,
+        mean_buffer=float(np.mean(buffers)),
+        stranded_fraction=stranded / max(1, hours),
+        changes=sum(one != other for one, other in pairwise(made)),
+        refused=sum(p is None for p in made) / len(made),
+    )
+
+
+# --- one cluster, for a sceptic --------------------------------------------------------------------------
+
+
+Promised = dict[tuple[str, int, str], list[int | None]]
+"""What was promised week by week, by cluster, horizon and policy."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explained:
+    """One cluster's buffer: what holds from now on, and what it and its neighbours would have kept."""
+
+    series: Series
+    horizon_weeks: int
+    terms: HealthTerms
+    now: Derived
+    looser: Derived | None
+    """With ten times as many misses; None where that is the same target."""
+    looser_target: Fraction
+    records: tuple[Record, ...]
+    """`health`, then fixed buffers of 5, 10, 15 and 20 %."""
+    least: Record | None
+    """The smallest fixed buffer, in whole percent, that would have broken no more hours: known only afterwards."""
+    below: Record | None
+    """A percent less than `least`."""
+    promised: Promised
+
+
+def explained(series: Series, terms: HealthTerms, total: int | None = None) -> Explained:
+    """What can be promised of this cluster from the end of its history on, with the record to believe it by.
+
+    `total`: its size of today, where that is known better than by its history. Units: the series'.
+    """
+    looser = terms.model_copy(update={"target": max(Fraction(1, 2), 1 - 10 * (1 - terms.target))})
+    total, down = total or series.total_at(len(series.total)), series.down
+    weeks = max(1, math.ceil(terms.horizon / timedelta(weeks=1)))
+    promised: Promised = {}
+
+    def kept(name: str, decide: Decide) -> Record:
+        made = promises(series, decide, weeks)
+        if name in _FIXED or name == "health":
+            promised[series.cluster, weeks, name] = made
+        return record(series, name, made, weeks)
+
+    ours = kept("health", health(terms))
+    flat = tuple(kept(name, decide) for name, decide in policies(terms).items() if name in _FIXED)
+    least = _least_fixed(kept, ours.broken_hours)
+    return Explained(
+        series=series,
+        horizon_weeks=weeks,
+        terms=terms,
+        now=derived(down, total, terms, series.node),
+        looser=None if looser.target == terms.target else derived(down, total, looser, series.node),
+        looser_target=looser.target,
+        records=(ours, *flat),
+        least=None if least is None else kept(f"fixed-{least}", fixed(Fraction(least, 100))),
+        below=kept(f"fixed-{least - 1}", fixed(Fraction(least - 1, 100))) if least else None,
+        promised=promised,
+    )
+
+
+def derived_gpus(series: Series, total_gpus: int, gpus_per_node: int, terms: HealthTerms) -> Derived:
+    """The buffer of a cluster of this size from a history that counts nodes or GPUs. Units: GPUs."""
+    down = series.down * gpus_per_node if series.unit == "nodes" else series.down
+    return derived(down, max(1, total_gpus), terms, gpus_per_node)
+
+
+def _least_fixed(kept: Callable[[str, Decide], Record], most_broken: int) -> int | None:
+    """The smallest whole percent that breaks no more hours; a larger buffer never breaks more."""
+    percents = range(_MOST_FIXED + 1)
+    found = bisect_left(
+        percents, True, key=lambda b: kept(f"fixed-{b}", fixed(Fraction(b, 100))).broken_hours <= most_broken
+    )
+    return found if found <= _MOST_FIXED else None

@@ -1,0 +1,169 @@
+"""How much may be promised: a buffer from a cluster's own health history.
+
+Theory of operation. What is down has two parts. Nodes that stay down (a repair takes days or months) make a level that
+the next weeks inherit; on top come surprises: new failures, bursts, a rack. So at each past week we ask what we would
+have asked then: which level stood, and by how much did each hour of the following weeks exceed it? The buffer is
+today's level and a reserve that all but a share 1 - target of those surprises stay within.
+
+A short history has seen few surprises, and none of the largest. So it is mixed with a prior that counts as a quarter
+of a year: surprises with an exponential tail, whose size grows with the cluster partly as its square root (independent
+failures) and partly in proportion (what fails together). Where own surprises have passed that size, they are taken
+larger than they were: the worst that is to come is seldom the worst that has been. The numbers were chosen by
+back-test (benchmarks/buffers.py, docs/adr/0017), where a broad range of them does equally well.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+import numpy as np
+import numpy.typing as npt
+
+from models.base import Model
+from models.cluster.health_buffer import TERMS, Derived, Ground, HealthTerms
+
+Hours = npt.NDArray[np.float64]
+"""One number for each hour, oldest first; NaN where it is unknown."""
+
+WEEK = 168
+"""Hours."""
+
+_LEVEL_WEEKS = 2
+_LAST_HOURS = 24
+_OWN_WEEKS = 52
+REMEMBERED = timedelta(weeks=_OWN_WEEKS + _LEVEL_WEEKS)
+"""Nothing older is gone by."""
+_PRIOR_AT = 1000
+"""The prior's size is said for one hour in so many."""
+
+
+class Shape(Model):
+    """The estimator's own numbers. They are few, and nobody should need to set them: see docs/adr/0017."""
+
+    level_share: float = 0.5
+    """The level is what is down in so much of the last two weeks, or less: the median."""
+    prior_share: float = 0.02
+    """Of the cluster: what fails together, one hour in a thousand, where history does not say."""
+    prior_root: float = 0.2
+    """Of the square root of its nodes: what fails by itself; one node more stands for rounding."""
+    prior_weeks: float = 13
+    """So much history weighs as much as the prior."""
+    enlarged: float = 1.25
+    """Where own surprises have passed the prior's size, they are taken larger by as much, at most so many times."""
+
+
+SHAPE = Shape()
+
+
+def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, shape: Shape = SHAPE) -> Derived:
+    """What a history of nodes (or GPUs) down leaves to be promised for the coming `terms.horizon`.
+
+    Shapes: down (hours,), ending now: the worst instant of each hour, planned absence left out, NaN where unknown.
+    Units: `total` and down count nodes or GPUs, `node` is the size of one node in that unit.
+    Errors: ValueError when total or node is below 1.
+    Source: the module's docstring; docs/adr/0017.
+    """
+    if total < 1 or node < 1:
+        raise ValueError(f"total and node must be at least 1, not {total} and {node}")
+    seen = down[~np.isnan(down)]
+    floor = total - math.floor((1 - terms.floor) * total)
+    if not len(seen):
+        return Derived(
+            ground=Ground.SHORT,
+            terms=terms,
+            total=total,
+            needed=floor,
+            level=0,
+            reserve=0,
+            known_hours=0,
+            worst=0,
+            text=f"there is no health history: the floor of {float(terms.floor):.3g} holds",
+        )
+    recent = down[-_LEVEL_WEEKS * WEEK :]
+    level = _level(recent, shape.level_share)
+    reserve = _reserve(down, total / node, node, terms, shape)
+    standing = math.ceil(seen[-WEEK:].max()) if level is None else level
+    needed = standing + reserve
+    wants = terms.history.total_seconds() / 3600
+    if level is None or len(seen) < wants:
+        ground = Ground.STALE if level is None and len(seen) >= wants else Ground.SHORT
+        known = "hour is" if len(seen) == 1 else "hours are"
+        why = "the last two weeks are mostly unknown" if ground is Ground.STALE else f"only {len(seen)} {known} known"
+        text = f"{why}: the floor of {float(terms.floor):.3g} holds"
+        if needed > floor:
+            text = f"{why}, and they already ask for more than the floor of {float(terms.floor):.3g}"
+        needed = max(floor, needed)
+    else:
+        ground = Ground.HISTORY
+        text = f"{level} down most of the time or of the last day, {reserve} in reserve for what comes on top"
+    if needed > terms.most * total:
+        asked = f"{needed} of {total}" if needed < total else f"all {total}"
+        text = f"{asked} would have to stay unpromised, more than {float(terms.most):.3g}: {text}"
+        ground = Ground.WILD
+    return Derived(
+        ground=ground,
+        terms=terms,
+        total=total,
+        needed=min(total, needed),
+        level=standing,
+        reserve=reserve,
+        known_hours=len(seen),
+        worst=math.ceil(seen.max()),
+        text=text,
+    )
+
+
+def _level(recent: Hours, share: float) -> int | None:
+    """What is down in this share of the hours, or less, or in the last day's; None where most of two weeks is unknown.
+
+    What has been down for most of a day is not over yet, however good the two weeks were.
+    """
+    known = recent[~np.isnan(recent)]
+    if len(known) < _LEVEL_WEEKS * WEEK // 2:
+        return None
+    # Of two middle hours the worse: between them is what no hour was.
+    return math.ceil(max(np.quantile(part, share, method="higher") for part in (known, known[-_LAST_HOURS:])))
+
+
+def _surprises(down: Hours, horizon: timedelta, shape: Shape) -> Hours:
+    """By how much each hour exceeded the level of each weekly decision in whose horizon it fell. Unordered.
+
+    Decisions whose horizon has not passed count with what has passed of it. What still lasts is in today's level, and
+    no surprise as well: its hours count with what exceeds that.
+    """
+    ahead = max(1, round(horizon / timedelta(hours=1)))
+    today = _level(down[-_LEVEL_WEEKS * WEEK :], shape.level_share) or 0
+    lasts = _lasting_since(down, today)
+    found = []
+    for back in range(WEEK, min(len(down), _OWN_WEEKS * WEEK) + 1, WEEK):
+        at = len(down) - back
+        level = _level(down[max(0, at - _LEVEL_WEEKS * WEEK) : at], shape.level_share)
+        if level is not None:
+            beyond = down[at : at + ahead] - level
+            beyond[max(0, lasts - at) :] -= max(0, today - level)
+            found.append(beyond)
+    surprises = np.concatenate(found) if found else np.empty(0)
+    return np.maximum(surprises[~np.isnan(surprises)], 0)
+
+
+def _lasting_since(down: Hours, level: int) -> int:
+    """The hour from which on at least this much has been down; none where that began before the level's two weeks."""
+    lower = np.flatnonzero(~(down[-_LEVEL_WEEKS * WEEK :] >= level))
+    return len(down) - min(len(down), _LEVEL_WEEKS * WEEK) + int(lower[-1]) + 1 if len(lower) else len(down)
+
+
+def _reserve(down: Hours, nodes: float, node: int, terms: HealthTerms, shape: Shape) -> int:
+    """The least, in whole nodes, that all but 1 - target of the surprises stay within, own and prior ones."""
+    prior = node * (shape.prior_share * nodes + shape.prior_root * math.sqrt(nodes) + 1)
+    scale = prior / math.log(_PRIOR_AT)
+    misses = float(1 - terms.target)
+    own = _surprises(down, terms.horizon, shape)
+    own = np.ceil(own * min(shape.enlarged, max(1.0, own.max(initial=0) / prior)))
+    weeks = len(own) / max(1, round(terms.horizon / timedelta(hours=1)))
+    most = max(int(own.max(initial=0)), math.ceil(scale * math.log(1 / misses)) + 1)
+    sizes = np.arange(0, most + node, node)
+    seen = np.bincount(np.ceil(own / node).astype(np.int64), minlength=len(sizes))
+    beyond = 1 - np.cumsum(seen) / max(1, len(own))
+    expected = (weeks * beyond + shape.prior_weeks * np.exp(-sizes / scale)) / (weeks + shape.prior_weeks)
+    return int(sizes[np.argmax(expected <= misses)])

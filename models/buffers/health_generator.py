@@ -1,0 +1,136 @@
+"""Made-up health of a cluster, hour by hour: failures, heavy-tailed repairs, bursts, lemons and racks, from a seed.
+
+Published figures that the defaults follow, each a fact with its source. Failures per 1,000 node-days: 6.5 and 2.3 (two
+training clusters, arXiv:2410.21680), 3.8 (419 unplanned interruptions in 54 days on 2,048 nodes, arXiv:2407.21783).
+Repair: a median under a day and a mean of several days; a tenth of the nodes with a third of the failures; bursts that
+make the daily variance several times the mean; failure domains of about eight hosts (../shared/data/README.md).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from models.base import Model, Name, PositiveCount
+from models.buffers.backtest import Series
+from models.buffers.estimator import WEEK
+
+_WARM_HOURS = 26 * WEEK
+"""Lived before the first hour, so that long repairs are under way in it."""
+
+Rate = Annotated[float, Field(ge=0, le=1000)]
+
+
+class Recipe(Model):
+    """What a cluster suffers from. Rates are means; every draw comes from the seed."""
+
+    cluster: Name = "simulated"
+    nodes: Annotated[PositiveCount, Field(le=20_000)] = 128
+    weeks: Annotated[PositiveCount, Field(le=520)] = 52
+    failures: Rate = 3.8
+    """Single nodes, per 1,000 node-days."""
+    repair_hours: Annotated[float, Field(gt=0, le=10_000)] = 10.0
+    """Median of a repair; log-normal."""
+    repair_tail: Annotated[float, Field(ge=0, le=3)] = 1.9
+    """Standard deviation of its logarithm: the mean is exp(tail^2 / 2) times the median."""
+    lemons: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """The share of nodes that are lemons."""
+    lemon_share: Annotated[float, Field(ge=0, lt=1)] = 1 / 3
+    """The share of single failures that lemons have."""
+    racks: Rate = 0.3
+    """Rack failures, per 1,000 rack-days: all of its nodes at once."""
+    rack_nodes: PositiveCount = 8
+    bursts: Rate = 0.05
+    """Bursts of failures in a day, wherever: a driver, a network, a bad batch."""
+    burst_nodes: Annotated[float, Field(ge=1, le=1000)] = 4.0
+    """Mean size of a burst; geometric."""
+    burst_hours: Annotated[float, Field(gt=0, le=10_000)] = 6.0
+    """Median length of a burst's and a rack's outage."""
+    change_week: Annotated[int, Field(ge=0, le=520)] = 0
+    """From this week on, all rates are `change` times as high."""
+    change: Annotated[float, Field(ge=0, le=100)] = 1.0
+
+
+def simulated(recipe: Recipe, seed: int) -> Series:
+    """One cluster's hours, in nodes. The same recipe and seed make the same series on every machine.
+
+    Shapes: (weeks * 168,). A node is unhealthy in an hour while any of its outages touches it; `worst` counts all
+    that do, `mean` weighs each by the part of the hour that it takes.
+    """
+    dice = np.random.default_rng(seed)
+    hours = recipe.weeks * WEEK
+    starts, nodes, lengths = _outages(recipe, dice, hours)
+    ends = starts + lengths
+    kept = (ends > 0) & (starts < hours)
+    starts, ends, nodes = np.clip(starts[kept], 0, None), np.clip(ends[kept], None, hours), nodes[kept]
+    down, part = np.zeros(hours), np.zeros(hours)
+    for begin, end in _merged(nodes, starts, ends):
+        first, last = math.floor(begin), math.ceil(end)
+        down[first:last] += 1
+        part[first:last] += 1
+        part[first] -= begin - first
+        part[last - 1] -= last - end
+    total = np.full(hours, float(recipe.nodes))
+    return Series(recipe.cluster, total, total - down, total - part, np.zeros(hours))
+
+
+Outages = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _outages(recipe: Recipe, dice: np.random.Generator, hours: int) -> Outages:
+    """When each outage starts (hours, negative in the time before), whose it is, how long it lasts."""
+    single = _times(recipe, dice, hours, recipe.failures / 1000 / 24 * recipe.nodes)
+    weights = np.ones(recipe.nodes)
+    lemons = round(recipe.lemons * recipe.nodes)
+    if 0 < lemons < recipe.nodes:
+        weights[:lemons] = recipe.lemon_share / lemons
+        weights[lemons:] = (1 - recipe.lemon_share) / (recipe.nodes - lemons)
+    owners = dice.permutation(recipe.nodes)
+    found = [
+        (
+            single,
+            owners[dice.choice(recipe.nodes, len(single), p=weights / weights.sum())],
+            dice.lognormal(math.log(recipe.repair_hours), recipe.repair_tail, len(single)),
+        )
+    ]
+    racks = -(-recipe.nodes // recipe.rack_nodes)
+    for at in _times(recipe, dice, hours, recipe.racks / 1000 / 24 * racks):
+        first = recipe.rack_nodes * int(dice.integers(racks))
+        hit = np.arange(first, min(first + recipe.rack_nodes, recipe.nodes))
+        found.append(_together(at, hit, recipe, dice))
+    for at in _times(recipe, dice, hours, recipe.bursts / 24):
+        size = min(recipe.nodes, int(dice.geometric(1 / recipe.burst_nodes)))
+        found.append(_together(at, dice.choice(recipe.nodes, size, replace=False), recipe, dice))
+    starts, nodes, lengths = (np.concatenate(column) for column in zip(*found, strict=True))
+    return starts, nodes, lengths
+
+
+def _times(recipe: Recipe, dice: np.random.Generator, hours: int, rate: float) -> np.ndarray:
+    """When something that happens `rate` times an hour happens; more or less often from the change on."""
+    change = recipe.change_week * WEEK if recipe.change_week else hours
+    change = min(change, hours)
+    before = dice.uniform(-_WARM_HOURS, change, dice.poisson(rate * (_WARM_HOURS + change)))
+    after = dice.uniform(change, hours, dice.poisson(rate * recipe.change * (hours - change)))
+    return np.sort(np.concatenate([before, after]))
+
+
+def _together(at: float, nodes: np.ndarray, recipe: Recipe, dice: np.random.Generator) -> Outages:
+    length = dice.lognormal(math.log(recipe.burst_hours), 1.0)
+    return np.full(len(nodes), at), nodes, np.full(len(nodes), length)
+
+
+def _merged(nodes: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> list[tuple[float, float]]:
+    """Each node's outages without overlap: a node that fails twice is down once."""
+    order = np.lexsort((starts, nodes))
+    found: list[tuple[float, float]] = []
+    owner = -1
+    for node, start, end in zip(nodes[order].tolist(), starts[order].tolist(), ends[order].tolist(), strict=True):
+        if node == owner and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+            owner = node
+    return found

@@ -1,0 +1,199 @@
+"""From looks at islands, taken at any times, to one cluster hour by hour.
+
+Theory of operation. A look says what is so until the next one of its island, for an hour at most. So each island is a
+step function with holes, and the cluster is their sum wherever none of them has a hole. An hour's worst instant is the
+lowest that this sum was in it; an hour of which less than half is known is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from models.base import GpuCount, Model, Name, PositiveCount
+from models.buffers.estimator import Hours
+from models.cluster.fleet_file import Window, WindowKind
+from models.cluster.health_buffer import HealthTerms
+from models.rollout.guard import covered
+
+STANDS = 3600
+"""Seconds that a look speaks for what follows it."""
+_HOUR = 3600
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """What one island was from `since` up to `until`, stretch by stretch in the order of time, without overlap.
+
+    The last one ends `STANDS` after the last look. Shapes: (stretches,) each. Units: seconds since 1970; nodes or GPUs.
+    `planned`: unhealthy as was declared.
+    """
+
+    since: Hours
+    until: Hours
+    total: Hours
+    healthy: Hours
+    planned: Hours
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hourly:
+    """One cluster by the hour. Shapes: (hours,) each, NaN where an hour is unknown. `first`: hours since 1970."""
+
+    first: int
+    total: Hours
+    worst: Hours
+    mean: Hours
+    planned: Hours
+
+    def up_to(self, hour: int) -> Hourly:
+        """With unknown hours at the end, up to this one (hours since 1970)."""
+        more = max(0, hour - self.first - len(self.total))
+        unknown = np.full(more, np.nan)
+        total, worst, mean = (np.append(row, unknown) for row in (self.total, self.worst, self.mean))
+        return Hourly(self.first, total, worst, mean, np.append(self.planned, np.zeros(more)))
+
+
+def stretches(at: Hours, total: Hours, healthy: Hours, planned: Hours | None = None) -> Stretch:
+    """The looks at one island as stretches. Shapes: (looks,) each, in the order of time. Units: as Stretch."""
+    until = np.minimum(np.append(at[1:], np.inf), at + STANDS)
+    return Stretch(at, until, total, healthy, np.zeros(len(at)) if planned is None else planned)
+
+
+def hourly(
+    islands: Mapping[str, Stretch],
+    windows: Sequence[Window] = (),
+    end: float = np.inf,
+    there: Collection[str] = (),
+) -> Hourly | None:
+    """The cluster that these islands are together, up to `end` (seconds); None where nothing is known of it.
+
+    An island is there from its first stretch to its last, and one of those known to be `there` to the end: silent, it
+    is unknown, not gone. What declared windows explain of the missing counts as planned, as the guard counts it.
+    """
+    seen = {name: one for name, one in sorted(islands.items()) if len(one.since)}
+    if not seen:
+        return None
+    # What was looked at last, as long ago as it stands, says nothing of the hours after its own.
+    until = max(float(one.until[-1]) for one in seen.values())
+    end = min(end, ((until - STANDS) // _HOUR + 1) * _HOUR, until)
+    first = min(float(one.since[0]) for one in seen.values())
+    if first >= end:
+        return None
+    at = _instants(seen, windows, first, end)
+    total, healthy, planned = (np.zeros(len(at) - 1) for _ in range(3))
+    declared = [w for w in windows if w.kind is not WindowKind.FREEZE]
+    gone: dict[str, Hours] = {}
+    for name, one in seen.items():
+        values = _at(one, at[:-1], end if name in there else float(one.until[-1]))
+        total += values[0]
+        healthy += values[1]
+        planned += values[2]
+        if declared:
+            gone[name] = np.nan_to_num(values[0] - values[1])
+    for window in declared:
+        planned += _explained(window, gone, at)
+    return _by_hour(at, total, healthy, np.minimum(planned, total - healthy))
+
+
+def _instants(islands: Mapping[str, Stretch], windows: Sequence[Window], first: float, end: float) -> Hours:
+    """Every time at which something may change, hours included; the last one is the end."""
+    edges = [edge for one in islands.values() for edge in (one.since, one.until)]
+    edges.append(np.arange(first // _HOUR, end // _HOUR + 1) * _HOUR)
+    edges.append(np.array([t for w in windows for t in (w.starts.timestamp(), w.ends.timestamp())]))
+    found = np.unique(np.concatenate(edges))
+    return np.append(found[(found >= first) & (found < end)], end)
+
+
+def _at(one: Stretch, at: Hours, gone: float) -> tuple[Hours, Hours, Hours]:
+    """Total, healthy and planned at these times: zero where the island is not there, NaN where it is not known."""
+    last = np.searchsorted(one.since, at, side="right") - 1
+    there = (last >= 0) & (at < gone)
+    known = there & (at < one.until[last])
+    hole = np.where(there, np.nan, 0.0)
+    total, healthy, planned = (np.where(known, column[last], hole) for column in (one.total, one.healthy, one.planned))
+    return total, healthy, planned
+
+
+def _explained(window: Window, gone: dict[str, Hours], at: Hours) -> Hours:
+    """What the window explains of what is gone at these times; it is taken out of `gone`."""
+    found = np.zeros(len(at) - 1)
+    begins, ends = np.searchsorted(at[:-1], (window.starts.timestamp(), window.ends.timestamp()))
+    for n in range(begins, ends):
+        for name, gpus in covered(window, {name: int(values[n]) for name, values in gone.items()}).items():
+            found[n] += gpus
+            gone[name][n] -= gpus
+    return found
+
+
+def _by_hour(at: Hours, total: Hours, healthy: Hours, planned: Hours) -> Hourly | None:
+    known = total > 0  # nor where it is unknown, nor where no island is there
+    start, lasts = at[:-1][known], np.diff(at)[known]
+    if not len(start):
+        return None
+    hour = (start // _HOUR).astype(np.int64)
+    hours, begins = np.unique(hour, return_index=True)
+    seconds = np.add.reduceat(lasts, begins)
+    size, well, away = total[known], healthy[known], planned[known]
+    # By what is missing: while islands come or go within an hour their sum is not the cluster's.
+    most = np.maximum.reduceat(size, begins)
+    missing = np.maximum.reduceat(size - well, begins)
+    lacking = np.maximum.reduceat(size - well - away, begins)
+    mean = most - np.add.reduceat((size - well) * lasts, begins) / seconds
+    enough = seconds * 2 >= _HOUR
+    if not enough.any():
+        return None
+    first = int(hours[enough][0])
+    placed = hours[enough] - first
+
+    def row(values: Hours, otherwise: float = np.nan) -> Hours:
+        found = np.full(int(placed[-1]) + 1, otherwise)
+        found[placed] = values[enough]
+        return found
+
+    return Hourly(first, row(most), row(most - missing), row(mean), row(missing - lacking, 0.0))
+
+
+class HealthHours(Model):
+    """A cluster's hours as they travel, and what its buffer is asked for. Units: GPUs; hours since 1970."""
+
+    cluster: Name
+    total_gpus: GpuCount
+    """T, today."""
+    gpus_per_node: PositiveCount
+    terms: HealthTerms | None = None
+    """None: its policy says the buffer itself."""
+    first: int = 0
+    total: tuple[int | None, ...] = ()
+    """None: the hour is unknown."""
+    worst: tuple[int | None, ...] = ()
+    mean: tuple[float | None, ...] = ()
+    planned: tuple[int, ...] = ()
+
+    def holding(self, found: Hourly) -> Self:
+        """With these hours."""
+        known = ~np.isnan(found.total)
+
+        def column(values: Hours, digits: int = 0) -> tuple[Any, ...]:
+            shown = np.round(values, digits).tolist()
+            return tuple((v if digits else int(v)) if k else None for v, k in zip(shown, known, strict=True))
+
+        return self.model_copy(
+            update={
+                "first": found.first,
+                "total": column(found.total),
+                "worst": column(found.worst),
+                "mean": column(found.mean, 4),
+                "planned": tuple(int(v) for v in found.planned),
+            }
+        )
+
+    @property
+    def hours(self) -> Hourly:
+        def row(values: Sequence[float | None]) -> Hours:
+            return np.array([np.nan if v is None else float(v) for v in values])
+
+        return Hourly(self.first, row(self.total), row(self.worst), row(self.mean), row(self.planned))

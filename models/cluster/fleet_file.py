@@ -1,0 +1,134 @@
+"""The fleet file: clusters, quotas, policies and teams as people write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from models.base import GpuCount, Model, Name, PositiveCount, Text, Time, Words
+from models.cluster.island import Island
+from models.cluster.policy import Policy
+from models.cluster.quota import Quota, QuotaTree, check_islands
+from models.cluster.sources import PrometheusSource, SlurmSource
+
+MOST_QUOTAS = 10_000
+"""Of one cluster: what its rollout carries through Temporal was tried up to here (docs/adr/0011)."""
+
+
+class WindowKind(StrEnum):
+    MAINTENANCE = "maintenance"
+    SEV = "sev"
+    FREEZE = "freeze"
+
+
+class Window(Model):
+    """A declared absence of capacity, or a time in which nothing may change.
+
+    `islands` None: the whole cluster. `gpus` None: all GPUs of those islands may be gone.
+    """
+
+    kind: WindowKind
+    starts: Time
+    ends: Time
+    reason: Text = Field(min_length=1, max_length=500)
+    islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
+    gpus: GpuCount | None = None
+
+    @model_validator(mode="after")
+    def _forward(self) -> Self:
+        if self.ends <= self.starts:
+            raise ValueError(f"ends {self.ends.isoformat()} is not after starts {self.starts.isoformat()}")
+        return self
+
+
+class ClusterSpec(Model):
+    """A scheduling domain of one GPU model with its quotas."""
+
+    name: Name
+    gpu_model: Words | None = None
+    gpus_per_node: PositiveCount = 8
+    islands: tuple[Island, ...] = Field(min_length=1)
+    policy: dict[str, Any] = Field(default_factory=dict)
+    """Only what differs from the fleet's default policy."""
+    quotas: tuple[Quota, ...] = Field(default=(), max_length=MOST_QUOTAS)
+    windows: tuple[Window, ...] = ()
+    slurm: SlurmSource | None = Field(default=None, exclude_if=lambda source: source is None)
+    """The Slurm that holds its quotas; None: the ledger does."""
+    prometheus: PrometheusSource | None = Field(default=None, exclude_if=lambda source: source is None)
+    """The Prometheus that says what is healthy; None: Slurm does, or whoever writes samples."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [i.name for i in self.islands]
+        seen: set[str] = set()
+        for name in names:
+            if name in seen:
+                raise ValueError(f"island {name!r} is given twice (cluster {self.name})")
+            seen.add(name)
+            if "," in name:
+                raise ValueError(f"island {name!r} has a comma, which separates the names of islands")
+        QuotaTree(self.quotas)
+        check_islands(self.quotas, seen)
+        for window in self.windows:
+            for island in window.islands or ():
+                if island not in seen:
+                    raise ValueError(f"windows names island {island!r}, which this cluster does not have")
+        return self
+
+
+class Team(Model):
+    """Whom to tell. `contacts` are channel addresses: log, mailto:, slack or webhook URLs."""
+
+    name: Name
+    contacts: tuple[Words, ...] = ()
+
+
+class Fleet(Model):
+    """A whole fleet file, checked."""
+
+    # A person may head the file with `$schema:` so that an editor checks it.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+    schema_: Words | None = Field(default=None, alias="$schema")
+    clusters: tuple[ClusterSpec, ...] = Field(min_length=1)
+    policy: Policy = Policy()
+    teams: tuple[Team, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for what, names in (
+            ("cluster", [c.name for c in self.clusters]),
+            ("team", [t.name for t in self.teams]),
+        ):
+            seen: set[str] = set()
+            for name in names:
+                if name in seen:
+                    raise ValueError(f"{what} {name!r} is given twice")
+                seen.add(name)
+        return self
+
+    def policy_of(self, cluster: ClusterSpec) -> Policy:
+        """The cluster's policy: the default with what the cluster says laid over it.
+
+        Errors: pydantic.ValidationError as for any policy.
+        """
+        return merged_policy(self.policy, cluster.policy)
+
+    def cluster(self, name: str) -> ClusterSpec | None:
+        return next((c for c in self.clusters if c.name == name), None)
+
+
+def merged_policy(default: Policy, override: Mapping[str, Any]) -> Policy:
+    """A default with what one cluster says laid over it; terms of a health buffer lie over those that are there."""
+    if not override:
+        return default
+    kept = default.model_dump(mode="json", exclude_unset=True)
+    given, standing = (
+        b.get("health") if isinstance(b, dict) else None for b in (override.get("buffer"), kept.get("buffer"))
+    )
+    if isinstance(given, dict) and isinstance(standing, dict):
+        override = {**override, "buffer": {**override["buffer"], "health": {**standing, **given}}}
+    return Policy.model_validate({**kept, **override})

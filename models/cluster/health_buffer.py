@@ -1,0 +1,124 @@
+"""A buffer derived from health history: what is asked of it, what was found, and how promises may follow it.
+
+The estimator is in models.buffers.estimator; here is what policies, snapshots and plans carry of it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from fractions import Fraction
+from typing import Self
+
+from pydantic import model_validator
+
+from models.base import Duration, Model, Share, duration_text
+
+_LEAST_TARGET, _MOST_TARGET = Fraction(1, 2), Fraction(99999, 100000)
+
+
+class HealthTerms(Model):
+    """`buffer: {health: {...}}`: what is to be promised, and what holds where history says nothing."""
+
+    target: Share = Fraction(999, 1000)
+    """The share of hours of the horizon in which the promise is to hold."""
+    horizon: Duration = timedelta(weeks=4)
+    floor: Share = Fraction(15, 100)
+    """The buffer while history is short or stale."""
+    most: Share = Fraction(50, 100)
+    """A cluster that needs more than this cannot be promised honestly."""
+    history: Duration = timedelta(weeks=2)
+    """Less than this is short."""
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Self:
+        if not _LEAST_TARGET <= self.target <= _MOST_TARGET:
+            wanted = f"from {float(_LEAST_TARGET):g} to {float(_MOST_TARGET):g}"
+            raise ValueError(f"target must be {wanted}, not {float(self.target)}")
+        if not timedelta(weeks=1) <= self.horizon <= timedelta(weeks=52):
+            raise ValueError(f"horizon must be from 1w to 52w, not {duration_text(self.horizon)}")
+        if not timedelta(days=1) <= self.history <= timedelta(weeks=52):
+            raise ValueError(f"history must be from 1d to 52w, not {duration_text(self.history)}")
+        if not self.floor <= self.most:
+            raise ValueError(f"floor must be at most {float(self.most):g} (most), not {float(self.floor):g}")
+        return self
+
+
+TERMS = HealthTerms()
+
+
+class Ground(StrEnum):
+    """What a derived buffer stands on."""
+
+    HISTORY = "history"
+    SHORT = "short"
+    STALE = "stale"
+    WILD = "wild"
+
+
+class Derived(Model):
+    """A buffer and what it is made of. Units: as the history counts (nodes or GPUs), whole; hours."""
+
+    ground: Ground
+    terms: HealthTerms
+    """What was asked."""
+    total: int
+    needed: int
+    """What must stay unpromised: level and reserve, or the floor where that is more and history is no ground."""
+    level: int
+    """Down half of the time, or more, in the last two weeks or in the last day."""
+    reserve: int
+    """Within this the target's share of surprises stays."""
+    known_hours: int
+    worst: int
+    """Down at the worst instant that is known."""
+    text: str
+
+    @property
+    def promise(self) -> int | None:
+        """The most that may be promised; None: nothing can be, honestly."""
+        return None if self.ground is Ground.WILD else self.total - self.needed
+
+    @property
+    def buffer(self) -> Fraction | None:
+        return None if self.ground is Ground.WILD else Fraction(self.needed, self.total)
+
+
+class Steps(Model):
+    """How a promise may follow what is derived week by week."""
+
+    fall: Share = Fraction(1, 200)
+    """Of the total: it falls only by more than this, or stays; back-tested, a whole node of a hundred is too much."""
+    band: Share = Fraction(1, 100)
+    """Of the total: it rises only by more than this, or stays, so that quotas do not wobble."""
+    rise: Share = Fraction(5, 100)
+    """Of the total: it rises by at most this in a week."""
+
+
+STEPS = Steps()
+
+
+def followed(standing: int | None, found: Derived, steps: Steps = STEPS) -> int | None:
+    """The promise to propose where `standing` is promised: less at once, more by steps, and neither for a trifle.
+
+    Units: as `found`. None: nothing can be promised, or (as `standing`) nothing is.
+    """
+    if standing is None or found.promise is None:
+        return found.promise
+    more = found.promise - standing
+    if -steps.fall * found.total <= more <= steps.band * found.total:
+        return standing
+    return standing + min(more, max(1, int(steps.rise * found.total)))
+
+
+def stepped(found: Derived, standing: int | None, steps: Steps = STEPS) -> Derived:
+    """What was found, held back where the promise that stands may not follow it at once."""
+    promise = followed(standing, found, steps)
+    if promise is None or promise == found.promise:
+        return found
+    text = (
+        f"{found.text}; the promise rises from {standing} to {promise} at first"
+        if promise != standing
+        else (f"{found.text}; {standing} stays promised: that is near enough")
+    )
+    return found.model_copy(update={"needed": found.total - promise, "text": text})

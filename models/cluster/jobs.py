@@ -1,0 +1,92 @@
+"""Jobs by name: which hold what now, and how long those on flex have lived. Teams' sums stand in usage samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from statistics import median
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
+
+_NAMED = 4
+
+
+class RunsOn(StrEnum):
+    QUOTA = "quota"
+    FLEX = "flex"
+
+
+class Job(Model):
+    """One job that runs, or has run. Units: whole GPUs. `island` None: not known, or more than one."""
+
+    job: Name
+    team: Name
+    gpus: PositiveCount
+    idle_gpus: GpuCount = 0
+    on: RunsOn = RunsOn.QUOTA
+    island: Name | None = None
+    started: Time
+    ended: Time | None = None
+    """None: it runs."""
+    preempted: bool = False
+    """It ended because its GPUs were needed."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.idle_gpus > self.gpus:
+            raise ValueError(f"idle_gpus is {self.idle_gpus}, above gpus {self.gpus}")
+        if self.ended is not None and self.ended < self.started:
+            raise ValueError(f"ended {self.ended.isoformat()} is before started {self.started.isoformat()}")
+        if self.preempted and self.ended is None:
+            raise ValueError("preempted is true of a job that has not ended")
+        return self
+
+
+class ClusterJob(Job):
+    """A job with its cluster, as it is brought in."""
+
+    cluster: Name
+
+
+class FlexLives(Model):
+    """How long jobs on flex lived, of those that ended since then. Units: seconds."""
+
+    since: Time
+    ended: Count
+    preempted: Count
+    median_seconds: float | None = Field(default=None, ge=0)
+    """Of the preempted ones, from start to preemption; None where none was."""
+    shortest_seconds: float | None = Field(default=None, ge=0)
+
+
+def flex_lives(jobs: Iterable[Job], since: Time) -> FlexLives:
+    """Of the jobs on flex that ended since then."""
+    over = [j for j in jobs if j.on is RunsOn.FLEX and j.ended is not None and j.ended >= since]
+    lived = [(j.ended - j.started).total_seconds() for j in over if j.preempted and j.ended is not None]
+    return FlexLives(
+        since=since,
+        ended=len(over),
+        preempted=len(lived),
+        median_seconds=median(lived) if lived else None,
+        shortest_seconds=min(lived, default=None),
+    )
+
+
+def first_to_go(jobs: Sequence[Job], above: Mapping[str, int]) -> tuple[Job, ...]:
+    """Jobs on flex, those first that would give back first: of who is furthest above its share, the youngest.
+
+    Source: models.flex.simulation.given_back, which also picks whole jobs with the least overshoot for a given need.
+    """
+    on_flex = [j for j in jobs if j.on is RunsOn.FLEX]
+    return tuple(sorted(on_flex, key=lambda j: (-above.get(j.team, 0), -j.started.timestamp(), j.job)))
+
+
+def named(jobs: Iterable[tuple[str, int]]) -> str:
+    """The largest jobs by name, each with its GPUs; empty where there are none."""
+    found = sorted(jobs, key=lambda j: (-j[1], j[0]))
+    said = ", ".join(f"{name} {gpus}" for name, gpus in found[:_NAMED])
+    rest = found[_NAMED:]
+    return said + (f" and {len(rest)} more with {sum(g for _, g in rest)}" if rest else "")

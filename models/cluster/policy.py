@@ -1,0 +1,189 @@
+"""What a cluster's owner decides: buffers, waits, what happens on a breach."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from fractions import Fraction
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Share, brief
+from models.cluster.health_buffer import Derived, HealthTerms
+
+
+class Tier(StrEnum):
+    """The rungs of the cut ladder, the cheapest first."""
+
+    UNALLOCATED = "unallocated"
+    UNSCHEDULED = "unscheduled"
+    IDLE = "idle"
+    BUSY = "busy"
+
+    @property
+    def depth(self) -> int:
+        return TIERS.index(self)
+
+
+TIERS: tuple[Tier, ...] = (Tier.UNALLOCATED, Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
+
+
+class Basis(StrEnum):
+    TOTAL = "total"
+    HEALTHY = "healthy"
+
+
+class Scope(StrEnum):
+    CLUSTER = "cluster"
+    QUOTA = "quota"
+
+
+class ShareBy(StrEnum):
+    TIER = "tier"
+    QUOTA = "quota"
+    EQUAL = "equal"
+
+
+class Acks(StrEnum):
+    NONE = "none"
+    MAJORITY = "majority"
+    ALL = "all"
+
+
+class OnBreach(StrEnum):
+    ROLLBACK = "rollback"
+    HOLD = "hold"
+    REALIGN = "realign"
+
+
+class RollbackTo(StrEnum):
+    BACKED = "backed"
+    BASELINE = "baseline"
+
+
+class OnDrift(StrEnum):
+    HOLD = "hold"
+    RESTORE = "restore"
+    ACCEPT = "accept"
+
+
+class Requests(StrEnum):
+    """What becomes of a request for more quota while a rollout of the cluster is on its way to `monitored`."""
+
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+class OnLongRun(StrEnum):
+    """Long-run health no longer is what a monitored plan was made on."""
+
+    APPLY = "apply"
+    """Propose a new plan; one inside the envelope is written by itself."""
+    PROPOSE = "propose"
+    IGNORE = "ignore"
+
+
+class Ramp(Model):
+    """Growing buffers: each completed rollout of the cluster moves one step on, retries do not."""
+
+    ramp: Annotated[tuple[Share, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _growing(self) -> Self:
+        for earlier, later in zip(self.ramp, self.ramp[1:], strict=False):
+            if later <= earlier:
+                raise ValueError(f"a ramp must grow at each step: {float(later):g} follows {float(earlier):g}")
+        return self
+
+
+class HealthBuffer(Model):
+    """Derived from the cluster's health history: so much that the target share of hours holds."""
+
+    health: HealthTerms
+
+
+def _buffer(value: Any) -> Any:
+    """Pick the form by its key, so that an error speaks of one form and not of all three."""
+    if isinstance(value, dict) and not {"ramp", "health"} <= value.keys():
+        if "ramp" in value:
+            return Ramp.model_validate(value)
+        if "health" in value:
+            return HealthBuffer.model_validate(value)
+    if value == "health" or isinstance(value, dict):
+        raise ValueError(f"must be a number, {{ramp: [...]}} or {{health: {{...}}}}, not {brief(value)}")
+    return value
+
+
+OF_THE_CLUSTER = ("owners", "requests")
+"""Settings that speak of a cluster whether or not a rollout of it is open: no launch sets them."""
+
+
+class Policy(Model):
+    """Settings of one cluster, or the default of all. Defaults: DESIGN.md, "Policy"."""
+
+    buffer: Annotated[Share | Ramp | HealthBuffer, BeforeValidator(_buffer)] = Fraction(15, 100)
+    basis: Basis = Basis.TOTAL
+    scope: Scope = Scope.CLUSTER
+    share: ShareBy = ShareBy.TIER
+    max_tier: Tier = Tier.BUSY
+    spare_gpus: GpuCount | None = None
+    """None: one node, the cluster's gpus_per_node."""
+    usage_window: Duration = timedelta(days=7)
+    notice: Duration = timedelta(days=3)
+    soak_buffered: Duration = timedelta(hours=24)
+    soak_enforced: Duration = timedelta(days=3)
+    acks: Acks = Acks.NONE
+    ack_deadline: Duration = timedelta(days=7)
+    breach_after: Duration = timedelta(minutes=10)
+    clear_after: Duration = timedelta(minutes=30)
+    recover_after: Duration = timedelta(hours=6)
+    stale_after: Duration = timedelta(minutes=30)
+    plausible_drop: Share = Fraction(20, 100)
+    confirm_samples: Count = 2
+    on_breach: OnBreach = OnBreach.ROLLBACK
+    rollback_to: RollbackTo = RollbackTo.BACKED
+    attempts: PositiveCount = 3
+    on_drift: OnDrift = OnDrift.HOLD
+    max_moved_gpus: GpuCount = 512
+    max_moved_gpus_day: GpuCount | None = None
+    """The same over a day; None: no limit but the hour's."""
+    max_breaching_clusters: PositiveCount = 3
+    flex_band_gpus: GpuCount | None = None
+    """The published flex pool grows only by more than this. None: one node, the cluster's gpus_per_node."""
+    on_long_run: OnLongRun = OnLongRun.APPLY
+    replan_window: Duration = timedelta(days=7)
+    """Long-run health is the median of so long; at most one plan is proposed in it."""
+    replan_gpus: GpuCount | None = None
+    """More than this must lie between it and the health of the plan. None: one node."""
+    safety_poll: Duration = timedelta(hours=1)
+    """How often a rollout looks at its cluster unasked: it catches a lost signal or a dead watch."""
+    authorities: tuple[Name, ...] = ()
+    """Who may resolve another's objection beside the rollout's owner."""
+    owners: tuple[Name, ...] = ()
+    """Who decides on requests for more quota, beside the owner of an open rollout."""
+    requests: Requests = Requests.WAIT
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        for field in ("safety_poll", "stale_after", "replan_window"):
+            if getattr(self, field) <= timedelta(0):
+                raise ValueError(f"{field} must be longer than zero")
+        if self.terms is not None and self.basis is not Basis.TOTAL:
+            raise ValueError(f"basis must be total with a health buffer, not {self.basis}")
+        return self
+
+    @property
+    def terms(self) -> HealthTerms | None:
+        """What is asked of a buffer from health history; None where the policy says the buffer itself."""
+        return self.buffer.health if isinstance(self.buffer, HealthBuffer) else None
+
+    def buffer_at(self, completed_rollouts: int, derived: Derived | None = None) -> Fraction:
+        """b for the cluster's next rollout; a ramp stays on its last step. Without what was derived its floor holds."""
+        if isinstance(self.buffer, HealthBuffer):
+            if derived is None:
+                return self.buffer.health.floor
+            return Fraction(min(derived.needed, derived.total - 1), derived.total)
+        if isinstance(self.buffer, Ramp):
+            return self.buffer.ramp[min(completed_rollouts, len(self.buffer.ramp) - 1)]
+        return self.buffer

@@ -1,0 +1,145 @@
+"""People's commands to a fleet rollout: what each is refused for, and what it changes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from models.audit import AuditKind
+from models.fleet.decide import rest_until, to_abort
+from models.fleet.messages import FleetCommand, FleetCommandRequest
+from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Wave
+from models.rollout.state import HoldKind
+
+_NEEDS_REASON = frozenset({"pause", "resume", "skip", "move", "promote", "abort"})
+
+
+def refusal(f: FleetRollout, command: FleetCommand, request: FleetCommandRequest, now: datetime) -> str | None:
+    """Why the command cannot be taken now, in one sentence; None when it can."""
+    if f.stage.ended:
+        return f"the fleet rollout has ended ({f.stage}): launch a new one"
+    if f.stage is FleetStage.ABORTING:
+        return "the fleet rollout is being aborted, and nothing stops that"
+    if command in _NEEDS_REASON and not request.reason.strip():
+        return f"{command} needs a reason"
+    match command:
+        case "approve":
+            return _refuse_approve(f, request)
+        case "pause":
+            return "already paused" if f.hold(PAUSED) is not None else None
+        case "resume":
+            return None if f.holds else "nothing holds the fleet rollout"
+        case "promote":
+            return None if rest_until(f) is not None else "no soak or bake is running that could be waived"
+        case "skip" | "move":
+            return _refuse_members(f, command, request)
+        case "abort":
+            return None
+
+
+def _refuse_approve(f: FleetRollout, request: FleetCommandRequest) -> str | None:
+    if not f.plan_hash:
+        return "no plan awaits approval: it is being made"
+    if f.approved_by:
+        return f"plan {f.plan_hash} is approved already, by {f.approved_by}"
+    if request.plan_hash != f.plan_hash:
+        return f"the plan is {f.plan_hash}, not {request.plan_hash or '(none given)'}: look at it and approve that"
+    return None
+
+
+def _refuse_members(f: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str | None:
+    if not request.clusters:
+        return f"{command} needs a cluster"
+    if command == "move" and request.wave is None:
+        return "move needs a wave"
+    for cluster in request.clusters:
+        m = f.members.get(cluster)
+        if m is None:
+            return f"{cluster} is not in this fleet rollout"
+        if command == "move" and (m.state not in (MemberState.WAITING, MemberState.SKIPPED) or m.rollout):
+            return f"{cluster} cannot be moved: it is {m.state}"
+        if command == "move" and request.wave is Wave.PILOT and f.wave is not Wave.PILOT:
+            return f"{cluster} cannot become a pilot: wave {f.wave.number} ({f.wave}) has begun"
+        if command == "skip" and m.state is MemberState.SKIPPED:
+            return f"{cluster} is skipped already"
+        if command == "skip" and m.state is MemberState.DONE:
+            return f"{cluster} is monitored already: there is nothing to skip"
+        if command == "skip" and m.state is MemberState.STARTING:
+            return f"{cluster} is being launched: skip it in a moment"
+    return None
+
+
+def obey(
+    f: FleetRollout, command: FleetCommand, request: FleetCommandRequest, now: datetime
+) -> tuple[FleetRollout, str]:
+    """The fleet rollout after a command that is not refused, and one sentence about what follows."""
+    about = f" {', '.join(request.clusters[:20])}" if request.clusters else ""
+    said = f.noting(
+        AuditKind.COMMAND,
+        f"{command}{about} by {request.actor}",
+        now,
+        actor=request.actor,
+        reason=request.reason,
+        **{"command": command, **request.model_dump(mode="json", exclude_defaults=True, exclude={"actor", "reason"})},
+    )
+    match command:
+        case "approve":
+            begun = said.but(approved_by=request.actor).reaching(
+                FleetStage.RUNNING, now, f"plan {f.plan_hash} is approved", request.actor
+            )
+            pilots = any(m.wave is Wave.PILOT for m in f.members.values())
+            return begun, f"plan {f.plan_hash} is approved; {'the pilots start' if pilots else 'the first wave starts'}"
+        case "pause":
+            held = said.holding(PAUSED, HoldKind.PAUSED, request.reason, now, request.actor)
+            return held, "paused: no cluster is started; those on their way go on, each by its own gates"
+        case "resume":
+            return _resume(said, request, now)
+        case "promote":
+            return said.but(waived=True), "what is left of this soak or bake is waived"
+        case "skip":
+            return _skip(said, request), f"{len(request.clusters)} skipped; a rollout that is open there goes on"
+        case "move":
+            return _move(said, request)
+        case "abort":
+            return _abort(said, request, now)
+
+
+def _resume(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
+    """Every hold is lifted; failures that are known by now count no more, and what rests begins to rest anew."""
+    members = {c: m.but(forgiven=True) if m.failed_at is not None else m for c, m in f.members.items()}
+    forgiven = len(f.failed)
+    lifted = ", ".join(h.id for h in f.holds)
+    f = f.but(holds=(), members=members, settled_at=None, picked_at=None, found_none=False).noting(
+        AuditKind.HOLD, f"holds lifted: {lifted}", now, actor=request.actor, reason=request.reason
+    )
+    more = f"; {forgiven} known failures count no more" if forgiven else ""
+    return f, f"resumed: {lifted} lifted{more}"
+
+
+def _skip(f: FleetRollout, request: FleetCommandRequest) -> FleetRollout:
+    members = dict(f.members)
+    for cluster in request.clusters:
+        members[cluster] = members[cluster].but(state=MemberState.SKIPPED, held=request.reason, held_until=None)
+    return f.but(members=members)
+
+
+def _move(f: FleetRollout, request: FleetCommandRequest) -> tuple[FleetRollout, str]:
+    assert request.wave is not None
+    members = dict(f.members)
+    for cluster in request.clusters:
+        members[cluster] = members[cluster].but(
+            wave=request.wave, moved=True, held="", held_until=None, state=MemberState.WAITING
+        )
+    where = "among the pilots" if request.wave is Wave.PILOT else f"in wave {request.wave.number} ({request.wave})"
+    return f.but(members=members, found_none=False), f"{', '.join(request.clusters)}: {where} from now on"
+
+
+def _abort(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
+    f = f.but(undo=request.undo, ended_because=request.reason, holds=())
+    aborting = f.reaching(FleetStage.ABORTING, now, request.reason, request.actor)
+    told = len(to_abort(aborting))
+    if not told:
+        return aborting, "aborting: no rollout has to be ended"
+    if request.undo:
+        baselines = "their baselines come back, whether or not today's hardware backs them (`backstop fleet show`)"
+        return aborting, f"aborting: {told} rollouts are undone, the newest first; {baselines}"
+    return aborting, f"aborting: {told} rollouts that have changed nothing yet are ended; the others go on"

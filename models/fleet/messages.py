@@ -1,0 +1,277 @@
+"""What crosses the wire about a fleet rollout: launch, commands, status, and what its activities are asked."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from models.audit import AuditEntry
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Share, Text, Time, Words, of_ordinary_size
+from models.fleet.state import FleetRollout, FleetStage, Member, Pace, Wave
+from models.rollout.state import Hold
+
+FLEET_WORKFLOW = "FleetRollout"
+FLEET_ID = "fleet-rollout"
+"""One at a time: two would each keep to their own pace, and nobody would know the sum."""
+FLEET_STATUS_QUERY = "fleet_status"
+
+
+class FleetLaunch(Model):
+    """What starts a fleet rollout. No wave named: all of them; pilots go first in any case."""
+
+    fleet: Name
+    owner: Name
+    actor: Text = Field(default="", max_length=200)
+    reason: Words = ""
+    pilots: tuple[Name, ...] = ()
+    waves: tuple[Wave, ...] = ()
+    pilots_only: bool = False
+    shadow: bool = False
+    pace: Pace = Pace()
+    policy: dict[str, Any] = Field(default_factory=dict)
+    """Lies over each cluster's own."""
+
+    _sized = field_validator("policy")(of_ordinary_size)
+
+
+class FleetInput(Model):
+    """The workflow's one argument: a launch, or the state it continues from."""
+
+    launch: FleetLaunch
+    state: FleetRollout | None = None
+    runs: Count = 1
+
+
+# --- activities --------------------------------------------------------------------------------
+
+
+class FleetPlanRequest(Model):
+    launch: FleetLaunch
+    at: Time
+
+
+class Prospect(Model):
+    """What a rollout of one cluster would do today. `headroom`: (H - A) / T."""
+
+    cluster: Name
+    wave: Wave
+    headroom: float
+    cut_gpus: GpuCount = 0
+    phantom_gpus: GpuCount = 0
+    to_flex_gpus: GpuCount = 0
+    assigned_gpus: GpuCount = 0
+    total_gpus: GpuCount = 0
+    healthy_gpus: GpuCount = 0
+    plan_hash: str = ""
+    stage: str = ""
+    """Of the rollout that is open there already."""
+    rollout: str = ""
+    rollbacks: Count = 0
+    needs: str = ""
+    why_not: str = ""
+    """Why it could not be launched now; empty: it could."""
+
+
+class FleetPlan(Model):
+    """What a person approves: every cluster's plan of today, by one hash, in the order of starting."""
+
+    fleet: Name
+    hash: str = ""
+    clusters: tuple[Prospect, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Pilots that the ledger does not have."""
+
+
+class Candidate(Model):
+    """A cluster that waits, as a pick is asked about it."""
+
+    cluster: Name
+    wave: Wave
+    moved: bool = False
+
+
+class PickRequest(Model):
+    fleet: Name
+    wave: Wave
+    """Clusters of later waves are looked at, and not picked."""
+    candidates: tuple[Candidate, ...]
+    most: PositiveCount
+    hour_gpus: GpuCount
+    day_gpus: GpuCount
+    """Budget left by what the fleet rollout has started; what the ledger has booked may leave less."""
+    pace: Pace
+    policy: dict[str, Any] = Field(default_factory=dict)
+    at: Time
+
+
+class Noted(Model):
+    """A rollout as the registry shows it."""
+
+    rollout: str
+    stage: str
+    needs: str = ""
+    rollbacks: Count = 0
+
+
+class Picked(Model):
+    cluster: Name
+    wave: Wave
+    cut_gpus: GpuCount
+
+
+class Passed(Model):
+    """Why a cluster whose turn it is cannot start, and until when at least."""
+
+    reason: str
+    until: Time | None = None
+
+
+class PickAnswer(Model):
+    picked: tuple[Picked, ...] = ()
+    passed: dict[str, Passed] = Field(default_factory=dict)
+    waves: dict[str, Wave] = Field(default_factory=dict)
+    """Clusters that fresh snapshots put into another wave."""
+    joined: dict[str, Noted] = Field(default_factory=dict)
+    """Clusters whose rollout somebody else has opened meanwhile."""
+
+
+class Entrant(Model):
+    """A cluster and the id of its rollout."""
+
+    cluster: Name
+    rollout: Name
+
+
+class StartRequest(Model):
+    launch: FleetLaunch
+    approved_by: str
+    entrants: tuple[Entrant, ...]
+
+
+class StartAnswer(Model):
+    """Why clusters were not launched; the others were."""
+
+    refused: dict[str, str] = Field(default_factory=dict)
+
+
+class FollowRequest(Model):
+    """`known`: what was last seen of each, by rollout. The call ends when something differs.
+
+    Rollouts that the fleet rollout has opened since are news as well. `unseen`: those of members of which nothing was
+    seen yet. What else of the fleet's has ended before the call are launches that were refused.
+    """
+
+    fleet: Name
+    known: dict[str, Noted]
+    unseen: tuple[str, ...] = ()
+    every_seconds: float
+
+
+class FollowAnswer(Model):
+    changed: dict[str, Noted] = Field(default_factory=dict)
+
+
+class AbortRequest(Model):
+    clusters: tuple[Entrant, ...]
+    actor: str
+    reason: str
+
+
+class AbortAnswer(Model):
+    """Why rollouts did not take the abort; the others did."""
+
+    refused: dict[str, str] = Field(default_factory=dict)
+
+
+class FleetRecord(Model):
+    entries: tuple[AuditEntry, ...]
+
+
+# --- people ------------------------------------------------------------------------------------
+
+FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "abort"]
+FLEET_COMMANDS: tuple[FleetCommand, ...] = ("approve", "pause", "resume", "skip", "move", "promote", "abort")
+
+
+class FleetCommandRequest(Model):
+    """One command from one person. Which fields it needs depends on the command."""
+
+    actor: Text = Field(min_length=1, max_length=200)
+    reason: Words = ""
+    plan_hash: Text = Field(default="", max_length=64)
+    clusters: tuple[Name, ...] = Field(default=(), max_length=10_000)
+    """skip, move."""
+    wave: Wave | None = None
+    """move."""
+    undo: bool = False
+    """abort: what is done is undone too."""
+
+
+class FleetCommandAnswer(Model):
+    command: str
+    stage: FleetStage
+    said: str
+
+
+class FleetLaunchAnswer(Model):
+    launched: bool
+    fleet: str
+    stage: FleetStage
+    reason: str = ""
+    plan: FleetPlan | None = None
+
+
+class WaveStatus(Model):
+    """Clusters of one wave, by state."""
+
+    wave: Wave
+    clusters: Count
+    waiting: Count
+    running: Count
+    done: Count
+    failed: Count
+    ended: Count
+    skipped: Count
+    cut_gpus: GpuCount
+
+
+class FleetStatus(Model):
+    """Everything a person may want to know about a fleet rollout, as of `at`."""
+
+    schema_: Literal["backstop.fleet-status/1"] = Field(default="backstop.fleet-status/1", alias="schema")
+    fleet: str
+    owner: str
+    shadow: bool
+    stage: FleetStage
+    entered_at: Time
+    at: Time
+    plan_hash: str
+    approved_by: str
+    wave: Wave
+    waits_for: str
+    next_at: Time | None
+    rests_until: Time | None
+    pace: Pace
+    hour_gpus: GpuCount
+    day_gpus: GpuCount
+    failed: Count
+    """Clusters that rolled back since a person last let the fleet go on."""
+    failed_of: Count
+    """The clusters that they are a share of."""
+    trips_above: Share
+    holds: tuple[Hold, ...]
+    waves: tuple[WaveStatus, ...]
+    members: tuple[Member, ...]
+    needs: str = ""
+    ended_because: str = ""
+    history_events: Count = 0
+    runs: Count = 1
+
+
+class FleetResult(Model):
+    fleet: str
+    stage: FleetStage
+    reason: str = ""
+    clusters: Count = 0
+    done: Count = 0

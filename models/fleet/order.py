@@ -1,0 +1,132 @@
+"""Which clusters of a fleet start next: waves first, then healthy headroom. Source: DESIGN.md, "The cut ladder"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from models.base import Model, content_hash
+from models.cluster.fleet_file import Window
+from models.fleet.messages import Candidate, FleetLaunch, Noted, Passed, PickAnswer, Picked, PickRequest, Prospect
+from models.fleet.state import Pace, Wave
+from models.planning.plan import Plan
+from models.planning.window_forecast import span_text
+from models.rollout.guard import active
+
+
+def prospect_of(plan: Plan, found: Noted | None = None) -> Prospect:
+    """What a cluster's rollout would do, by its plan of today. `found`: the rollout that is open there already."""
+    why = "" if plan.honest else plan.fault
+    if plan.honest and not plan.backed:
+        why = "its plan is not backed by healthy GPUs"
+        if plan.suffices is not None:
+            why += f"; max_tier {plan.suffices} would suffice"
+    return Prospect(
+        cluster=plan.cluster,
+        wave=Wave.of(plan.wave),
+        headroom=float(plan.headroom),
+        cut_gpus=plan.cut_gpus,
+        phantom_gpus=plan.phantom_gpus,
+        to_flex_gpus=plan.to_flex_gpus,
+        assigned_gpus=plan.assigned_gpus,
+        total_gpus=plan.total_gpus,
+        healthy_gpus=plan.healthy_gpus,
+        plan_hash=plan.hash,
+        why_not=why,
+        **({} if found is None else {name: getattr(found, name) for name in Noted.model_fields}),
+    )
+
+
+def in_order(prospects: Iterable[Prospect], pilots: Iterable[str] = ()) -> tuple[Prospect, ...]:
+    """Pilots, then by wave; within, the largest healthy headroom first, ties by name."""
+    first = set(pilots)
+    return tuple(sorted(prospects, key=lambda p: (p.cluster not in first, p.wave.number, -p.headroom, p.cluster)))
+
+
+def wanted(launch: FleetLaunch, prospects: Iterable[Prospect]) -> tuple[Prospect, ...]:
+    """The clusters that a launch takes, in order."""
+    waves = set(launch.waves)
+    taken = [
+        p
+        for p in prospects
+        if p.cluster in launch.pilots or (not launch.pilots_only and (not waves or p.wave in waves))
+    ]
+    return in_order(taken, launch.pilots)
+
+
+def plan_hash(prospects: Sequence[Prospect]) -> str:
+    """What an approval of all these plans names."""
+    rows = sorted((p.cluster, p.wave.value, p.plan_hash) for p in prospects)
+    return content_hash(_Approved(clusters=tuple(rows)))
+
+
+class _Approved(Model):
+    clusters: tuple[tuple[str, str, str], ...]
+
+
+def why_passed(p: Prospect, windows: Sequence[Window], pace: Pace, now: datetime) -> Passed | None:
+    """Why a cluster cannot start now; None: it can."""
+    if p.why_not:
+        return Passed(reason=p.why_not)
+    declared = active(tuple(windows), now)
+    if declared:
+        until = max(w.ends for w in declared)
+        return Passed(reason="; ".join(f"{span_text(w)}: {w.reason}" for w in declared), until=until)
+    if p.cut_gpus > min(pace.budget_per_hour, pace.budget_per_day):
+        least = min(pace.budget_per_hour, pace.budget_per_day)
+        return Passed(
+            reason=f"it would move {p.cut_gpus} GPUs, and the budget is {least}: skip it, or launch it by itself"
+        )
+    return None
+
+
+class Basket:
+    """Picks in order until the slots or the budget are spent. What does not fit is waited for, and never overtaken."""
+
+    def __init__(self, most: int, hour_gpus: int, day_gpus: int) -> None:
+        self._slots = most
+        self._gpus = min(hour_gpus, day_gpus)
+        self.picked: list[Picked] = []
+
+    def offer(self, p: Prospect) -> None:
+        """Taken, unless something before it was not."""
+        if len(self.picked) >= self._slots or p.cut_gpus > self._gpus:
+            self._slots = 0
+            return
+        self._gpus -= p.cut_gpus
+        self.picked.append(Picked(cluster=p.cluster, wave=p.wave, cut_gpus=p.cut_gpus))
+
+
+def pick(
+    request: PickRequest,
+    prospects: Sequence[Prospect],
+    windows: Mapping[str, Sequence[Window]],
+    booked: tuple[int, int],
+) -> PickAnswer:
+    """The first of today's order that can start now, within the slots and the budget. `booked`: by whomever.
+
+    Those that cannot are named with the reason; a person's word on a cluster's wave stands, else today's plan decides.
+    """
+    pace, candidates = request.pace, {c.cluster: c for c in request.candidates}
+    waves = {p.cluster: _wave_of(p, candidates[p.cluster]) for p in prospects}
+    hour, day = booked
+    basket = Basket(
+        request.most,
+        min(request.hour_gpus, max(0, pace.budget_per_hour - hour)),
+        min(request.day_gpus, max(0, pace.budget_per_day - day)),
+    )
+    passed: dict[str, Passed] = {}
+    for p in in_order(p.model_copy(update={"wave": waves[p.cluster]}) for p in prospects):
+        if p.wave.number > request.wave.number:
+            break
+        why = why_passed(p, windows.get(p.cluster, ()), pace, request.at)
+        if why is not None:
+            passed[p.cluster] = why
+        else:
+            basket.offer(p)
+    moved = {name: wave for name, wave in waves.items() if wave is not candidates[name].wave}
+    return PickAnswer(picked=tuple(basket.picked), passed=passed, waves=moved)
+
+
+def _wave_of(p: Prospect, candidate: Candidate) -> Wave:
+    return candidate.wave if candidate.moved else p.wave

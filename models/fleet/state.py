@@ -1,0 +1,250 @@
+"""The state of one fleet rollout: which clusters it takes, in which wave, and how far each has come.
+
+It is a value, as a cluster's rollout is (models/rollout/state.py): what happens makes another one
+(models/fleet/outcomes.py, models/fleet/commands.py), what is next is decided from it (models/fleet/decide.py), and
+continue-as-new carries it. Source: DESIGN.md, "The cut ladder" (waves, headroom); docs/adr/0014.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any, Self
+
+from pydantic import Field
+
+from models.audit import AuditEntry, AuditKind
+from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Share, Time
+from models.cluster.policy import TIERS, Tier
+from models.notices import Notice, NoticeKind
+from models.rollout.state import BACKSTOP, Hold, HoldKind
+
+FLEET = "(fleet)"
+"""Stands in a cluster's place where something is said of the fleet rollout itself."""
+BREAKER, PILOTS, PAUSED, TROUBLE = "breaker", "pilots", "paused", "trouble"
+"""Ids of a fleet rollout's holds."""
+
+
+class Pace(Model):
+    """How fast a fleet rollout goes, and when it stops by itself."""
+
+    parallel: PositiveCount = 10
+    """Clusters on their way to `monitored` at once."""
+    pilot_soak: Duration = timedelta(days=3)
+    """How long all pilots must have been monitored before the first wave."""
+    bake: Duration = timedelta(hours=24)
+    """How long a wave that is through must stand before the next one."""
+    budget_per_hour: GpuCount = 512
+    budget_per_day: GpuCount = 4096
+    """Blast radius: the GPUs by which quotas may change, |change| summed over the fleet."""
+    max_failed: Share = Fraction(10, 100)
+    """The circuit breaker: the share of clusters rolled back above which no new one is started."""
+    breaker_clusters: PositiveCount = 10
+    """Fewer started clusters than this count as this many, so that one failure among the first is no share of them."""
+    recheck: Duration = timedelta(minutes=10)
+    """How often clusters that cannot start now are looked at again."""
+
+
+class Wave(StrEnum):
+    """The order of a fleet rollout. A cluster's own wave is the deepest tier that its unlimited plan cuts."""
+
+    PILOT = "pilot"
+    UNALLOCATED = Tier.UNALLOCATED.value
+    UNSCHEDULED = Tier.UNSCHEDULED.value
+    IDLE = Tier.IDLE.value
+    BUSY = Tier.BUSY.value
+
+    @property
+    def number(self) -> int:
+        """0 for pilots, then 1 to 4."""
+        return WAVES.index(self)
+
+    @staticmethod
+    def of(tier: Tier) -> Wave:
+        return Wave(tier.value)
+
+
+WAVES: tuple[Wave, ...] = (Wave.PILOT, *(Wave(tier.value) for tier in TIERS))
+
+
+class MemberState(StrEnum):
+    WAITING = "waiting"
+    STARTING = "starting"
+    """Its budget is taken; its rollout is being opened."""
+    RUNNING = "running"
+    """Its rollout is open and on its way."""
+    DONE = "done"
+    """Monitored."""
+    FAILED = "failed"
+    """Rolled back, or stuck; it may still get there by itself."""
+    ENDED = "ended"
+    """Its rollout was aborted or closed by somebody."""
+    SKIPPED = "skipped"
+
+    @property
+    def settled(self) -> bool:
+        """Nothing more is waited for before the next wave."""
+        return self in (MemberState.DONE, MemberState.FAILED, MemberState.ENDED, MemberState.SKIPPED)
+
+
+class Member(Model):
+    """One cluster of a fleet rollout."""
+
+    cluster: Name
+    wave: Wave
+    moved: bool = False
+    """A person put it into this wave: fresh snapshots do not move it."""
+    cut_gpus: GpuCount = 0
+    """What its plan cuts: as approved with the fleet, then as last planned."""
+    state: MemberState = MemberState.WAITING
+    rollout: str = ""
+    stage: str = ""
+    """Of its rollout, as last noted; empty before it is open."""
+    rollbacks: Count = 0
+    """Of its rollout, as last noted."""
+    needs: str = ""
+    """What a person has to do for its rollout."""
+    joined: bool = False
+    """Its rollout was open before this one: it is followed, and not undone with it."""
+    started_at: Time | None = None
+    failed_at: Time | None = None
+    forgiven: bool = False
+    """Its failure was known when a person let the fleet go on."""
+    held: str = ""
+    """Why it did not start when it was looked at last."""
+    held_until: Time | None = None
+    retry_at: Time | None = None
+    """Not before then: its launch was refused."""
+
+    def but(self, **changes: Any) -> Self:
+        return self.model_copy(update=changes)
+
+
+class FleetStage(StrEnum):
+    PLANNED = "planned"
+    """Waits for its plan to be approved."""
+    RUNNING = "running"
+    ABORTING = "aborting"
+    DONE = "done"
+    ABORTED = "aborted"
+
+    @property
+    def ended(self) -> bool:
+        return self in (FleetStage.DONE, FleetStage.ABORTED)
+
+
+class FleetRollout(Model):
+    """One fleet rollout. Times are the workflow's clock, in UTC; members are keyed by cluster."""
+
+    id: str
+    owner: str
+    shadow: bool = False
+    launched_at: Time
+    pace: Pace
+    policy: dict[str, Any] = Field(default_factory=dict)
+    """Lies over each cluster's own policy."""
+    stage: FleetStage = FleetStage.PLANNED
+    entered_at: Time
+    ended_because: str = ""
+    plan_hash: str = ""
+    approved_by: str = ""
+    members: dict[str, Member] = Field(default_factory=dict)
+    wave: Wave = Wave.PILOT
+    """The one that clusters are started in now; those of earlier waves may still start."""
+    settled_at: Time | None = None
+    """When the last cluster of this wave was through; its soak or bake runs from here."""
+    waived: bool = False
+    """`promote`: what is left of this wave's soak or bake does not count."""
+    holds: tuple[Hold, ...] = ()
+    picked_at: Time | None = None
+    """When it was last looked for clusters to start."""
+    found_none: bool = False
+    """Then there was none that could."""
+    undo: bool = False
+    """While aborting: what is done is undone too."""
+    asked: tuple[str, ...] = ()
+    """While aborting: clusters whose rollouts were told to abort."""
+
+    outbox: tuple[AuditEntry, ...] = ()
+    mail: tuple[Notice, ...] = ()
+    serial: Count = 0
+
+    def but(self, **changes: Any) -> Self:
+        """The same fleet rollout with these fields changed."""
+        return self.model_copy(update=changes)
+
+    def with_member(self, member: Member) -> Self:
+        return self.but(members={**self.members, member.cluster: member})
+
+    def in_state(self, *states: MemberState) -> Iterator[Member]:
+        return (m for m in self.members.values() if m.state in states)
+
+    @property
+    def begun(self) -> list[Member]:
+        """Members whose rollout this one started, or joined while it was on its way."""
+        return [m for m in self.members.values() if m.state is not MemberState.WAITING and m.rollout]
+
+    @property
+    def in_flight(self) -> int:
+        """Clusters that count against `parallel`. One that waits for a person would only block the others."""
+        return sum(not m.needs for m in self.in_state(MemberState.STARTING, MemberState.RUNNING))
+
+    @property
+    def failed(self) -> list[Member]:
+        """Members that rolled back since a person last let the fleet go on."""
+        return [m for m in self.members.values() if m.failed_at is not None and not m.forgiven]
+
+    def hold(self, hold_id: str) -> Hold | None:
+        return next((h for h in self.holds if h.id == hold_id), None)
+
+    def noting(
+        self, kind: AuditKind, text: str, at: datetime, *, actor: str = BACKSTOP, reason: str = "", **data: Any
+    ) -> Self:
+        """With one more entry for the archive."""
+        entry = AuditEntry(
+            key=f"{self.id}/{self.serial + 1:06d}",
+            cluster=FLEET,
+            rollout=self.id,
+            at=at,
+            kind=kind,
+            actor=actor,
+            text=text,
+            reason=reason,
+            data=data,
+        )
+        return self.but(serial=self.serial + 1, outbox=(*self.outbox, entry))
+
+    def reaching(self, stage: FleetStage, at: datetime, why: str, actor: str = BACKSTOP) -> Self:
+        moved = self.but(stage=stage, entered_at=at)
+        return moved.noting(
+            AuditKind.TRANSITION,
+            f"fleet rollout: {self.stage} -> {stage}: {why}",
+            at,
+            actor=actor,
+            before=self.stage.value,
+            after=stage.value,
+        )
+
+    def holding(self, hold_id: str, kind: HoldKind, reason: str, at: datetime, actor: str = BACKSTOP) -> Self:
+        """With one more hold; one that was not a person's own is told to the owner."""
+        hold = Hold(id=hold_id, kind=kind, reason=reason, actor=actor, at=at)
+        held = self.but(holds=(*(h for h in self.holds if h.id != hold_id), hold)).noting(
+            AuditKind.HOLD, f"hold {hold_id}: {reason}", at, actor=actor, hold=hold_id
+        )
+        return held if actor != BACKSTOP else held.telling(reason)
+
+    def telling(self, detail: str) -> Self:
+        """With a notice to the owner in the mail."""
+        notice = Notice(
+            key=f"{self.id}/{self.serial + 1:06d}/fleet",
+            kind=NoticeKind.FLEET_HELD,
+            cluster=FLEET,
+            audience=self.owner,
+            owner=self.owner,
+            stage=self.stage.value,
+            detail=detail,
+            shadow=self.shadow,
+        )
+        return self.but(serial=self.serial + 1, mail=(*self.mail, notice))

@@ -1,0 +1,175 @@
+"""The flex of one cluster at one moment: how much there is, who is on it, who would give it back first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from models.base import GpuCount, Model, Name, Time
+from models.cluster.flex_pool import flex_pool, in_quota_use
+from models.cluster.island import Island
+from models.cluster.jobs import FlexLives, Job, RunsOn, first_to_go, flex_lives
+from models.cluster.snapshot import Snapshot, present_snapshot
+from models.flex.division import FlexDemand, FlexTeam, Mode, division
+from models.planning.backing import back
+from models.rollout.effects import HealthSample, QuotaReading, TeamUsage
+
+
+class IslandNow(Model):
+    name: Name
+    total_gpus: GpuCount
+    healthy_gpus: GpuCount
+    block_gpus: GpuCount
+    """The largest contiguous block that healthy hardware could hold, were the island empty."""
+    free_block_gpus: GpuCount | None = None
+    """What of it no job runs on, as far as is known where jobs run; None: nobody says."""
+
+
+class OnFlex(Model):
+    """A team whose jobs run beyond its quota. Units: whole GPUs."""
+
+    team: Name
+    gpus: GpuCount
+    """What its jobs hold beyond its quota."""
+    share_gpus: GpuCount
+    """What the fair division gives it beyond its quota, of all that is asked for now."""
+
+    @property
+    def above_gpus(self) -> int:
+        return self.gpus - self.share_gpus
+
+
+class FlexNow(Model):
+    """One cluster. In quota and flex are told apart: what is promised and used, and what is not. Units: whole GPUs."""
+
+    cluster: Name
+    at: Time
+    health_at: Time | None
+    """None: nobody knows its health, and nothing below stands."""
+    total_gpus: GpuCount = 0
+    healthy_gpus: GpuCount = 0
+    promised_gpus: GpuCount = 0
+    backed_gpus: GpuCount = 0
+    in_quota_gpus: GpuCount = 0
+    """Held by jobs inside their quotas; where use is unknown, all of the quota."""
+    surplus_gpus: GpuCount = 0
+    unused_gpus: GpuCount = 0
+    used_gpus: GpuCount = 0
+    """Held by jobs beyond their quotas."""
+    known_quotas: GpuCount = 0
+    quotas: GpuCount = 0
+    islands: tuple[IslandNow, ...] = ()
+    on_flex: tuple[OnFlex, ...] = ()
+    """Who would give back first comes first: who is furthest above its share."""
+    jobs: tuple[Job, ...] = ()
+    """Jobs on flex, those first that would be preempted first; as far as jobs are known by name."""
+    lives: FlexLives | None = None
+    """How long flex jobs lived; None where no job is known by name."""
+
+    @property
+    def flex_gpus(self) -> int:
+        return self.surplus_gpus + self.unused_gpus
+
+    @property
+    def available_gpus(self) -> int:
+        return max(0, self.flex_gpus - self.used_gpus)
+
+
+def flex_now(
+    reading: QuotaReading,
+    sample: HealthSample | None,
+    usage: Mapping[str, TeamUsage],
+    now: datetime,
+    mode: Mode = Mode.EQUAL,
+    jobs: Sequence[Job] = (),
+    since: datetime | None = None,
+) -> FlexNow:
+    """What these readings say of flex. Errors: ValueError for quotas that make no sense.
+
+    Source: DESIGN.md, "Words": surplus = H - B, unused = max(0, H - in-quota use - surplus).
+    """
+    if sample is None or not sample.islands:
+        return FlexNow(cluster=reading.cluster, at=now, health_at=None)
+    snapshot = present_snapshot(reading, sample.islands)
+    backing, tree = back(snapshot), snapshot.tree
+    leaves = {leaf: tree.by_team[leaf].gpus for leaf in tree.leaves}
+    scheduled = {team: said.scheduled_gpus for team, said in usage.items() if team in leaves}
+    in_quota = in_quota_use(leaves, scheduled)
+    pool = flex_pool(backing.healthy_gpus, backing.backed_gpus, in_quota)
+    by_name: dict[str, int] = {}
+    beyond = {team: gpus - leaves[team] for team, gpus in scheduled.items() if gpus > leaves[team]}
+    shares = _shares(snapshot, usage, mode)
+    running = [j for j in jobs if j.ended is None]
+    for job in running:
+        if job.on is RunsOn.FLEX and job.team in leaves:
+            by_name[job.team] = by_name.get(job.team, 0) + job.gpus
+    beyond |= {team: max(gpus, beyond.get(team, 0)) for team, gpus in by_name.items()}
+    on_flex = [OnFlex(team=t, gpus=gpus, share_gpus=max(0, shares[t] - leaves[t])) for t, gpus in beyond.items()]
+    return FlexNow(
+        cluster=reading.cluster,
+        at=now,
+        health_at=sample.at,
+        total_gpus=snapshot.total_gpus,
+        healthy_gpus=snapshot.healthy_gpus,
+        promised_gpus=backing.assigned_gpus,
+        backed_gpus=backing.backed_gpus,
+        in_quota_gpus=in_quota,
+        surplus_gpus=pool.surplus_gpus,
+        unused_gpus=pool.unused_gpus,
+        used_gpus=sum(beyond.values()),
+        known_quotas=len(scheduled),
+        quotas=len(leaves),
+        islands=tuple(
+            IslandNow(
+                name=i.name,
+                total_gpus=i.total_gpus,
+                healthy_gpus=i.healthy_gpus,
+                block_gpus=i.room_for_blocks,
+                free_block_gpus=_free_block(i, sample.islands, running, sum(scheduled.values())),
+            )
+            for i in sample.islands
+        ),
+        on_flex=tuple(sorted(on_flex, key=lambda o: (-o.above_gpus, o.team))),
+        jobs=first_to_go(running, {o.team: o.above_gpus for o in on_flex}),
+        lives=flex_lives(jobs, since) if jobs and since is not None else None,
+    )
+
+
+def _free_block(island: Island, islands: Sequence[Island], running: Sequence[Job], held_gpus: int) -> int | None:
+    """The block less what runs there. Only where the jobs account for all that is held, each with its island.
+
+    Samples of use may leave out what runs on flex: then the jobs in quota must be what they say.
+    """
+    places = {i.name for i in islands}
+    sums = {sum(j.gpus for j in running), sum(j.gpus for j in running if j.on is RunsOn.QUOTA)}
+    if not running or held_gpus not in sums:
+        return None
+    if len(places) > 1 and any(j.island not in places for j in running):
+        return None
+    here = sum(j.gpus for j in running if len(places) == 1 or j.island == island.name)
+    unfit = island.healthy_gpus - island.room_for_blocks  # jobs may run on these, and leave the block whole
+    return max(0, island.room_for_blocks - max(0, here - unfit))
+
+
+def share_expected(snapshot: Snapshot, usage: Mapping[str, TeamUsage], team: str, gpus: int) -> int:
+    """What it would have of flex beyond what it has, did it ask flex for so many more. Units: whole GPUs."""
+    said = usage.get(team)
+    quota = snapshot.tree.by_team[team].gpus
+    held = quota if said is None else max(quota, said.scheduled_gpus)
+    wanting = {**usage, team: TeamUsage(team=team, scheduled_gpus=held, pending_gpus=gpus)}
+    return min(gpus, max(0, _shares(snapshot, wanting, Mode.EQUAL)[team] - held))
+
+
+def _shares(snapshot: Snapshot, usage: Mapping[str, TeamUsage], mode: Mode) -> dict[str, int]:
+    """The fair division of what is healthy among all that run or wait; who says nothing asks for its quota."""
+    leaves = set(snapshot.tree.leaves)
+    teams = []
+    for quota in snapshot.quotas:
+        said = usage.get(quota.team)
+        asks = quota.gpus if said is None else said.scheduled_gpus + (said.pending_gpus or 0)
+        demand = asks if quota.team in leaves else 0
+        teams.append(FlexTeam(team=quota.team, parent=quota.parent, quota_gpus=quota.gpus, demand_gpus=demand))
+    if not teams:
+        return {}
+    asked = FlexDemand(capacity_gpus=snapshot.healthy_gpus, mode=mode, teams=tuple(teams))
+    return {p.team: p.gpus for p in division(asked).portions}

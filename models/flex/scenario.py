@@ -1,0 +1,177 @@
+"""A story of jobs on flex: the document that tells it, and what comes of each step.
+
+`models.flex.simulation` plays it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from enum import StrEnum
+from fractions import Fraction
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+
+from models.base import Duration, GpuCount, Model, Name, Words, exact_fraction
+from models.flex.division import FlexDemand, FlexTeam, Mode
+
+GRAIN = 1000
+"""A GPU is so many parts: fractions of one are exact to a thousandth."""
+
+
+class Target(StrEnum):
+    """What a job may run on."""
+
+    QUOTA = "quota"
+    FLEX = "flex"
+    BOTH = "both"
+    """Quota where there is room, else flex: best effort over quota."""
+
+
+class On(StrEnum):
+    QUOTA = "quota"
+    SIBLINGS = "siblings"
+    """Quota that the siblings in its namespace leave unused."""
+    FLEX = "flex"
+
+
+def _number(value: Fraction) -> int | float:
+    return int(value) if value.denominator == 1 else float(value)
+
+
+def _parts(value: Any) -> Fraction:
+    found = exact_fraction(value)
+    if (found * GRAIN).denominator != 1:
+        raise ValueError(f"must be GPUs to a thousandth at most, not {value}")
+    return found
+
+
+Gpus = Annotated[
+    Fraction,
+    BeforeValidator(_parts),
+    PlainSerializer(_number, return_type=float | int),
+    WithJsonSchema({"type": "number"}),
+]
+"""GPUs, or a fraction of one; to a thousandth."""
+
+
+class FlexJob(Model):
+    job: Name
+    team: Name
+    gpus: Annotated[Gpus, Field(gt=0, le=10**7)]
+    target: Target = Target.BOTH
+    preemptible: bool = True
+    """One that is not runs in quota or waits."""
+    priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
+    """The larger first, among jobs of a team."""
+    namespace: Words = ""
+    """Where it comes from; empty: from the team itself, which may always target its own quota."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.target is Target.FLEX and not self.preemptible:
+            raise ValueError("preemptible must be true of a job for flex: quota may need what it runs on")
+        return self
+
+    def admitted(self, namespaces: Sequence[str] | None) -> FlexJob | None:
+        """The job as a quota that these may target takes it: as it is, for flex alone, or (None) not at all."""
+        if namespaces is None or self.namespace in ("", self.team, *namespaces):
+            return self
+        may_wait_for_flex = self.target is not Target.QUOTA and self.preemptible
+        return self.model_copy(update={"target": Target.FLEX}) if may_wait_for_flex else None
+
+
+class FlexStep(Model):
+    """One thing that happens: a job comes, a job goes, or hardware does."""
+
+    submit: FlexJob | None = None
+    delete: Name | None = None
+    capacity_gpus: GpuCount | None = None
+    after: Duration = timedelta(0)
+    """How long after the step before."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if sum(x is not None for x in (self.submit, self.delete, self.capacity_gpus)) != 1:
+            raise ValueError("must have one of submit, delete and capacity_gpus")
+        return self
+
+
+class FlexStory(Model):
+    """A cluster, its teams, and what happens."""
+
+    capacity_gpus: GpuCount
+    mode: Mode = Mode.QUOTA
+    teams: tuple[FlexTeam, ...] = Field(min_length=1)
+    steps: tuple[FlexStep, ...] = Field(max_length=10_000)
+    min_run: Duration = timedelta(0)
+    """A job is not taken back before it has run so long."""
+    window: Duration = timedelta(0)
+    """A job is not taken back twice within so long."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        FlexDemand(capacity_gpus=self.capacity_gpus, teams=self.teams)  # refuses what is wrong with the teams
+        parents = {t.parent for t in self.teams}
+        leaves = {t.team for t in self.teams} - parents
+        known: set[str] = set()
+        for n, step in enumerate(self.steps):
+            if step.submit is not None:
+                if step.submit.team not in leaves:
+                    raise ValueError(
+                        f"steps[{n}].submit.team is {step.submit.team!r}, which is not a team without children"
+                    )
+                if step.submit.job in known:
+                    raise ValueError(f"steps[{n}].submit.job {step.submit.job!r} is there already")
+                known.add(step.submit.job)
+            elif step.delete is not None:
+                if step.delete not in known:
+                    raise ValueError(f"steps[{n}].delete is {step.delete!r}, and there is no such job then")
+                known.discard(step.delete)
+        return self
+
+
+class JobNow(Model):
+    job: str
+    team: str
+    gpus: Gpus
+    on: On | None
+    """None: it waits."""
+
+
+class Taken(Model):
+    """A job that gave back its GPUs, and waits again."""
+
+    job: str
+    team: str
+    gpus: Gpus
+    why: str
+
+
+class TeamNow(Model):
+    team: str
+    quota_gpus: int
+    share_gpus: int
+    """What the fair division gives it of all that is asked for now."""
+    allocated_gpus: Gpus
+    in_quota_gpus: Gpus
+    siblings_gpus: Gpus
+    """On quota that its siblings leave unused."""
+    queued_jobs: int
+    queued_gpus: Gpus
+
+
+class Scene(Model):
+    """How things stand after one step."""
+
+    step: int
+    what: str
+    at: Duration
+    """Since the beginning."""
+    capacity_gpus: int
+    started: tuple[str, ...]
+    preempted: tuple[Taken, ...]
+    running: tuple[JobNow, ...]
+    queued: tuple[JobNow, ...]
+    teams: tuple[TeamNow, ...]
+    unused_gpus: Gpus

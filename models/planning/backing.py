@@ -1,0 +1,149 @@
+"""What stands behind each quota: the largest assignment of assigned quota to healthy GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from models.base import Model
+from models.cluster.snapshot import Snapshot
+from models.planning.divide import divide_within
+from models.planning.placement import Ground
+
+
+class Unplaced(Model):
+    """A protected block for which no island has room. Its GPUs compete as loose ones."""
+
+    team: str
+    gpus: int
+
+
+class Backing(Model):
+    """How the healthy GPUs of a cluster stand behind its quotas.
+
+    `of`: GPUs behind each leaf. `shortage`: what each leaf lacks; a leaf with an unplaced block is
+    listed even where it lacks no GPU, with 0. Units: whole GPUs.
+    """
+
+    of: dict[str, int]
+    assigned_gpus: int
+    backed_gpus: int
+    healthy_gpus: int
+    unplaced: tuple[Unplaced, ...] = ()
+    shortage: dict[str, int]
+
+    @property
+    def phantom_gpus(self) -> int:
+        """A - B: promised, and no healthy GPU behind it."""
+        return self.assigned_gpus - self.backed_gpus
+
+    @property
+    def surplus_gpus(self) -> int:
+        """H - B: healthy, and no quota stands on it."""
+        return self.healthy_gpus - self.backed_gpus
+
+    @property
+    def is_backed(self) -> bool:
+        return self.phantom_gpus == 0 and not self.unplaced
+
+
+def back(snapshot: Snapshot) -> Backing:
+    """The backing of the snapshot's quotas by its islands.
+
+    What is missing is divided in proportion to quota, whole GPUs by the house rule, among the quotas
+    that can lack it; placed blocks lack nothing. Under a parent that promises less than its children's
+    sum, what the tree itself withholds is no shortage. Source: DESIGN.md, "Backing"; ADR 0003.
+    """
+    return back_on(Ground(snapshot))
+
+
+def back_on(ground: Ground) -> Backing:
+    """`back` for a ground that is already laid."""
+    values = {q.team: q.gpus for q in ground.snapshot.quotas}
+    total, placed = ground.best(values)
+    of = _shares(ground, values, total, placed)
+    assigned = ground.tree.assigned(values)
+    unplaced = tuple(
+        Unplaced(team=team, gpus=size)
+        for (team, size), count in sorted(ground.blocks(values).items(), key=lambda b: (b[0][0], -b[0][1]))
+        for _ in range(count - placed.get((team, size), 0))
+    )
+    lacking = _lacking(ground, of) if total < assigned else {}
+    return Backing(
+        of=of,
+        assigned_gpus=assigned,
+        backed_gpus=total,
+        healthy_gpus=ground.healthy_gpus,
+        unplaced=unplaced,
+        shortage={**dict.fromkeys(sorted({u.team for u in unplaced}), 0), **lacking},
+    )
+
+
+def _shares(
+    ground: Ground, values: Mapping[str, int], total: int, placed: Mapping[tuple[str, int], int]
+) -> dict[str, int]:
+    leaves = {leaf: values[leaf] for leaf in ground.leaves}
+    missing = sum(leaves.values()) - total
+    if missing == 0:
+        return leaves
+    in_blocks: dict[str, int] = {}
+    for (team, size), count in placed.items():
+        in_blocks[team] = in_blocks.get(team, 0) + size * count
+    caps = {leaf: gpus - in_blocks.get(leaf, 0) for leaf, gpus in leaves.items()}
+
+    def without(lost: Mapping[str, int]) -> dict[str, int]:
+        return {team: value - lost.get(team, 0) for team, value in values.items()}
+
+    def may(lost: Mapping[str, int]) -> bool:
+        return ground.reaches(without(lost), dict(placed), total)
+
+    flat = ground.tree.flat and not placed
+    lost = divide_within(
+        missing, leaves, caps, may, closed=(lambda lost: _served(ground, without(lost))) if flat else None
+    )
+    return {leaf: leaves[leaf] - lost[leaf] for leaf in leaves}
+
+
+def _served(ground: Ground, bounds: Mapping[str, int]) -> Iterable[str]:
+    """Leaves that every largest assignment within the bounds serves in full."""
+    return frozenset(ground.leaves) - ground.could_go_short(bounds)
+
+
+def _lacking(ground: Ground, of: Mapping[str, int]) -> dict[str, int]:
+    if ground.tree.flat:
+        entitled = {leaf: ground.tree.by_team[leaf].gpus for leaf in ground.leaves}
+    else:
+        entitled = back_on(Ground(_with_unlimited_health(ground.snapshot))).of
+    return {leaf: entitled[leaf] - of[leaf] for leaf in ground.leaves if entitled[leaf] > of[leaf]}
+
+
+def _with_unlimited_health(snapshot: Snapshot) -> Snapshot:
+    plenty = sum(q.gpus for q in snapshot.quotas)
+    return snapshot.with_islands(
+        tuple(
+            i.model_copy(update={"total_gpus": plenty, "healthy_gpus": plenty, "block_gpus": None})
+            for i in snapshot.islands
+        )
+    )
+
+
+def touched(ground: Ground) -> frozenset[str]:
+    """Leaves that the present shortage can touch: some largest assignment leaves them short of what the
+    tree promises them.
+
+    These are the quotas that share the short islands.
+    """
+    values = {q.team: q.gpus for q in ground.snapshot.quotas}
+    total, placed = ground.best(values)
+    short_blocks = frozenset(
+        team for (team, size), count in ground.blocks(values).items() if placed.get((team, size), 0) < count
+    )
+    if total >= ground.tree.assigned(values):
+        return short_blocks
+    if ground.tree.flat and not placed:
+        return ground.could_go_short(values) | short_blocks
+    found = set(short_blocks)
+    for leaf in ground.leaves:
+        # One GPU of it, ancestors alike, was promised in vain: giving it up loses nothing.
+        if ground.reaches(ground.tree.lowered({leaf: 1}), placed, total):
+            found.add(leaf)
+    return frozenset(found)

@@ -1,0 +1,51 @@
+"""Buffer policies -> the static ceiling: the most that a cluster may promise."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from models.cluster.policy import Basis, Policy
+from models.cluster.snapshot import Snapshot
+
+
+def static_ceiling(total_gpus: int, healthy_gpus: int, buffer: Fraction, spare_gpus: int, basis: Basis) -> int:
+    """The most GPUs a cluster may promise.
+
+    Shapes: scalars. Units: whole GPUs; buffer in [0, 1), exact.
+    Errors: ValueError when healthy_gpus > total_gpus or a count is negative.
+    Source: DESIGN.md, "Words"; rounds down, so that a promise is never rounded up.
+    """
+    if min(total_gpus, healthy_gpus, spare_gpus) < 0 or healthy_gpus > total_gpus:
+        raise ValueError(f"counts are impossible: total {total_gpus}, healthy {healthy_gpus}, spare {spare_gpus}")
+    base = total_gpus if basis is Basis.TOTAL else healthy_gpus
+    return min(after_buffer(base, buffer), max(0, healthy_gpus - spare_gpus))
+
+
+def after_buffer(gpus: int, buffer: Fraction) -> int:
+    """floor((1 - b) * gpus), exactly."""
+    return int((1 - buffer) * gpus)
+
+
+def spare_of(snapshot: Snapshot, policy: Policy) -> int:
+    """One node unless the policy says otherwise."""
+    return snapshot.gpus_per_node if policy.spare_gpus is None else policy.spare_gpus
+
+
+def buffer_of(snapshot: Snapshot, policy: Policy) -> Fraction:
+    """b of a snapshot under a policy."""
+    return policy.buffer_at(snapshot.completed_rollouts, snapshot.derived)
+
+
+def ceiling_of(snapshot: Snapshot, policy: Policy) -> int:
+    """C of a snapshot under a policy."""
+    if policy.terms is not None and snapshot.derived is not None and snapshot.derived.promise is None:
+        # It can ask for all there is, which is no share that a buffer may have.
+        left = snapshot.total_gpus - snapshot.derived.needed
+        return max(0, min(left, snapshot.healthy_gpus - spare_of(snapshot, policy)))
+    return static_ceiling(
+        snapshot.total_gpus,
+        snapshot.healthy_gpus,
+        buffer_of(snapshot, policy),
+        spare_of(snapshot, policy),
+        policy.basis,
+    )

@@ -1,0 +1,167 @@
+"""The cut ladder: who gives how many GPUs, from which tier.
+
+A cut is taken tier by tier, the cheapest first; inside a tier it is divided by the house rule. What
+backing demands is cut first, only from quotas whose cut really shrinks the phantom; what the ceiling
+still demands is cut from all, and goes on where the first division stopped.
+Source: DESIGN.md, "The cut ladder".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from models.cluster.policy import TIERS, ShareBy, Tier
+from models.cluster.quota import Quota
+from models.planning.divide import divide, divide_within
+from models.planning.placement import BlockCounts, Ground
+
+Answer = TypeVar("Answer")
+Oracle = Callable[[Mapping[str, int]], bool]
+Closed = Callable[[Mapping[str, int]], Iterable[str]]
+
+TierAmounts = dict[Tier, int]
+"""Whole GPUs by tier; `unallocated` never holds any of a quota's."""
+
+
+def tiers_of(quota: Quota, floor: int) -> TierAmounts:
+    """What a cut may take from a quota in each tier, its floor taken out of the deepest first.
+
+    Units: whole GPUs; the three amounts sum to max(0, gpus - floor).
+    """
+    held = min(quota.gpus, quota.scheduled)
+    working = min(quota.gpus, quota.scheduled - quota.idle)
+    amounts = {Tier.UNSCHEDULED: quota.gpus - held, Tier.IDLE: held - working, Tier.BUSY: working}
+    for tier in reversed(TIERS[1:]):
+        kept = min(floor, amounts[tier])
+        amounts[tier] -= kept
+        floor -= kept
+    return amounts
+
+
+@dataclass
+class Ladder:
+    """A cut in progress over the leaves of one snapshot.
+
+    `taken` by leaf and tier only grows. `may_cut` None: all leaves; else the others give nothing.
+    """
+
+    ground: Ground
+    share: ShareBy
+    max_tier: Tier
+    floors: Mapping[str, int]
+    may_cut: frozenset[str] | None = None
+    taken: dict[str, TierAmounts] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.amounts = {leaf: self._amounts(leaf) for leaf in self.ground.leaves}
+        self.taken = {leaf: dict.fromkeys(TIERS[1:], 0) for leaf in self.ground.leaves}
+        self._scoped = {leaf: dict.fromkeys(TIERS[1:], 0) for leaf in self.ground.leaves}
+
+    def _amounts(self, leaf: str) -> TierAmounts:
+        if self.may_cut is not None and leaf not in self.may_cut:
+            return dict.fromkeys(TIERS[1:], 0)
+        return tiers_of(self.ground.tree.by_team[leaf], self.floors.get(leaf, 0))
+
+    @property
+    def open_tiers(self) -> tuple[Tier, ...]:
+        return TIERS[1 : self.max_tier.depth + 1]
+
+    def cuts(self) -> dict[str, int]:
+        return {leaf: sum(by_tier.values()) for leaf, by_tier in self.taken.items()}
+
+    def values(self) -> dict[str, int]:
+        """Every team's value now, ancestors lowered alike."""
+        return self.ground.tree.lowered(self.cuts())
+
+    def loosen(self, floors: Mapping[str, int]) -> None:
+        """Lower floors: what was cut stays cut, and the rest is divided anew by what it now has to give."""
+        self.floors = floors
+        self.amounts = {leaf: self._amounts(leaf) for leaf in self.ground.leaves}
+        self._scoped = {leaf: dict(by_tier) for leaf, by_tier in self.taken.items()}
+
+    def cut_each(self, wished: Mapping[str, int]) -> None:
+        """Each leaf gives its own wish, its cheapest tiers first (scope `quota`)."""
+        room = self.values()
+        for leaf in self.ground.leaves:
+            path = (leaf, *self.ground.tree.ancestors(leaf))
+            left = min(wished.get(leaf, 0), *(room[team] for team in path))
+            for tier in self.open_tiers:
+                part = min(left, self.amounts[leaf][tier])
+                self.taken[leaf][tier] += part
+                self._scoped[leaf][tier] += part
+                left -= part
+                for team in path:
+                    room[team] -= part
+
+    def cut_backing(self, demand: int, total: int, placed: BlockCounts) -> int:
+        """Cut what backing demands: each GPU only where it shrinks the phantom. Answers what is left."""
+        start = self.values()
+        simple = self.ground.tree.flat and not placed
+
+        def may(more: Mapping[str, int]) -> bool:
+            return self.ground.reaches(self._below(start, more), placed, total)
+
+        def closed(more: Mapping[str, int]) -> frozenset[str]:
+            return frozenset(self.ground.leaves) - self.ground.could_go_short(self._below(start, more))
+
+        return self._descend(demand, may, closed if simple else None)
+
+    def cut_all(self, demand: int) -> int:
+        """Cut what the ceiling still demands, from all. Answers what is left."""
+        if self.ground.tree.flat:
+            return self._descend(demand, None, None)
+        start = self.values()
+        return self._descend(demand, lambda more: min(self._below(start, more).values()) >= 0, None)
+
+    def _below(self, start: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+        value = dict(start)
+        for leaf, cut in more.items():
+            if cut:
+                for team in (leaf, *self.ground.tree.ancestors(leaf)):
+                    value[team] -= cut
+        return value
+
+    def _descend(self, demand: int, may: Oracle | None, closed: Closed | None) -> int:
+        """Tier by tier; the oracle sees the sum over the tiers of this descent."""
+        descent = dict.fromkeys(self.ground.leaves, 0)
+        for tier in self.open_tiers:
+            if demand == 0:
+                break
+            caps = {leaf: self.amounts[leaf][tier] - self._scoped[leaf][tier] for leaf in self.ground.leaves}
+            given = {leaf: self.taken[leaf][tier] - self._scoped[leaf][tier] for leaf in self.ground.leaves}
+            weights = self._weights(caps)
+            if may is None:
+                part = divide(demand, weights, caps, given)
+            else:
+                part = divide_within(
+                    demand,
+                    weights,
+                    caps,
+                    _after(may, descent),
+                    given,
+                    _after(closed, descent) if closed is not None else None,
+                )
+            for leaf, gpus in part.items():
+                self.taken[leaf][tier] += gpus
+                descent[leaf] += gpus
+                demand -= gpus
+        return demand
+
+    def _weights(self, caps: Mapping[str, int]) -> dict[str, int]:
+        match self.share:
+            case ShareBy.TIER:
+                return dict(caps)
+            case ShareBy.QUOTA:
+                return {leaf: self.ground.tree.by_team[leaf].gpus for leaf in caps}
+            case ShareBy.EQUAL:
+                return dict.fromkeys(caps, 1)
+
+
+def _after(
+    ask: Callable[[Mapping[str, int]], Answer], descent: Mapping[str, int]
+) -> Callable[[Mapping[str, int]], Answer]:
+    """The oracle, told what the tiers above have taken already."""
+    earlier = dict(descent)
+    return lambda more: ask({leaf: earlier[leaf] + more[leaf] for leaf in more})

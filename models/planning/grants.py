@@ -1,0 +1,127 @@
+"""Grants: more quota for a team, for good or until a day, and never past what the cluster may promise.
+
+Pure. A grant raises a team's quota, and those above it in the tree as far as they have no room of their own; what it
+raised is noted, and exactly that is given back. Source: DESIGN.md, "Ports" (fence rule) and "Guard and rollback"
+(later grants by request are kept); ADR 0020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from pydantic import Field
+
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Words
+from models.cluster.policy import Policy
+from models.cluster.quota import QuotaTree
+from models.cluster.snapshot import Snapshot
+from models.planning.backing import back
+from models.planning.ceiling import ceiling_of
+from models.planning.cut_reasons import gpus_text
+from models.rollout.effects import ValueWrite
+
+
+class GrantOrder(Model):
+    """One change of a quota by request, to be written under a fence. Units: whole GPUs."""
+
+    request: Text = Field(min_length=1, max_length=100)
+    team: Name
+    gpus: PositiveCount
+    raised: dict[Name, GpuCount] = Field(default_factory=dict)
+    """Of a grant that ends: what it had raised, by team. Empty: it is to be granted."""
+    actor: Text = Field(default="", max_length=200)
+    reason: Words = ""
+
+    @property
+    def ends(self) -> bool:
+        return bool(self.raised)
+
+
+class Outcome(StrEnum):
+    DONE = "done"
+    LATER = "later"
+    """Something is in the way that will pass: ask again."""
+    NO = "no"
+
+
+class Granted(Model):
+    """What became of an order. `raised`: GPUs by team, of a grant that was written."""
+
+    request: str
+    ends: bool = False
+    outcome: Outcome
+    said: str
+    raised: dict[str, GpuCount] = Field(default_factory=dict)
+    hands: dict[str, Count] = Field(default_factory=dict)
+
+
+class Room(Model):
+    """How many GPUs more a team could be promised in a cluster, and what stands against more. Units: whole GPUs."""
+
+    ceiling_gpus: GpuCount
+    assigned_gpus: GpuCount
+    fits_gpus: GpuCount
+    """At most what was asked for."""
+    why: str = ""
+    """Why not all of it; empty where all fits."""
+
+
+def raises(tree: QuotaTree, values: Mapping[str, int], team: str, gpus: int) -> dict[str, int]:
+    """By how much each quota rises so that the team's, and what the tree really promises it, is so many more."""
+    assigned = tree.assigned_of(values)
+    found = {team: gpus}
+    for parent in tree.ancestors(team):
+        free = max(0, values[parent] - sum(assigned[child] for child in tree.children[parent]))
+        if gpus > free:
+            found[parent] = gpus - free
+    return found
+
+
+def moved(values: Mapping[str, int], raised: Mapping[str, int], *, ends: bool = False) -> dict[str, int]:
+    """The values that a grant changes, after it, or after its end; a quota that is gone is left out."""
+    return {
+        team: max(0, values[team] - gpus) if ends else values[team] + gpus
+        for team, gpus in raised.items()
+        if team in values
+    }
+
+
+def room(snapshot: Snapshot, policy: Policy, team: str, gpus: int) -> Room:
+    """How much of what a team asks for beyond these quotas fits under the ceiling, and on today's hardware.
+
+    It fits where the sum stays under the ceiling and no quota is left with less behind it than it had.
+    """
+    tree, values = snapshot.tree, {q.team: q.gpus for q in snapshot.quotas}
+    ceiling, assigned, before = ceiling_of(snapshot, policy), tree.assigned(values), back(snapshot)
+
+    def fits(more: int) -> bool:
+        after = {**values, **moved(values, raises(tree, values, team, more))}
+        if tree.assigned(after) > ceiling:
+            return False
+        stands = back(snapshot.with_values(after))
+        lacks = stands.shortage.get(team, 0) > 0 or stands.phantom_gpus > before.phantom_gpus
+        return not lacks and len(stands.unplaced) <= len(before.unplaced)
+
+    if fits(gpus):
+        return Room(ceiling_gpus=ceiling, assigned_gpus=assigned, fits_gpus=gpus)
+    low, high = 0, gpus  # low fits (or is nothing), high does not: more never fits where less did not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    if assigned + gpus > ceiling:
+        why = f"{snapshot.cluster} may promise {gpus_text(ceiling)}, and {assigned} are spoken for"
+    else:
+        why = f"today's healthy GPUs, where {team} may stand, do not back so many more beside the other quotas"
+    return Room(ceiling_gpus=ceiling, assigned_gpus=assigned, fits_gpus=low, why=why)
+
+
+def writes(
+    tree: QuotaTree, values: Mapping[str, int], raised: Mapping[str, int], *, ends: bool
+) -> tuple[ValueWrite, ...]:
+    """The quotas' changes where no rollout is open; each only while the value is as it was read."""
+    after = moved(values, raised, ends=ends)
+    return tuple(
+        ValueWrite(team=team, expected_gpus=values[team], gpus=gpus, leaf=team not in tree.children)
+        for team, gpus in sorted(after.items())
+    )

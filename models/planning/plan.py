@@ -1,0 +1,430 @@
+"""Snapshot + policy -> Plan. One pure function; the same input gives the same plan, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+from pydantic import Field
+
+from models.base import Model, Share, content_hash
+from models.buffers.estimator import derived
+from models.cluster.health_buffer import Derived
+from models.cluster.island import Island
+from models.cluster.policy import TIERS, Basis, Policy, Scope, ShareBy, Tier
+from models.cluster.snapshot import Snapshot
+from models.planning.backing import Backing, back, touched
+from models.planning.ceiling import after_buffer, buffer_of, ceiling_of
+from models.planning.cut_ladder import Ladder
+from models.planning.cut_reasons import reason_for
+from models.planning.divide import divide, divide_within
+from models.planning.placement import BlockCounts, Ground
+
+
+class Cut(Model):
+    """GPUs that one quota gives from one tier, and why, in one sentence a researcher understands."""
+
+    tier: Tier
+    gpus: int
+    reason: str
+
+
+class QuotaPlan(Model):
+    """One quota before and after. A parent (`leaf` false) repeats the sums of its leaves."""
+
+    team: str
+    parent: str | None = None
+    leaf: bool = True
+    before_gpus: int
+    after_gpus: int
+    phantom_gpus: int
+    to_flex_gpus: int
+    cuts: tuple[Cut, ...] = ()
+    namespaces: tuple[str, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
+    """Who may target it; left out where anybody may."""
+
+    @property
+    def cut_gpus(self) -> int:
+        return self.before_gpus - self.after_gpus
+
+
+class Plan(Model):
+    """What a rollout would do to one cluster. cut + short = haircut; cut = phantom + to_flex.
+
+    `phantom_gpus` and `to_flex_gpus` count the GPUs that this plan cuts. `wave` is the deepest tier that
+    the plan without a tier limit would cut. `suffices` is the first tier limit under which the plan is
+    neither short nor unbacked; None where there is none. Units: whole GPUs.
+    """
+
+    cluster: str
+    snapshot_hash: str
+    generation: int
+    buffer: Share
+    basis: Basis
+    scope: Scope
+    share: ShareBy
+    max_tier: Tier
+    total_gpus: int
+    healthy_gpus: int
+    assigned_gpus: int
+    ceiling_gpus: int
+    haircut_gpus: int
+    phantom_gpus: int
+    to_flex_gpus: int
+    short_by_gpus: int
+    unbacked_gpus: int
+    """A - B of the plan's values: what would still be phantom."""
+    unplaced_blocks: tuple[tuple[str, int], ...] = ()
+    """Protected blocks (team, GPUs) for which no island has room."""
+    wave: Tier
+    backed: bool
+    suffices: Tier | None
+    usage_from: str
+    quotas: tuple[QuotaPlan, ...]
+    derived: Derived | None = None
+    """What the buffer stands on, where it comes from health history."""
+
+    @cached_property
+    def hash(self) -> str:
+        """What an approval names."""
+        # Histories hold approvals of plans that did not know of it.
+        return content_hash(self, exclude={"derived"} if self.derived is None else None)
+
+    @property
+    def honest(self) -> bool:
+        """False where health history says that nothing can be promised."""
+        return self.derived is None or self.derived.promise is not None
+
+    @property
+    def fault(self) -> str:
+        """Why it cannot be launched, approved or written; empty where it can."""
+        if not self.honest:
+            assert self.derived is not None
+            return f"cannot honestly promise anything of this cluster: {self.derived.text}"
+        return "" if self.backed else "not backed by healthy GPUs"
+
+    @property
+    def cut_gpus(self) -> int:
+        return self.phantom_gpus + self.to_flex_gpus
+
+    @cached_property
+    def values(self) -> dict[str, int]:
+        """Every team's value after the plan."""
+        return {q.team: q.after_gpus for q in self.quotas}
+
+    @property
+    def deepest_tier(self) -> Tier:
+        cut = [c.tier for q in self.quotas for c in q.cuts]
+        return max(cut, key=lambda tier: tier.depth, default=Tier.UNALLOCATED)
+
+    @property
+    def headroom(self) -> Fraction:
+        """(H - A) / T: the order of clusters inside a wave, the largest first."""
+        return Fraction(self.healthy_gpus - self.assigned_gpus, max(1, self.total_gpus))
+
+
+class Envelope(Model):
+    """What a person approved: a plan, and with it the largest cut per team and the deepest tier."""
+
+    plan_hash: str
+    largest_cut: dict[str, int]
+    deepest_tier: Tier
+    gates: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=lambda gates: not gates)
+    """Who may target a quota, where not anybody may: it is a part of what is promised."""
+
+    def holds(self, plan: Plan) -> bool:
+        """True when a re-plan needs no new approval."""
+        if plan.hash == self.plan_hash:
+            return True
+        if _gates(plan) != self.gates:
+            return False
+        return plan.deepest_tier.depth <= self.deepest_tier.depth and all(
+            q.cut_gpus <= self.largest_cut.get(q.team, 0) for q in plan.quotas
+        )
+
+
+def envelope_of(plan: Plan) -> Envelope:
+    return Envelope(
+        plan_hash=plan.hash,
+        largest_cut={q.team: q.cut_gpus for q in plan.quotas},
+        deepest_tier=plan.deepest_tier,
+        gates=_gates(plan),
+    )
+
+
+def _gates(plan: Plan) -> dict[str, tuple[str, ...]]:
+    return {q.team: q.namespaces for q in plan.quotas if q.namespaces is not None}
+
+
+def make_plan(snapshot: Snapshot, policy: Policy, *, max_tier: Tier | None = None) -> Plan:
+    """The plan for a cluster. Always answers: one that is short or not backed says so.
+
+    `max_tier` overrides the policy's. Source: DESIGN.md, "The cut ladder".
+    """
+    limit = policy.max_tier if max_tier is None else max_tier
+    if policy.terms is not None and snapshot.derived is None:
+        found = derived(np.empty(0), max(1, snapshot.total_gpus), policy.terms, snapshot.gpus_per_node)
+        snapshot = snapshot.model_copy(update={"derived": found})
+    sketches = {limit: _Sketch(snapshot, policy, limit)}
+    chosen = sketches[limit]
+
+    def at(tier: Tier) -> _Sketch:
+        if tier not in sketches:
+            sketches[tier] = _Sketch(snapshot, policy, tier)
+        return sketches[tier]
+
+    suffices = next((t for t in TIERS if at(t).sufficient), None) if not chosen.sufficient else chosen.deepest
+    return chosen.plan(wave=at(Tier.BUSY).deepest, suffices=suffices)
+
+
+class _Sketch:
+    """One run of the ladder under one tier limit."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, max_tier: Tier) -> None:
+        self.snapshot, self.policy, self.max_tier = snapshot, policy, max_tier
+        self.buffer = buffer_of(snapshot, policy)
+        self.ceiling = ceiling_of(snapshot, policy)
+        self.ground = Ground(snapshot)
+        self.tree = self.ground.tree
+        self.before = {q.team: q.gpus for q in snapshot.quotas}
+        self.total, self.placed = self.ground.best(self.before)
+        self.assigned = self.tree.assigned(self.before)
+        floors = {leaf: self.tree.by_team[leaf].floor for leaf in self.tree.leaves}
+        self.ladder = Ladder(self.ground, policy.share, max_tier, floors)
+        self.backing_cuts = dict.fromkeys(self.tree.leaves, 0)
+        self._cut()
+        self.cuts = self.ladder.cuts()
+        self.after = self.ladder.values()
+        self.cut_gpus = self.assigned - self.tree.assigned(self.after)
+        self.total_after, self.placed_after = (
+            self.ground.best(self.after) if self.cut_gpus else (self.total, self.placed)
+        )
+        self.haircut = max(self._haircut(), self.cut_gpus)
+
+    def _wished(self) -> dict[str, int]:
+        """Scope `quota`: what each leaf gives before anything else."""
+        if self.policy.scope is Scope.CLUSTER:
+            return dict.fromkeys(self.tree.leaves, 0)
+        return {leaf: self.before[leaf] - after_buffer(self.before[leaf], self.buffer) for leaf in self.tree.leaves}
+
+    def _cut(self) -> None:
+        self.ladder.cut_each(self._wished())
+        values = self.ladder.values()
+        moved = values != self.before
+        total, placed = self.ground.best(values) if moved else (self.total, self.placed)
+        demand = self.tree.assigned(values) - total
+        scoped = self.ladder.cuts()
+        if demand > 0:
+            self.ladder.cut_backing(demand, total, placed)
+        now = self.ladder.cuts()
+        self.backing_cuts = {leaf: now[leaf] - scoped[leaf] for leaf in now}
+        above = self.tree.assigned(self.ladder.values()) - self.ceiling
+        if above > 0:
+            self.ladder.cut_all(above)
+
+    def _haircut(self) -> int:
+        """The smallest total cut that meets the scope, backs the quotas and keeps them under C."""
+        if self.policy.scope is Scope.CLUSTER:
+            wished, total = self.before, self.total
+        else:
+            wish = {leaf: min(gpus, self._path_room(leaf)) for leaf, gpus in self._wished().items()}
+            wished = {team: max(0, value) for team, value in self.tree.lowered(wish).items()}
+            total = self.ground.best(wished)[0]
+        return self.assigned - min(self.tree.assigned(wished), total, self.ceiling)
+
+    def _path_room(self, leaf: str) -> int:
+        return min(self.before[team] for team in (leaf, *self.tree.ancestors(leaf)))
+
+    @property
+    def short(self) -> int:
+        return self.haircut - self.cut_gpus
+
+    @property
+    def unplaced(self) -> tuple[tuple[str, int], ...]:
+        wanted: BlockCounts = self.ground.blocks(self.after)
+        return tuple(
+            (team, size)
+            for team, size in sorted(wanted, key=lambda b: (b[0], -b[1]))
+            for _ in range(wanted[team, size] - self.placed_after.get((team, size), 0))
+        )
+
+    @property
+    def unbacked(self) -> int:
+        return self.tree.assigned(self.after) - self.total_after
+
+    @property
+    def backed(self) -> bool:
+        return self.unbacked == 0 and not self.unplaced
+
+    @property
+    def sufficient(self) -> bool:
+        return self.backed and self.short == 0
+
+    @property
+    def deepest(self) -> Tier:
+        cut = {tier for by_tier in self.ladder.taken.values() for tier, gpus in by_tier.items() if gpus}
+        return max(cut, key=lambda tier: tier.depth, default=Tier.UNALLOCATED)
+
+    def _phantom_parts(self) -> dict[str, int]:
+        """The cut GPUs that no healthy one stood behind, per leaf."""
+        removed = (self.assigned - self.total) - self.unbacked
+        caps = self.cuts
+        if removed == self.cut_gpus and self.cut_gpus == sum(caps.values()):
+            return dict(caps)
+        if self.tree.flat and not self.ground.limited and not self.placed:
+            return divide(removed, caps, caps)
+
+        def in_vain(part: Mapping[str, int]) -> bool:
+            return self.ground.reaches(self.tree.lowered(part), self.placed, self.total)
+
+        def as_large(more: Mapping[str, int]) -> bool:
+            part = {leaf: parts[leaf] + more[leaf] for leaf in more}
+            return self.ground.still_holds(self.tree.lowered(part), self.placed, self.total)
+
+        parts = divide_within(removed, caps, caps, in_vain)
+        rest = removed - sum(parts.values())
+        if rest:  # the ceiling's cut lowered a parent past its children's blocks: phantom shrank by that too
+            more = divide_within(rest, caps, caps, as_large, given=parts)
+            parts = {leaf: parts[leaf] + more[leaf] for leaf in parts}
+            rest -= sum(more.values())
+        if rest:  # a block, a limit and a parent smaller than its children bind at once: only the sum is exact
+            left = {leaf: caps[leaf] - parts[leaf] for leaf in parts}
+            more = divide(rest, left, left)
+            parts = {leaf: parts[leaf] + more[leaf] for leaf in parts}
+        return parts
+
+    def plan(self, *, wave: Tier, suffices: Tier | None) -> Plan:
+        removed = (self.assigned - self.total) - self.unbacked
+        rows = self._rows()
+        return Plan(
+            cluster=self.snapshot.cluster,
+            snapshot_hash=self.snapshot.hash,
+            generation=self.snapshot.generation,
+            buffer=self.buffer,
+            basis=self.policy.basis,
+            scope=self.policy.scope,
+            share=self.policy.share,
+            max_tier=self.max_tier,
+            total_gpus=self.snapshot.total_gpus,
+            healthy_gpus=self.snapshot.healthy_gpus,
+            assigned_gpus=self.assigned,
+            ceiling_gpus=self.ceiling,
+            haircut_gpus=self.haircut,
+            phantom_gpus=removed,
+            to_flex_gpus=self.cut_gpus - removed,
+            short_by_gpus=self.short,
+            unbacked_gpus=self.unbacked,
+            unplaced_blocks=self.unplaced,
+            wave=wave,
+            backed=self.backed,
+            suffices=suffices,
+            usage_from=self.snapshot.usage_from,
+            quotas=tuple(rows[q.team] for q in self.snapshot.quotas),
+            derived=self.snapshot.derived if self.policy.terms is not None else None,
+        )
+
+    def _rows(self) -> dict[str, QuotaPlan]:
+        phantom = self._phantom_parts()
+        rows: dict[str, QuotaPlan] = {}
+        for team in self.tree.bottom_up:
+            children = [rows[c] for c in self.tree.children.get(team, [])]
+            if children:
+                by_tier = {t: sum(c.gpus for row in children for c in row.cuts if c.tier is t) for t in TIERS}
+                lost = sum(row.phantom_gpus for row in children)
+            else:
+                by_tier, lost = dict(self.ladder.taken[team]), phantom[team]
+            cut = sum(by_tier.values())
+            rows[team] = QuotaPlan(
+                team=team,
+                parent=self.tree.by_team[team].parent,
+                leaf=not children,
+                before_gpus=self.before[team],
+                after_gpus=self.after[team],
+                phantom_gpus=lost,
+                to_flex_gpus=cut - lost,
+                cuts=tuple(
+                    Cut(tier=tier, gpus=gpus, reason=self._reason(team, tier, gpus, bool(children)))
+                    for tier, gpus in by_tier.items()
+                    if gpus
+                ),
+                namespaces=self.tree.by_team[team].namespaces,
+            )
+        return rows
+
+    def _reason(self, team: str, tier: Tier, gpus: int, parent: bool) -> str:
+        return reason_for(
+            snapshot=self.snapshot,
+            team=team,
+            tier=tier,
+            gpus=gpus,
+            parent=parent,
+            ceiling=self.ceiling,
+            for_backing=not parent and self.backing_cuts[team] > 0,
+            scope=self.policy.scope,
+        )
+
+
+class BreachTarget(Model):
+    """Where a breach rollback goes: values by team, and the floors it had to break."""
+
+    values: dict[str, int]
+    touched: tuple[str, ...]
+    broken_floors: tuple[str, ...]
+    """One sentence each."""
+
+
+def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple[Island, ...]) -> BreachTarget:
+    """Backed values for today's hardware after a breach.
+
+    Quotas that the shortage does not touch keep their current value; the touched ones get the ladder
+    from their baseline with ceiling H, all tiers. H wins over floors: minimums give way first, then blocks
+    without a place; placed blocks stay. Source: DESIGN.md, "Guard and rollback", ADR 0003.
+    """
+    now = Ground(baseline.with_values(dict(current)).with_islands(islands))
+    tree = now.tree
+    hit, before = touched(now), baseline.tree.by_team
+    start = {leaf: tree.by_team[leaf].gpus if leaf not in hit else before[leaf].gpus for leaf in tree.leaves}
+    mixed = _with_leaves(baseline, start).with_islands(islands)
+    ground = Ground(mixed)
+    total, placed = ground.best({q.team: q.gpus for q in mixed.quotas})
+    demand = ground.tree.assigned({q.team: q.gpus for q in mixed.quotas}) - total
+    ladder = Ladder(ground, ShareBy.TIER, Tier.BUSY, {}, may_cut=hit)
+    for floors in _giving_way(ground, placed):
+        if demand > 0:
+            ladder.loosen(floors)
+            demand = ladder.cut_backing(demand, total, placed)
+    values = ladder.values()
+    broken = [
+        f"{leaf}: {values[leaf]} GPUs are left of a floor of {before[leaf].floor}"
+        for leaf in sorted(hit)
+        if values[leaf] < before[leaf].floor
+    ]
+    broken += [
+        f"{leaf}: a protected block of {size} has no island with room"
+        for (leaf, size), count in sorted(ground.blocks(values).items())
+        for _ in range(count - placed.get((leaf, size), 0))
+        if values[leaf] >= before[leaf].floor
+    ]
+    return BreachTarget(values=values, touched=tuple(sorted(hit)), broken_floors=tuple(broken))
+
+
+def _giving_way(ground: Ground, placed: BlockCounts) -> Iterator[dict[str, int]]:
+    """Floors, the strictest first: whole ones, then blocks alone, then only blocks that have a place."""
+    quotas = {leaf: ground.tree.by_team[leaf] for leaf in ground.leaves}
+    yield {leaf: quota.floor for leaf, quota in quotas.items()}
+    yield {leaf: sum(quota.protected_blocks) for leaf, quota in quotas.items()}
+    yield {leaf: sum(size * n for (team, size), n in placed.items() if team == leaf) for leaf in quotas}
+
+
+def _with_leaves(baseline: Snapshot, leaves: Mapping[str, int]) -> Snapshot:
+    """The baseline with leaves at other values, ancestors moved alike."""
+    tree = baseline.tree
+    return baseline.with_values(tree.lowered({leaf: tree.by_team[leaf].gpus - gpus for leaf, gpus in leaves.items()}))
+
+
+def backing_of(baseline: Snapshot, values: Mapping[str, int], islands: tuple[Island, ...] | None = None) -> Backing:
+    """The backing of given values, on given islands (default: the snapshot's)."""
+    there = baseline.with_values(dict(values))
+    return back(there if islands is None else there.with_islands(islands))

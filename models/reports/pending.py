@@ -1,0 +1,55 @@
+"""The outcome: GPUs that are asked for inside quota and wait because healthy hardware is missing.
+
+Source: docs/adr/0015. What is asked beyond a quota was never promised, and what waits beside healthy free GPUs waits
+for something else (a scheduler, a contiguous block, a person): neither is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from models.base import Count, GpuCount, Model
+from models.planning.placement import Ground
+from models.rollout.effects import TeamUsage
+
+
+class InQuota(Model):
+    """What waits inside the quotas of one cluster. Units: whole GPUs; None: of no quota is it known.
+
+    `known_quotas` of `quotas` leaves say what their queued jobs ask for; the sums are of these alone.
+    """
+
+    pending_gpus: GpuCount | None
+    lacking_gpus: GpuCount | None
+    """The part of `pending_gpus` that could not run even if every job outside its quota were preempted."""
+    known_quotas: Count
+    quotas: Count
+
+
+def in_quota(ground: Ground, usage: Mapping[str, TeamUsage]) -> InQuota:
+    """What waits in quota, and what of it lacks healthy hardware.
+
+    A leaf runs R = min(G, S) and asks for D = min(G, S + P); where S is unknown it runs all of G, where P is unknown it
+    asks for no more than it runs. Pending is A(D) - A(R), with what the tree withholds taken off; lacking is what of it
+    the largest assignment does not gain: pending - (B(D) - B(R)). Blocks count as loose GPUs here: nobody says whether
+    a queued job needs one, so this is never too much.
+    """
+    leaves = {leaf: ground.tree.by_team[leaf].gpus for leaf in ground.leaves}
+    values = {team: quota.gpus for team, quota in ground.tree.by_team.items()}
+    running, asked, known = dict(values), dict(values), 0
+    for leaf, gpus in leaves.items():
+        said = usage.get(leaf)
+        if said is None:
+            continue
+        running[leaf] = asked[leaf] = min(gpus, said.scheduled_gpus)
+        if said.pending_gpus is not None:
+            asked[leaf] = min(gpus, said.scheduled_gpus + said.pending_gpus)
+            known += gpus > 0
+    promised = sum(gpus > 0 for gpus in leaves.values())
+    if promised and not known:
+        return InQuota(pending_gpus=None, lacking_gpus=None, known_quotas=0, quotas=promised)
+    pending = ground.tree.assigned(asked) - ground.tree.assigned(running)
+    gained = ground.loose(asked) - ground.loose(running) if pending else 0
+    # Under a parent that promises less than its children ask, one child's gain may be another's: hence the bounds.
+    lacking = min(pending, max(0, pending - gained))
+    return InQuota(pending_gpus=pending, lacking_gpus=lacking, known_quotas=known, quotas=promised)

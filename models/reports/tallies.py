@@ -1,0 +1,105 @@
+"""What clusters were, hour by hour: the curve of the outcome is drawn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from models.base import Count, GpuCount, Model, Name, Time
+from models.cluster.flex_pool import flex_pool, in_quota_use
+from models.cluster.snapshot import present_snapshot
+from models.planning.backing import back_on
+from models.planning.placement import Ground
+from models.reports.pending import in_quota
+from models.rollout.effects import HealthSample, QuotaReading, TeamUsage
+
+USAGE_SAYS_NOW = timedelta(days=1)
+"""A sample of usage older than this says nothing about what is asked for now."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Tally(Model):
+    """One cluster in the slot that begins at `at`, as read at `seen_at`. Units: whole GPUs; None: nobody knew.
+
+    `health_at`: of the sample behind it, the last known one. `stage`: of the open rollout, None without one.
+    """
+
+    cluster: Name
+    at: Time
+    seen_at: Time
+    total_gpus: GpuCount | None = None
+    healthy_gpus: GpuCount | None = None
+    health_at: Time | None = None
+    assigned_gpus: GpuCount | None = None
+    backed_gpus: GpuCount | None = None
+    flex_gpus: GpuCount | None = None
+    pending_gpus: GpuCount | None = None
+    lacking_gpus: GpuCount | None = None
+    known_quotas: Count = 0
+    quotas: Count = 0
+    stage: str | None = None
+    shadow: bool = False
+
+
+class Point(Model):
+    """The tallies of one cluster, or of all, at one time: sums over the clusters whose health was known.
+
+    `clusters`: that had a tally; `known`: whose health was known. `asking`: of which it is known what waits in quota;
+    `pending_gpus` and `lacking_gpus` are sums over these, None where there are none.
+    """
+
+    at: Time
+    clusters: Count
+    known: Count
+    total_gpus: Count
+    healthy_gpus: Count
+    promised_gpus: Count
+    phantom_gpus: Count
+    flex_gpus: Count
+    asking: Count
+    pending_gpus: Count | None
+    lacking_gpus: Count | None
+
+
+def slot_of(now: datetime, every: timedelta) -> datetime:
+    """The beginning of the slot that `now` is in."""
+    return now - (now - _EPOCH) % every
+
+
+def tally_of(
+    at: datetime,
+    reading: QuotaReading,
+    sample: HealthSample | None,
+    usage: Mapping[str, TeamUsage],
+    rollout: tuple[str, bool] | None,
+    now: datetime,
+) -> Tally:
+    """The tally that these readings make. `rollout`: stage of the open one, and whether it is a shadow.
+
+    Errors: ValueError for quotas that make no sense.
+    """
+    stage, shadow = rollout or (None, False)
+    bare = Tally(cluster=reading.cluster, at=at, seen_at=now, stage=stage, shadow=shadow)
+    if sample is None or not sample.islands:
+        return bare
+    snapshot = present_snapshot(reading, sample.islands)
+    ground = Ground(snapshot)
+    found = back_on(ground)
+    leaves = {leaf: ground.tree.by_team[leaf].gpus for leaf in ground.leaves}
+    use = in_quota_use(leaves, {team: said.scheduled_gpus for team, said in usage.items()})
+    fresh = {team: said for team, said in usage.items() if said.at is None or now - said.at <= USAGE_SAYS_NOW}
+    waiting = in_quota(ground, fresh)
+    return bare.model_copy(
+        update={
+            "total_gpus": snapshot.total_gpus,
+            "healthy_gpus": found.healthy_gpus,
+            "health_at": sample.at,
+            "assigned_gpus": found.assigned_gpus,
+            "backed_gpus": found.backed_gpus,
+            "flex_gpus": flex_pool(found.healthy_gpus, found.backed_gpus, use).gpus,
+            "pending_gpus": waiting.pending_gpus,
+            "lacking_gpus": waiting.lacking_gpus,
+            "known_quotas": waiting.known_quotas,
+            "quotas": waiting.quotas,
+        }
+    )

@@ -1,0 +1,295 @@
+"""The weekly status: what became of the week, what comes next, what is at risk, and whether it helped.
+
+Two sources, kept apart. What was (`Past`) is the ledger's: archive, tallies, notes; it can be asked of any week. What
+is (`Live`) is told by the rollouts that are open now, and has no history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from models.base import Count, Model, Name, Time
+from models.planning.window_forecast import Entry
+from models.reports.milestones import MONITORED, PHANTOM, WAVES, Milestones, Standing, standings
+from models.reports.tallies import Point
+from models.rollout.stages import Stage
+
+WEEK = timedelta(days=7)
+BEFORE = timedelta(days=7)
+"""How far back `before` reaches from a rollout's first write."""
+AHEAD = timedelta(days=14)
+"""Windows that begin within this are ahead."""
+
+
+class Move(Model):
+    """A rollout went from one stage to another."""
+
+    cluster: Name
+    rollout: str
+    at: Time
+    before: str
+    after: str
+    actor: str
+    text: str
+
+
+class Mean(Model):
+    """Of a cluster's tallies over some time; `hours` it covers. Units: GPUs, as a mean.
+
+    `lacking_gpus`: in-quota GPUs that waited for lack of healthy hardware, over the tallies that know it; None without
+    any. `phantom_gpus`: promised with nothing behind, over those whose health was known.
+    """
+
+    tallies: Count
+    since: Time
+    until: Time
+    lacking_gpus: float | None
+    phantom_gpus: float | None
+
+
+class Outcome(Model):
+    """Whether it helped one cluster. None: there is no tally of that time."""
+
+    cluster: Name
+    wrote_at: Time
+    monitored_at: Time | None
+    before: Mean | None
+    after: Mean | None
+
+
+class Step(Model):
+    """So many clusters were monitored from then on."""
+
+    at: Time
+    clusters: Count
+
+
+class Past(Model):
+    """What the ledger knows of a week and of the time before it; shadow rollouts are not in it."""
+
+    since: Time
+    until: Time
+    clusters: Count
+    """In the ledger now."""
+    moves: tuple[Move, ...]
+    """Of the week, in order of time."""
+    monitored: tuple[Name, ...]
+    """At `until`, by name."""
+    monitored_before: Count
+    """At `since`."""
+    steps: tuple[Step, ...]
+    outcomes: tuple[Outcome, ...]
+    points: tuple[Point, ...]
+    """The curve up to `until`."""
+    week_ago: Point | None
+    began: Time | None
+    """The first tally there is."""
+    milestones: Milestones
+
+
+class NextStep(Model):
+    """A rollout that goes on by itself. `at`: when its gate opens; None: with an event, not with time."""
+
+    cluster: Name
+    stage: str
+    at: Time | None
+    waits_for: str
+    owner: str
+
+
+class AtRisk(Model):
+    """Quotas of a rollout that lack hardware now."""
+
+    cluster: Name
+    stage: str
+    lacking_gpus: Count
+    teams: tuple[str, ...]
+    breach_at: Time | None = None
+
+
+class Blocked(Model):
+    """A rollout that waits for a person or an incident.
+
+    `kind`: of the hold, or `decision`; `by`: who set it, or decides. `needs`: what to do, of the whole rollout.
+    """
+
+    cluster: Name
+    stage: str
+    kind: str
+    by: str
+    since: Time | None
+    reason: str
+    needs: str
+
+
+class Live(Model):
+    """What open rollouts say now, shadows left out."""
+
+    next: tuple[NextStep, ...] = ()
+    at_risk: tuple[AtRisk, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
+    windows: tuple[Entry, ...] = ()
+    """Declared, and not over, that begin within two weeks."""
+    silent: tuple[Name, ...] = ()
+    """Rollouts that did not answer: of these nothing is said."""
+
+
+class Totals(Model):
+    """The outcome over all clusters that have both a before and an after."""
+
+    clusters: Count
+    lacking_before: float | None
+    lacking_after: float | None
+    asking: Count
+    """Clusters whose waiting GPUs are known before and after."""
+    phantom_before: float
+    phantom_after: float
+
+
+class Week(Model):
+    """The whole report. `live` None: it is about a week that is over, and what was open then is not known any more."""
+
+    since: Time
+    until: Time
+    clusters: Count
+    monitored: Count
+    monitored_before: Count
+    now: Point | None
+    week_ago: Point | None
+    began: Time | None
+    done: tuple[Move, ...]
+    """What reached monitored this week."""
+    undone: tuple[Move, ...]
+    """What was rolled back this week."""
+    live: Live | None
+    milestones: tuple[Standing, ...]
+    outcomes: tuple[Outcome, ...]
+    totals: Totals
+    points: tuple[Point, ...]
+    steps: tuple[Step, ...]
+
+
+def week(past: Past, live: Live | None, waves: int | None) -> Week:
+    """The report. `waves`: how many are rolled out whole; None: not asked for, or not known."""
+    now = past.points[-1] if past.points and past.until - past.points[-1].at <= timedelta(days=1) else None
+    measured = {
+        MONITORED: len(past.monitored),
+        PHANTOM: None if now is None or not now.known else now.phantom_gpus,
+        WAVES: waves,
+    }
+    return Week(
+        since=past.since,
+        until=past.until,
+        clusters=past.clusters,
+        monitored=len(past.monitored),
+        monitored_before=past.monitored_before,
+        now=now,
+        week_ago=past.week_ago,
+        began=past.began,
+        done=_last_of_each(m for m in past.moves if m.after == Stage.MONITORED and m.cluster in past.monitored),
+        undone=tuple(m for m in past.moves if m.after == Stage.ROLLED_BACK),
+        live=live,
+        milestones=standings(past.milestones, measured, past.until),
+        outcomes=past.outcomes,
+        totals=totals(past.outcomes),
+        points=past.points,
+        steps=past.steps,
+    )
+
+
+def _last_of_each(moves: Iterable[Move]) -> tuple[Move, ...]:
+    found = {move.cluster: move for move in moves}
+    return tuple(sorted(found.values(), key=lambda m: (m.at, m.cluster)))
+
+
+def totals(outcomes: Sequence[Outcome]) -> Totals:
+    both = [(o.before, o.after) for o in outcomes if o.before is not None and o.after is not None]
+    phantom = [(b.phantom_gpus, a.phantom_gpus) for b, a in both]
+    lacking = [(b.lacking_gpus, a.lacking_gpus) for b, a in both]
+    knows_phantom = [(b, a) for b, a in phantom if b is not None and a is not None]
+    knows = [(b, a) for b, a in lacking if b is not None and a is not None]
+    return Totals(
+        clusters=len(both),
+        lacking_before=sum(b for b, _ in knows) if knows else None,
+        lacking_after=sum(a for _, a in knows) if knows else None,
+        asking=len(knows),
+        phantom_before=sum(b for b, _ in knows_phantom),
+        phantom_after=sum(a for _, a in knows_phantom),
+    )
+
+
+def waves_done(wave_of: Mapping[str, str], monitored: Iterable[str]) -> int:
+    """How many waves have all of their clusters monitored. `wave_of`: by cluster, every cluster there is."""
+    there = set(monitored)
+    waves: dict[str, bool] = {}
+    for cluster, wave in wave_of.items():
+        waves[wave] = waves.get(wave, True) and cluster in there
+    return sum(waves.values())
+
+
+class Passage(Model):
+    """One rollout's way through its stages, shadows left out. `wrote_at`: its first write to the quota system."""
+
+    cluster: Name
+    rollout: str
+    wrote_at: Time | None
+    moves: tuple[Move, ...]
+
+
+def monitored_at(passages: Sequence[Passage], at: datetime) -> tuple[str, ...]:
+    """Clusters that were monitored then, by name."""
+    last: dict[str, Move] = {}
+    for move in in_order(passages):
+        if move.at <= at:
+            last[move.cluster] = move
+    return tuple(sorted(name for name, move in last.items() if move.after == Stage.MONITORED))
+
+
+def steps_of(passages: Sequence[Passage], until: datetime) -> tuple[Step, ...]:
+    """How many clusters were monitored over time: one step for each change."""
+    there: set[str] = set()
+    steps: list[Step] = []
+    for move in in_order(passages):
+        if move.at > until:
+            break
+        (there.add if move.after == Stage.MONITORED else there.discard)(move.cluster)
+        if not steps or steps[-1].clusters != len(there):
+            steps.append(Step(at=move.at, clusters=len(there)))
+    return tuple(steps)
+
+
+def in_order(passages: Sequence[Passage]) -> list[Move]:
+    """All moves in order of time; those of one rollout stay in their own."""
+    return sorted((m for p in passages for m in p.moves), key=lambda m: m.at)
+
+
+class Span(Model):
+    """A time of one cluster to take the mean over; `monitored`: only of tallies in which it was."""
+
+    cluster: Name
+    since: Time
+    until: Time
+    monitored: bool = False
+
+
+def spans(passages: Sequence[Passage], until: datetime) -> list[tuple[Passage, Move | None, Span, Span | None]]:
+    """For each cluster its first rollout that wrote, the last time it became monitored, and both times to look at."""
+    by_cluster: dict[str, list[Passage]] = {}
+    for passage in passages:
+        if passage.wrote_at is not None and passage.wrote_at <= until:
+            by_cluster.setdefault(passage.cluster, []).append(passage)
+    found = []
+    for cluster, theirs in sorted(by_cluster.items()):
+        first = min(theirs, key=lambda p: p.wrote_at or until)
+        wrote = first.wrote_at or until
+        moves = [m for m in in_order(theirs) if m.at <= until]
+        reached = [m for m in moves if m.after == Stage.MONITORED]
+        last = reached[-1] if reached else None
+        left = None if last is None else next((m.at for m in moves if m.at > last.at), until)
+        before = Span(cluster=cluster, since=wrote - BEFORE, until=wrote)
+        after = (
+            None if last is None or left is None else Span(cluster=cluster, since=last.at, until=left, monitored=True)
+        )
+        found.append((first, last, before, after))
+    return found

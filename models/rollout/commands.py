@@ -1,0 +1,427 @@
+"""People's commands: what each is refused for, and what it changes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import Field
+
+from models.audit import AuditKind
+from models.base import Model, Text, Words
+from models.cluster.island import Island
+from models.cluster.quota import Quota
+from models.cluster.snapshot import Snapshot
+from models.notices import NoticeKind
+from models.planning.plan import envelope_of
+from models.rollout.effects import INVERSE, EffectKind, Present
+from models.rollout.gates import believed, changed_by_others, mode_drift
+from models.rollout.stages import Command, Refused, Stage, answer
+from models.rollout.state import (
+    BREACH,
+    PROPOSAL,
+    RADIUS,
+    REALIGN,
+    REPLAN,
+    ROLLBACK,
+    Hold,
+    HoldKind,
+    Order,
+    Rollout,
+    Why,
+)
+
+
+class CommandRequest(Model):
+    """One command from one person. Which fields it needs depends on the command."""
+
+    actor: Text = Field(min_length=1, max_length=200)
+    reason: Words = ""
+    plan_hash: Text = Field(default="", max_length=64)
+    """approve: the plan that is meant."""
+    team: Text = Field(default="", max_length=200)
+    """ack, object: who speaks."""
+    hold: Text = Field(default="", max_length=300)
+    """resolve: the hold that is lifted."""
+    how: Text = Field(default="", max_length=20)
+    """resolve a drift: `accept` (take the values as given) or `restore` (write ours again)."""
+
+
+_NEEDS_REASON = frozenset(
+    {Command.OBJECT, Command.RESOLVE, Command.PROMOTE, Command.ABORT, Command.ROLLBACK, Command.PAUSE}
+)
+
+
+def refusal(r: Rollout, command: Command, request: CommandRequest) -> str | None:
+    """Why the command cannot be taken now, in one sentence; None when it can."""
+    cell = answer(r.stage, command, effects_stand=r.effects_stand)
+    if isinstance(cell, Refused):
+        return f"{command} is not possible while {r.cluster} is {r.stage}: {cell.reason}"
+    if command in _NEEDS_REASON and not request.reason.strip():
+        return f"{command} needs a reason"
+    match command:
+        case Command.APPROVE:
+            return _refuse_approve(r, request)
+        case Command.ACK | Command.OBJECT:
+            teams = {q.team for q in r.baseline.quotas}
+            return None if request.team in teams else f"team {request.team!r} has no quota in {r.cluster}"
+        case Command.PAUSE:
+            return "already paused" if any(h.kind is HoldKind.PAUSED for h in r.holds) else None
+        case Command.RESUME:
+            return None if any(h.kind is HoldKind.PAUSED for h in r.holds) else "not paused"
+        case Command.RESOLVE:
+            return _refuse_resolve(r, request)
+        case Command.PROMOTE:
+            return "already promoted: the other conditions of this gate cannot be waived" if r.waived else None
+        case Command.CLOSE:
+            if (r.at_risk or r.breach_of or r.stage is Stage.STUCK) and not request.reason.strip():
+                return f"close needs a reason while {'stuck' if r.stage is Stage.STUCK else 'a quota is at risk'}"
+            return None
+        case Command.RETRY:
+            if r.stage is Stage.STUCK and r.superseded:
+                return f"superseded ({r.superseded}): somebody newer owns the cluster; only `close` is left"
+            return None
+        case _:
+            return None
+
+
+def _refuse_approve(r: Rollout, request: CommandRequest) -> str | None:
+    if r.proposal is not None:
+        return _refuse_proposal(r, r.proposal.plan.hash, request)
+    if r.plan is None or r.replan:
+        return "no plan awaits approval: a new one is being made"
+    if request.plan_hash != r.plan.hash:
+        return f"the plan is {r.plan.hash}, not {request.plan_hash or '(none given)'}: look at it and approve that"
+    if not r.plan.honest:
+        return f"plan {r.plan.hash} cannot be approved: {r.plan.fault}"
+    if not r.plan.backed:
+        return f"plan {r.plan.hash} is not backed by healthy GPUs and cannot be approved"
+    if r.approved:
+        return f"plan {r.plan.hash} is approved already, by {r.approved_by}"
+    return None
+
+
+def _refuse_proposal(r: Rollout, proposed: str, request: CommandRequest) -> str | None:
+    if request.plan_hash != proposed:
+        meant = request.plan_hash or "(none given)"
+        return f"the proposed plan is {proposed}, not {meant}: look at it and approve that"
+    if r.envelope is not None and r.envelope.plan_hash == proposed:
+        return f"plan {proposed} is approved already, by {r.approved_by}"
+    return None
+
+
+def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
+    hold = next((h for h in r.holds if h.id == request.hold), None)
+    if hold is None:
+        if request.hold == PROPOSAL and r.proposal is not None:
+            return None
+        if request.hold == "unknown_health" and r.sight.suspect is not None:
+            return None
+        if request.hold == "unknown_health":
+            return "no sample awaits confirmation: samples of today, from a clock that is right, lift the hold"
+        standing = ", ".join(h.id for h in r.holds if h.kind is not HoldKind.PAUSED) or "none that a person can lift"
+        return f"no such hold: {request.hold or '(none given)'}; standing: {standing}"
+    if hold.kind is HoldKind.PAUSED:
+        return "a pause is lifted by `resume`"
+    if hold.kind is HoldKind.OBJECTION and request.actor not in (r.owner, *r.policy.authorities):
+        who = " or ".join(dict.fromkeys((r.owner, *r.policy.authorities)))
+        return f"{request.actor} has no authority to resolve an objection here: ask {who}"
+    if hold.kind is HoldKind.DRIFT and hold.id != REPLAN and r.looked_after != r.fence:
+        # What was seen is older than our own last write, which would be taken for somebody else's change.
+        if r.stage in (Stage.ROLLING_BACK, Stage.STUCK):
+            return (
+                "the rollback leaves alone what others changed: resolve the drift when it is over, if it still stands"
+            )
+        return "what was written has not been read back yet: look at the drift again in a moment"
+    if request.how not in ("", "accept", "restore"):
+        return f"how must be accept or restore, not {request.how!r}"
+    if request.how == "restore" and (hold.id != "drift" or not r.stage.guarded or r.shadow):
+        return f"only a drift of a rollout that has set quotas can be restored, and {r.cluster} is {r.stage}"
+    return None
+
+
+def obey(r: Rollout, command: Command, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    """The rollout after a command that is not refused, and one sentence about what follows."""
+    said = r.noting(
+        AuditKind.COMMAND,
+        f"{command} by {request.actor}",
+        now,
+        actor=request.actor,
+        reason=request.reason,
+        command=command.value,
+        **{k: v for k in ("plan_hash", "team", "hold", "how") if (v := getattr(request, k))},
+    )
+    match command:
+        case Command.APPROVE:
+            return _approve(said, request, now)
+        case Command.ACK:
+            return said.but(acks=tuple(sorted({*said.acks, request.team}))), f"{request.team} has acknowledged"
+        case Command.OBJECT:
+            return _object(said, request, now)
+        case Command.PAUSE:
+            hold = Hold(id="paused", kind=HoldKind.PAUSED, reason=request.reason, actor=request.actor, at=now)
+            return _held(said, hold, now), "paused: gates stay shut, effects under way finish, rollbacks still run"
+        case Command.RESUME:
+            return _resume(said, now), "resumed; a soak starts anew"
+        case Command.RESOLVE:
+            return _resolve(said, request, now)
+        case Command.PROMOTE:
+            waived = "notice, soak and acknowledgements of this gate are waived, nothing else"
+            return said.but(waived=True), waived
+        case Command.ABORT | Command.ROLLBACK:
+            return _undo(said, command, request, now)
+        case Command.RETRY:
+            return _retry(said, request, now)
+        case Command.CLOSE:
+            closed = said.but(ended_because=request.reason or f"closed by {request.actor}")
+            return closed.reaching(Stage.CLOSED, now, request.reason or "closed", request.actor), _closed(r)
+
+
+def _closed(r: Rollout) -> str:
+    if r.stage is not Stage.STUCK:
+        return "closed; the promise ends and the values stay"
+    if r.superseded:
+        return "closed; nothing is written, and the cluster is left to whoever owns it now"
+    return "closed as it is; the values and limits stay, nothing more is undone"
+
+
+def _approve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    if r.proposal is not None:
+        plan = r.proposal.plan
+        agreed = r.but(envelope=envelope_of(plan), approved_by=request.actor, look_asked=True)
+        return agreed, f"plan {plan.hash} is approved, and written if today's health backs it"
+    assert r.plan is not None
+    approved = r.but(envelope=envelope_of(r.plan), approved_by=request.actor)
+    return lifting(approved, REALIGN, now, request.actor, "approved"), f"plan {r.plan.hash} is approved"
+
+
+def _object(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    late = r.stage in (Stage.ENFORCED, Stage.MONITORED)  # rolled back, it is early for the next attempt
+    hold = Hold(
+        id=_objection_id(r, request),
+        kind=HoldKind.OBJECTION,
+        reason=request.reason,
+        actor=request.actor,
+        at=now,
+        team=request.team,
+        after_enforced=late,
+    )
+    said = "recorded: too late to hold the rollout, a person must answer it" if late else "holds the rollout"
+    return _held(r, hold, now), f"the objection of {request.team} is {said}" if late else f"the objection {said}"
+
+
+def _objection_id(r: Rollout, request: CommandRequest) -> str:
+    """Its own id for each objection: a resolve on its way means the one that was read, not what came after.
+
+    The same words of the same person are the same objection, said again.
+    """
+    first = f"objection-{request.team}"
+    standing = {h.id: h for h in r.holds}
+    for number in range(1, len(standing) + 2):
+        name = first if number == 1 else f"{first}-{number}"
+        found = standing.get(name)
+        if found is None or (found.team, found.actor, found.reason) == (request.team, request.actor, request.reason):
+            return name
+    raise AssertionError("one of the names is free")
+
+
+def _held(r: Rollout, hold: Hold, now: datetime) -> Rollout:
+    others = tuple(h for h in r.holds if h.id != hold.id)
+    return r.but(holds=(*others, hold)).noting(
+        AuditKind.HOLD,
+        f"hold {hold.id}: {hold.reason}",
+        now,
+        actor=hold.actor,
+        hold=hold.id,
+        kind_of_hold=hold.kind,
+    )
+
+
+def holding(r: Rollout, hold: Hold, now: datetime) -> Rollout:
+    """With one more hold (the same id replaces)."""
+    return _held(r, hold, now)
+
+
+def lifting(r: Rollout, hold_id: str, now: datetime, actor: str, reason: str) -> Rollout:
+    """Without a hold, if it stood."""
+    if not any(h.id == hold_id for h in r.holds):
+        return r
+    return r.but(holds=tuple(h for h in r.holds if h.id != hold_id)).noting(
+        AuditKind.HOLD, f"hold {hold_id} lifted", now, actor=actor, reason=reason, hold=hold_id
+    )
+
+
+def _resume(r: Rollout, now: datetime) -> Rollout:
+    left = tuple(h for h in r.holds if h.kind is not HoldKind.PAUSED)
+    return r.but(holds=left, soak_since=now, look_asked=True)
+
+
+def _resolve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    hold = next((h for h in r.holds if h.id == request.hold), None)
+    if hold is None and request.hold == PROPOSAL and r.proposal is not None:
+        declined = r.proposal.plan.hash
+        return r.but(proposal=None), f"plan {declined} is declined; the quotas stay, and so does the plan they are from"
+    if hold is None:  # unknown health: a person confirms what was seen
+        return r.but(sight=r.sight.confirmed(), look_asked=True), "the sample is confirmed and counts from now on"
+    freed = lifting(r, hold.id, now, request.actor, request.reason).but(look_asked=True)
+    if hold.id == REPLAN:
+        return freed.but(replan=f"asked again by {request.actor}"), "another plan is being made"
+    if hold.id == REALIGN:
+        again = freed.but(realigning=False, plan=r.plan_before or r.plan, plan_before=None)
+        return again, "another plan is made, if quotas are still short"
+    match hold.kind:
+        case HoldKind.DRIFT:
+            if request.how == "restore":
+                return restoring(freed, now), "our values are written again"
+            return taken_as_given(freed, now), "the changed values are taken as given"
+        case HoldKind.BLAST_RADIUS:
+            return freed.but(exempt=True), "the blast radius is lifted for what is next written"
+        case HoldKind.BREACH:
+            return freed, "the hold is lifted; the promise stays withdrawn until health has been good for long enough"
+        case _:
+            return freed, f"hold {hold.id} is lifted"
+
+
+def restoring(r: Rollout, now: datetime) -> Rollout:
+    """Our values are to be written again over those of others; what they added or took away is taken as given."""
+    return taken_as_given(r, now, but_values=True).but(restoring=True)
+
+
+def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False) -> Rollout:
+    """What others changed is the new truth: the baseline follows it, so that an undo leaves it alone.
+
+    `but_values`: the values of quotas that we know stay ours, to be written again.
+    """
+    if r.seen is None:
+        return r
+    reading = r.seen.reading
+    present, ours = {q.team: q for q in reading.quotas}, believed(r)
+    changed = {t for t in {*present, *ours} if (present[t].gpus if t in present else None) != ours.get(t)}
+    modes = {} if but_values else {team: mode for team, (_, mode) in mode_drift(r).items()}
+    if but_values:
+        changed -= {*present} & {*ours}
+    given = changed | {*r.foreign}
+    known = {q.team: q for q in r.baseline.quotas}
+    parents = {q.parent for q in reading.quotas}
+    quotas = tuple(
+        _quota_from(q, None if t in given else known.get(t), known.get(t), t in parents) for t, q in present.items()
+    )
+    written = {
+        t: r.written[t] if t in r.written and t not in changed and (r.shadow or but_values) else q.gpus
+        for t, q in present.items()
+    }
+    order = r.order
+    if order is not None and r.stage is Stage.ROLLING_BACK:
+        left = {t: present[t].gpus if t in changed else v for t, v in order.target.items() if t in present}
+        order = order.model_copy(update={"target": left})
+    baseline = r.baseline.model_copy(update={"quotas": quotas, "generation": reading.generation})
+    taken = r.but(
+        baseline=on_islands(baseline, r.baseline.islands),
+        generation=reading.generation,
+        modes={**{t: q.mode for t, q in present.items()}, **r.modes, **modes},
+        modes_given={**r.modes_given, **modes},
+        written=written,
+        foreign=tuple(sorted({*r.foreign, *changed} & {*present})) if r.values_stand else (),
+        order=order,
+    )
+    if r.stage is Stage.PLANNED or r.realigning:
+        taken = taken.but(replan="others changed the cluster")
+    return taken.noting(
+        AuditKind.PLAN,
+        f"taken as given: {', '.join(sorted({*changed, *modes})) or 'a change that moved no quota'}",
+        now,
+        teams=sorted({*changed, *modes}),
+        generation=reading.generation,
+    )
+
+
+def _quota_from(present: Present, ours: Quota | None, known: Quota | None, parent: bool) -> Quota:
+    """A quota of the baseline as others left it, at our baseline value where that still counts."""
+    value = present if ours is None else present.model_copy(update={"gpus": ours.gpus})
+    if known is None or parent:
+        return value.as_quota()
+    scheduled = value.gpus if known.scheduled_gpus is None else known.scheduled_gpus
+    idle = None if known.idle_gpus is None else min(known.idle_gpus, scheduled)
+    return value.as_quota(known.scheduled_gpus, idle)
+
+
+def on_islands(snapshot: Snapshot, islands: tuple[Island, ...]) -> Snapshot:
+    """The snapshot on these islands; one that a quota names and that is not there has no healthy GPU."""
+    named = {name for q in snapshot.quotas for name in q.islands or ()} - {i.name for i in islands}
+    gone = tuple(Island(name=name, total_gpus=0, healthy_gpus=0) for name in sorted(named))
+    return snapshot.with_islands((*islands, *gone))
+
+
+def _undo(r: Rollout, command: Command, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    then = Stage.ABORTED if command is Command.ABORT else Stage.ROLLED_BACK
+    if not r.effects_stand:
+        ended = r.telling(NoticeKind.CLOSED, sorted(r.told_cuts), detail=request.reason).but(
+            ended_because=request.reason
+        )
+        return ended.reaching(Stage.ABORTED, now, request.reason, request.actor), "aborted; nothing had been applied"
+    undone = undoing(r, now, actor=request.actor, reason=request.reason, then=then)
+    said = "rolling back to the baseline" + ("; then the rollout ends" if then is Stage.ABORTED else "")
+    missing = undone.order.unbacked_gpus if undone.order is not None else 0
+    return undone, said + (f"; {missing} GPUs of it have no healthy hardware today" if missing else "")
+
+
+def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage = Stage.ROLLED_BACK) -> Rollout:
+    """On the way back to exactly the baseline."""
+    missing = 0
+    if r.sight.known is not None:
+        missing = max(0, r.baseline.tree.assigned() - r.sight.known.healthy_gpus)
+    order = Order(
+        why=Why.UNDO,
+        actor=actor,
+        reason=reason,
+        at=now,
+        then=then,
+        target=_baseline_left_to(r),
+        changed=changed_by_others(r),
+        unbacked_gpus=missing,
+    )
+    note = f"; {missing} GPUs of the baseline have no healthy hardware today" if missing else ""
+    owed = tuple(reversed(r.standing))
+    moved = without_own_holds(r).but(order=order, owed=owed, undone=(), stuck_on=(), breach_of=())
+    return moved.reaching(Stage.ROLLING_BACK, now, f"undo: {reason}{note}", actor)
+
+
+def _baseline_left_to(r: Rollout) -> dict[str, int]:
+    """The baseline's values; but where others changed one after us theirs stays, and what they deleted stays away."""
+    values = {q.team: q.gpus for q in r.baseline.quotas}
+    theirs = {*r.foreign}
+    return {t: r.written[t] if t in theirs else v for t, v in values.items() if t not in theirs or t in r.written}
+
+
+def without_own_holds(r: Rollout) -> Rollout:
+    """What stopped an attempt from going on has no meaning once it is undone."""
+    own = (BREACH, REALIGN, ROLLBACK, RADIUS, REPLAN)
+    return r.but(holds=tuple(h for h in r.holds if h.id not in own))
+
+
+def _retry(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    if r.stage is Stage.STUCK:
+        left = left_to_undo(r)
+        standing = tuple(k for k in INVERSE if k in {*r.standing, *left})
+        undone = tuple(k for k in r.undone if k not in left)
+        again = r.but(owed=left, undone=undone, stuck_on=(), standing=standing)
+        return again.reaching(Stage.ROLLING_BACK, now, "retry of what was left to undo", request.actor), (
+            f"running {', '.join(INVERSE[kind] for kind in left)} again; if that fails, it is stuck as before"
+        )
+    return next_attempt(r, now, request.actor, request.reason or "retry"), "the next attempt makes a new plan"
+
+
+def left_to_undo(r: Rollout) -> tuple[EffectKind, ...]:
+    """What a stuck rollback still owes. Softening makes every quota soft: the baseline's modes come after it."""
+    left = tuple(u.kind for u in r.stuck_on)
+    if r.order is None or r.order.why is not Why.UNDO or EffectKind.HARDEN not in left or EffectKind.SET_SOFT in left:
+        return left
+    after = left.index(EffectKind.HARDEN) + 1
+    return (*left[:after], EffectKind.SET_SOFT, *left[after:])
+
+
+def next_attempt(r: Rollout, now: datetime, actor: str, why: str) -> Rollout:
+    """Planned again, from the same baseline."""
+    fresh = r.but(attempt=r.attempt + 1, order=None, receipts=(), breach_of=())
+    return fresh.reaching(Stage.PLANNED, now, f"attempt {r.attempt + 1}: {why}", actor).but(
+        replan=f"attempt {r.attempt + 1}"
+    )

@@ -1,0 +1,527 @@
+"""What a rollout does next: one pure decision, taken again after everything that happens.
+
+Theory of operation. The workflow is a loop: decide, act once, take the outcome in, decide again. This module decides;
+models/rollout/outcomes.py, models/rollout/effect_outcomes.py and models/rollout/commands.py take in. There is no
+other control flow, so a rollback is not an exception handler but a stage in which the next action is the next
+inverse, and any order of events can be explored without a server. Source: DESIGN.md, "The state machine".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from models.cluster.flex_pool import following
+from models.cluster.island import Island
+from models.cluster.policy import OnBreach, OnLongRun
+from models.cluster.quota import QuotaTree
+from models.cluster.snapshot import Snapshot
+from models.planning.grants import GrantOrder, moved, raises
+from models.planning.plan import Plan
+from models.rollout.effects import (
+    INVERSE,
+    Change,
+    EffectKind,
+    Fence,
+    HealthSample,
+    Mode,
+    Observation,
+    Reserve,
+    ValueWrite,
+)
+from models.rollout.gates import conditions, drift_of, health_fresh, holds_now, is_open, mode_drift
+from models.rollout.messages import ObserveRequest
+from models.rollout.stages import STEP_FROM, Stage
+from models.rollout.state import RADIUS, REALIGN, ROLLBACK, Rollout, Why
+
+RECHECK = timedelta(seconds=60)
+"""At most this long between looks while something is suspect."""
+
+FRESH = timedelta(seconds=5)
+"""A gate opens only on a look that is not older than this."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do before `until` (None: before somebody says something)."""
+
+    until: datetime | None
+
+
+@dataclass(frozen=True)
+class Look:
+    """Observe the cluster; test the backing of these values (None: of what it holds now)."""
+
+    why: str
+    values: dict[str, int] | None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Make a plan from the baseline and today's health; `islands`: a proposal, on these."""
+
+    why: str
+    islands: tuple[Island, ...] = ()
+
+
+@dataclass(frozen=True)
+class Aim:
+    """Find where a breach rollback goes."""
+
+
+@dataclass(frozen=True)
+class Perform:
+    """One effect, forward or inverse; the workflow gives it its fence."""
+
+    kind: EffectKind
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The rollout has ended."""
+
+
+Action = Wait | Look | Draft | Aim | Perform | Finish
+
+
+def decide(r: Rollout, now: datetime) -> Action:
+    """The next action. Never answers the same action twice without an outcome in between."""
+    if r.stage.ended:
+        return Perform(EffectKind.CLOSE) if r.closing else Finish()
+    if r.stage is Stage.STUCK:
+        return Wait(None)
+    if r.stage is Stage.ROLLING_BACK:
+        return Perform(INVERSE[r.owed[0]]) if r.owed else Wait(now)  # with nothing owed, `advance` ends it
+    if r.aiming:
+        return Aim()
+    if r.replan:
+        return Draft(r.replan)
+    if r.restoring:
+        return Perform(EffectKind.SET_SOFT)
+    if _wants_look(r, now):
+        return Look(_why_look(r, now), _tested(r))
+    flexed = _flex(r, now)
+    if flexed is None and r.reconsider:
+        return Draft("long-run health has changed", r.reconsider)
+    return flexed or _realignment(r, now) or _grant(r, now) or _step(r, now) or Wait(_wake(r, now))
+
+
+def urgent(r: Rollout, action: Action) -> bool:
+    """Whether it answers a breach: until then a promise stands that hardware does not keep."""
+    breach = r.order is not None and r.order.why is Why.BREACH
+    return isinstance(action, Aim) or (breach and isinstance(action, Perform) and EffectKind.SET_SOFT in r.owed)
+
+
+def _step(r: Rollout, now: datetime) -> Action | None:
+    """The next effect, while its gate is open; each is preceded by a look of its own."""
+    if not is_open(r, now) or r.look_failed:
+        return None
+    return Perform(_next_effect(r)) if looked_recently(r, now) else Look("before the step", _tested(r))
+
+
+def _flex(r: Rollout, now: datetime) -> Action | None:
+    """The flex pool as it should be. No hold stops it: it moves no quota, and says what hardware there is."""
+    if flex_wanted(r) is None or (r.flex_failed_at is not None and now < r.flex_failed_at + RECHECK):
+        return None
+    return Perform(EffectKind.FOLLOW) if looked_recently(r, now) else Look("before flex moves", _tested(r))
+
+
+def flex_wanted(r: Rollout) -> int | None:
+    """The surplus to publish in place of the published one; None while that stands, or nothing believable says more."""
+    if r.stage is not Stage.MONITORED or EffectKind.FOLLOW not in r.standing or r.look_failed:
+        return None
+    if r.seen is None or r.seen.flex is None or r.looked_after != r.fence:
+        return None
+    if r.seen.health is None or r.seen.health != r.sight.known:
+        return None
+    wanted = following(flex_published(r), r.seen.flex, flex_band(r))
+    return None if wanted == flex_published(r) else wanted
+
+
+def flex_moves(r: Rollout, kind: EffectKind) -> bool:
+    """The call moves a flex pool that follows already; of an adopted rollout one may follow before its step."""
+    return kind is EffectKind.FOLLOW and r.stage is Stage.MONITORED
+
+
+def flex_published(r: Rollout) -> int | None:
+    """What a scheduler reads, as last seen: others may have written there. In shadow: what it would read."""
+    return r.flex_gpus if r.shadow or r.seen is None else r.seen.reading.flex_gpus
+
+
+def flex_band(r: Rollout) -> int:
+    return r.baseline.gpus_per_node if r.policy.flex_band_gpus is None else r.policy.flex_band_gpus
+
+
+def flex_due(r: Rollout) -> datetime | None:
+    """When a larger surplus will have stood for long enough, or another try to publish one is due."""
+    if r.stage is not Stage.MONITORED:
+        return None
+    if r.flex_failed_at is not None:
+        return r.flex_failed_at + RECHECK
+    if r.flex_since is None or r.looked_at is None:
+        return None
+    # It takes a new look, and while the last one counts as fresh none is made.
+    return max(r.flex_since + r.policy.clear_after, r.looked_at + FRESH + timedelta(milliseconds=1))
+
+
+def _realignment(r: Rollout, now: datetime) -> Action | None:
+    """A new plan written in place. Like a rollback it waits for no gate, but never writes what is not backed."""
+    if not r.realigning or r.plan is None or not (r.approved and not r.plan.fault and health_fresh(r)) or r.look_failed:
+        return None
+    if any(h.id == REALIGN for h in r.holds):
+        return None
+    if not looked_recently(r, now) or not tests(r.seen, r.plan.values):
+        return Look("before the realignment", r.plan.values)
+    if r.seen is None or not r.seen.backed:
+        return None  # `looked` has asked for another plan, or holds
+    return Perform(EffectKind.SET_SOFT if EffectKind.RESERVE in r.done else EffectKind.RESERVE)
+
+
+def _grant(r: Rollout, now: datetime) -> Action | None:
+    """A request's order, once nothing else is wanted; more quota only where today's health backs it."""
+    order = r.granting
+    if order is None or not at_rest(r, now):
+        return None
+    if order.ends:
+        return Perform(EffectKind.GRANT) if looked_recently(r, now) else Look("before a grant ends", None)
+    values = {q.team: q.gpus for q in baseline_with(r, order).quotas}
+    if not looked_recently(r, now) or r.seen is None or any(r.seen.tested.get(t) != g for t, g in values.items()):
+        return Look("before the grant", values)
+    return Perform(EffectKind.GRANT)
+
+
+def baseline_with(r: Rollout, order: GrantOrder) -> Snapshot:
+    """The baseline with the grant, or after its end."""
+    values = {q.team: q.gpus for q in r.baseline.quotas}
+    raised = order.raised or raises(r.baseline.tree, values, order.team, order.gpus)
+    return r.baseline.with_values(moved(values, raised, ends=order.ends))
+
+
+def _granting(r: Rollout, fence: Fence) -> Change:
+    """The order's writes, and what stays reserved beside them. What a plan cut of a grant is not taken back twice."""
+    order = r.granting
+    assert order is not None
+    after = baseline_with(r, order)
+    kept = {q.team: q.gpus for q in after.quotas}
+    raised = order.raised or {t: kept[t] - q.gpus for q in r.baseline.quotas if kept[t := q.team] != q.gpus}
+    there = {t: g for t, g in raised.items() if t in kept and t in r.written}
+    values = {t: min(r.written[t], kept[t]) if order.ends else r.written[t] + g for t, g in there.items()}
+    return Change(
+        cluster=r.cluster,
+        kind=EffectKind.GRANT,
+        fence=fence,
+        expected_generation=r.generation,
+        writes=_writes(r, values, dict.fromkeys(values, _mode(r))),
+        reserve=_reserve(r.but(baseline=after), {**r.written, **values}),
+    )
+
+
+def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
+    """What a look needs to know; the baseline itself would be most of a large rollout's history."""
+    tree = r.baseline.tree
+    return ObserveRequest(
+        cluster=r.cluster,
+        values=look.values,
+        gpus_per_node=r.baseline.gpus_per_node,
+        scheduled={leaf: tree.by_team[leaf].scheduled for leaf in tree.leaves},
+        generation=r.generation,
+        flex_after=r.policy.clear_after if r.stage.promises else None,
+        long_run=r.policy.replan_window if may_propose(r, now) else None,
+        derive=r.policy.terms if _derives(r, now) else None,
+        shadow=r.shadow,
+        at=now,
+    )
+
+
+def may_propose(r: Rollout, now: datetime) -> bool:
+    """A plan on the long-run health may be proposed, as far as time and what is under way go."""
+    if r.stage is not Stage.MONITORED or r.policy.on_long_run is OnLongRun.IGNORE or r.realigning or r.replan:
+        return False
+    return r.proposed_at is None or now - r.proposed_at >= r.policy.replan_window
+
+
+def _derives(r: Rollout, now: datetime) -> bool:
+    """A buffer from health history is derived anew once in a window, if a plan may come of it."""
+    return may_propose(r, now) and now - (r.derived_at or r.entered_at) >= r.policy.replan_window
+
+
+def may_apply(r: Rollout, now: datetime) -> bool:
+    """The proposal may be written: approved itself, or inside what was and the policy lets it; and nothing holds."""
+    if r.proposal is None or r.envelope is None or r.realigning or not at_rest(r, now):
+        return False
+    plan = r.proposal.plan
+    if plan.hash == r.envelope.plan_hash:
+        return True
+    return r.policy.on_long_run is OnLongRun.APPLY and r.envelope.holds(plan) and not promises_less(r, plan)
+
+
+def promises_less(r: Rollout, plan: Plan) -> bool:
+    """Health history lets the plan promise less than the one that stands: a person decides, whatever was approved."""
+    if plan.derived is None or r.plan is None or r.plan.derived is None:
+        return False
+    return (plan.derived.promise or 0) < (r.plan.derived.promise or 0)
+
+
+def at_rest(r: Rollout, now: datetime) -> bool:
+    """Monitored, backed, no drift, no hold, and nothing else wanted."""
+    busy = r.restoring or r.replan or r.aiming or r.breach_of or r.look_failed
+    if r.stage is not Stage.MONITORED or busy or r.seen is None or not r.seen.backed or not health_fresh(r):
+        return False
+    return r.seen.reading.generation == r.generation and not drift_of(r) and not holds_now(r, now)
+
+
+def looked_recently(r: Rollout, now: datetime) -> bool:
+    """Nothing irreversible is done on an older look, whether it succeeded or not."""
+    return r.looked_at is not None and now - r.looked_at <= FRESH
+
+
+def tests(seen: Observation | None, values: Mapping[str, int]) -> bool:
+    """True when the backing that was looked at is that of these values."""
+    return seen is not None and all(seen.tested.get(team, gpus) == gpus for team, gpus in values.items())
+
+
+def planned_on(r: Rollout, sample: HealthSample | None) -> bool:
+    """True when a new plan would find the same health as the last one did."""
+    return sample is None or all(island in r.baseline.islands for island in sample.islands)
+
+
+def _next_effect(r: Rollout) -> EffectKind:
+    step = STEP_FROM[r.stage]
+    return next(forward for forward, _ in step.effects if forward not in r.done)
+
+
+def _tested(r: Rollout) -> dict[str, int] | None:
+    """Whose backing matters now: the plan's before it is written, else what stands."""
+    if r.plan is not None and r.stage in (Stage.PLANNED, Stage.ROLLED_BACK):
+        return r.plan.values
+    return r.written if r.shadow else None
+
+
+def _wants_look(r: Rollout, now: datetime) -> bool:
+    if r.look_asked or r.looked_at is None or now >= _next_look(r):
+        return True
+    return not looked_recently(r, now) and any(t <= now for t in _guard_times(r, now))
+
+
+def _next_look(r: Rollout) -> datetime:
+    assert r.looked_at is not None
+    due = r.looked_at + r.policy.safety_poll
+    if r.sight.known is None or r.look_failed:
+        due = min(due, r.looked_at + RECHECK)
+    if r.sight.suspect is not None:  # the longer a source says nothing new, the seldomer it is asked
+        due = min(due, r.looked_at + max(RECHECK, r.looked_at - r.sight.suspect.at))
+    for window in r.seen.windows if r.seen is not None else ():
+        for edge in (window.starts, window.ends):
+            if r.looked_at < edge:
+                due = min(due, edge)
+    return due
+
+
+def _why_look(r: Rollout, now: datetime) -> str:
+    if r.looked_at is None:
+        return "first look"
+    if r.look_asked:
+        return "asked"
+    return "safety poll" if now >= _next_look(r) else "before the guard acts"
+
+
+def _wake(r: Rollout, now: datetime) -> datetime | None:
+    return min((t for t in _times(r, now) if t > now), default=None)
+
+
+def _times(r: Rollout, now: datetime) -> Iterator[datetime]:
+    if r.looked_at is not None:
+        yield _next_look(r)
+    for condition in conditions(r, now):
+        if not condition.met and condition.until is not None:
+            yield condition.until
+    for hold in holds_now(r, now):
+        if hold.until is not None:
+            yield hold.until
+    yield from _guard_times(r, now)
+
+
+def _guard_times(r: Rollout, now: datetime) -> Iterator[datetime]:
+    """When time alone brings something about, if a look confirms it."""
+    for due in (breach_due(r), clear_due(r), retry_due(r, now), flex_due(r)):
+        if due is not None:
+            yield due
+
+
+def breach_due(r: Rollout) -> datetime | None:
+    """When the first short quota breaches; None where nothing acts on it."""
+    if r.stage.guarded:
+        return r.clocks.next_breach(r.policy.breach_after, but=r.breach_of if answered(r) else ())
+    if r.stage is Stage.PLANNED and r.plan is not None and not r.replan and not planned_on(r, r.sight.known):
+        return r.clocks.next_breach(r.policy.breach_after)
+    return None
+
+
+def answered(r: Rollout) -> bool:
+    """The breach of `breach_of` is being answered, or waits for a person: only other teams' is news."""
+    match r.policy.on_breach:
+        case OnBreach.HOLD:
+            return True
+        case OnBreach.ROLLBACK:
+            return bool(r.aiming) or any(h.id == ROLLBACK for h in r.holds)
+        case OnBreach.REALIGN:
+            return (r.realigning and not r.proposing) or any(h.id in (REALIGN, RADIUS) for h in r.holds)
+
+
+def clear_due(r: Rollout) -> datetime | None:
+    """When a breach that was not rolled back is over, if health stays good."""
+    if not r.breach_of or not r.stage.guarded or r.aiming or r.clocks.all_good_since is None:
+        return None
+    return r.clocks.all_good_since + r.policy.clear_after
+
+
+def recovery_pause(r: Rollout) -> timedelta:
+    """How long health must have been good before the next attempt: it doubles with each failure."""
+    doubled: int = 2 ** min(max(0, r.failures - 1), 6)
+    return r.policy.recover_after * doubled
+
+
+def retries_by_itself(r: Rollout) -> bool:
+    """True after a breach rollback with attempts left."""
+    return (
+        r.stage is Stage.ROLLED_BACK
+        and r.order is not None
+        and r.order.why is Why.BREACH
+        and r.failures < r.policy.attempts
+    )
+
+
+def retry_due(r: Rollout, now: datetime) -> datetime | None:
+    """When the next attempt begins by itself, if health stays good and nothing holds."""
+    if not retries_by_itself(r) or r.clocks.all_good_since is None or not health_fresh(r):
+        return None
+    if holds_now(r, now):
+        return None
+    return r.clocks.all_good_since + recovery_pause(r)
+
+
+# --- effects ---------------------------------------------------------------------------------
+
+
+def change_for(r: Rollout, kind: EffectKind) -> Change:
+    """The call that makes one effect, under the next fence."""
+    fence = Fence(rollout=r.id, counter=r.fence + 1)
+    match kind:
+        case EffectKind.RESERVE:
+            assert r.plan is not None
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                expected_generation=r.plan.generation,
+                reserve=_reserve(r, r.plan.values),
+            )
+        case EffectKind.SET_SOFT if r.restoring:
+            assert r.seen is not None
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                expected_generation=r.seen.reading.generation,
+                writes=_writing_again(r, r.seen.reading.values),
+            )
+        case EffectKind.SET_SOFT:
+            assert r.plan is not None
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                expected_generation=r.plan.generation,
+                writes=_writes(r, r.plan.values, dict.fromkeys(r.plan.values, _mode(r))),
+            )
+        case EffectKind.RESTORE:
+            return Change(cluster=r.cluster, kind=kind, fence=fence, writes=_restoring(r))
+        case EffectKind.RELEASE:
+            target = _target(r)
+            keeps = r.order is not None and r.order.why is Why.BREACH
+            return Change(cluster=r.cluster, kind=kind, fence=fence, reserve=_reserve(r, target) if keeps else None)
+        case EffectKind.HARDEN:
+            return Change(cluster=r.cluster, kind=kind, fence=fence, expected_generation=r.generation, mode=Mode.HARD)
+        case EffectKind.SOFTEN:
+            return Change(cluster=r.cluster, kind=kind, fence=fence, mode=Mode.SOFT)
+        case EffectKind.FOLLOW:
+            again = flex_moves(r, kind)
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                # Flex is what the present quotas leave over, whoever wrote them: a shrink waits for nobody.
+                expected_generation=None if again else r.generation,
+                flex_gpus=flex_wanted(r) if again else _surplus(r),
+                flex_band_gpus=flex_band(r),
+            )
+        case EffectKind.GRANT:
+            return _granting(r, fence)
+        case EffectKind.UNFOLLOW | EffectKind.CLOSE:
+            return Change(cluster=r.cluster, kind=kind, fence=fence)
+
+
+def _surplus(r: Rollout) -> int | None:
+    return None if r.seen is None or r.seen.flex is None else r.seen.flex.surplus_gpus
+
+
+def _mode(r: Rollout) -> Mode:
+    """Soft, but for what is written in place where limits are hard already."""
+    return Mode.HARD if EffectKind.HARDEN in r.standing else Mode.SOFT
+
+
+def _target(r: Rollout) -> dict[str, int]:
+    assert r.order is not None
+    return r.order.target
+
+
+def _restoring(r: Rollout) -> tuple[ValueWrite, ...]:
+    """Values back to the order's target; the expected present values guard what others changed.
+
+    An undo brings the baseline's modes back too; a breach leaves limits soft.
+    """
+    assert r.order is not None
+    target = _target(r)
+    return _writes(r, target, r.modes if r.order.why is Why.UNDO else dict.fromkeys(target, Mode.SOFT))
+
+
+def _writes(r: Rollout, values: Mapping[str, int], modes: Mapping[str, Mode]) -> tuple[ValueWrite, ...]:
+    tree = r.baseline.tree
+    return tuple(
+        ValueWrite(
+            team=team,
+            expected_gpus=r.written.get(team, gpus),
+            gpus=gpus,
+            mode=modes.get(team),
+            leaf=team not in tree.children,
+        )
+        for team, gpus in sorted(values.items())
+    )
+
+
+def _writing_again(r: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, ...]:
+    """Our values over those of others, which are named as expected: nobody's change goes unseen."""
+    tree, modes = r.baseline.tree, mode_drift(r)
+    return tuple(
+        ValueWrite(team=team, expected_gpus=present[team], gpus=gpus, mode=_mode(r), leaf=team not in tree.children)
+        for team, gpus in sorted(r.written.items())
+        if team in present and (present[team] != gpus or team in modes)
+    )
+
+
+def _reserve(r: Rollout, values: dict[str, int]) -> Reserve:
+    """What the rollout keeps from others at these values."""
+    tree: QuotaTree = r.baseline.tree
+    before = {q.team: q.gpus for q in r.baseline.quotas}
+    by_islands: dict[str, int] = {}
+    for leaf in tree.leaves:
+        islands = tree.by_team[leaf].islands
+        if islands is not None:
+            key = ",".join(sorted(islands))
+            by_islands[key] = by_islands.get(key, 0) + values.get(leaf, before[leaf])
+    return Reserve(
+        freed_gpus=max(0, tree.assigned(before) - tree.assigned({**before, **values})),
+        limit_gpus=sum(values.get(leaf, before[leaf]) for leaf in tree.leaves),
+        limits_by_islands=by_islands,
+    )

@@ -1,0 +1,258 @@
+"""What became of an effect, taken into a rollout's state: it landed, met others' values, or failed for good.
+
+Every function answers a new Rollout; none decides what to do next (models/rollout/decide.py does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from models.audit import AuditKind
+from models.notices import NoticeKind
+from models.rollout import granting
+from models.rollout.commands import holding, lifting, undoing
+from models.rollout.decide import change_for, flex_moves
+from models.rollout.effects import INVERSE, Change, EffectKind, Mode, Receipt, ValueConflict
+from models.rollout.guard import Clocks
+from models.rollout.stages import STEP_FROM, Stage
+from models.rollout.state import BACKSTOP, RADIUS, REALIGN, Hold, HoldKind, Proposal, Rollout, Undone, Why
+from models.rollout.stuck import calling
+
+FORWARD = {inverse: forward for forward, inverse in INVERSE.items()}
+KEPT_IN_A_BREACH = (EffectKind.RESERVE, EffectKind.SET_SOFT)
+"""After a breach rollback these still stand, at other values: the baseline is not restored."""
+
+
+def began(r: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
+    """The call to make, and the state that owes its inverse from before the call on."""
+    change = change_for(r, kind)
+    begun = r.but(fence=r.fence + 1, stood=r.standing, granting_begun=kind is EffectKind.GRANT)
+    if flex_moves(r, kind) and r.looked_after == r.fence:
+        # It writes no quota: what was seen of them is not overtaken, and a drift can be answered meanwhile.
+        begun = begun.but(looked_after=begun.fence)
+    if kind in INVERSE and kind not in begun.standing:
+        begun = begun.but(standing=(*begun.standing, kind))
+    return begun, change
+
+
+def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollout:
+    """After an effect's receipt: values, conflicts, and the next stage where the step is done."""
+    kind = change.kind
+    flex_before, followed = r.flex_gpus, kind is EffectKind.FOLLOW
+    r = r.but(written={**r.written, **receipt.after})
+    if change.mode is not None or change.writes:
+        r = r.but(modes_given={} if change.mode is not None else _still_given(r, change))
+    if followed or kind in (EffectKind.UNFOLLOW, EffectKind.CLOSE):
+        r = r.but(flex_gpus=change.flex_gpus, flex_since=None, flex_failed_at=None)
+    moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
+    changes = ", ".join(f"{t} {old} -> {new}" for t, (old, new) in sorted(moved.items()))
+    if followed and change.flex_gpus is not None:
+        changes = (
+            f"flex pool {change.flex_gpus}" if flex_before is None else f"flex {flex_before} -> {change.flex_gpus}"
+        )
+    r = r.noting(
+        AuditKind.EFFECT,
+        f"{kind}{': ' + changes if changes else ''}" + (" (shadow)" if r.shadow else ""),
+        now,
+        effect=kind.value,
+        fence=receipt.fence.counter,
+        before=receipt.before,
+        after=receipt.after,
+        receipt=receipt.model_dump(mode="json"),
+    )
+    ours = [c for c in receipt.conflicts if c.found_gpus is not None and r.attempted.get(c.team) == c.found_gpus]
+    theirs = [c for c in receipt.conflicts if c not in ours]
+    r = _conflicted(r, change, theirs, now)
+    if kind is EffectKind.RESTORE and ours:
+        # The write that was never answered had landed. Its fence is dead now: once more, expecting its values.
+        found = {c.team: c.found_gpus for c in ours if c.found_gpus is not None}
+        return r.but(written={**r.written, **found}, attempted={})
+    if kind is EffectKind.GRANT:
+        return granting.landed(r, receipt, now)
+    if kind in FORWARD:
+        return _inverted(r, FORWARD[kind])
+    if kind is EffectKind.CLOSE:
+        return _closed(r)
+    if r.stage is Stage.ROLLING_BACK or r.stage.ended:
+        return r  # an undo was ordered while this was under way; it is owed already
+    if flex_moves(r, kind):
+        return _flex_moved(r, change, now)
+    if r.restoring:
+        return r.but(restoring=False, exempt=False, look_asked=True)
+    r = r.but(done=(*r.done, kind))
+    return _realigned(r, now) if r.realigning else _stepped(r, now)
+
+
+def _flex_moved(r: Rollout, change: Change, now: datetime) -> Rollout:
+    """What is seen is as another look would find it: that would cost more than the write."""
+    if r.seen is None or r.seen.flex is None or change.flex_gpus is None:
+        return r.but(look_asked=True)
+    news = {"flex_gpus": change.flex_gpus, "flex_band_gpus": change.flex_band_gpus}
+    seen = r.seen.model_copy(update={"reading": r.seen.reading.model_copy(update=news)})
+    more = r.seen.flex.surplus_gpus - change.flex_gpus > change.flex_band_gpus
+    return r.but(seen=seen, flex_since=now if more else None)
+
+
+def _still_given(r: Rollout, change: Change) -> dict[str, Mode]:
+    ours = {w.team for w in change.writes if w.mode is not None}
+    return {team: mode for team, mode in r.modes_given.items() if team not in ours}
+
+
+def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], now: datetime) -> Rollout:
+    """Quotas that others changed are left alone, and known as theirs; those we wrote are ours again."""
+    gone = {c.team for c in conflicts}
+    moved = {w.team for w in change.writes if w.gpus != w.expected_gpus}
+    foreign = ({*r.foreign} - moved) | gone
+    written = dict(r.written)
+    for conflict in conflicts:
+        if conflict.found_gpus is None:
+            written.pop(conflict.team, None)
+        else:
+            written[conflict.team] = conflict.found_gpus
+        r = r.noting(
+            AuditKind.EFFECT,
+            f"conflict: {conflict.team} holds {conflict.found_gpus}, not {conflict.expected_gpus}; left alone",
+            now,
+            conflict=conflict.model_dump(mode="json"),
+        )
+    restored, undo = change.kind is EffectKind.RESTORE, r.order is not None and r.order.why is Why.UNDO
+    if r.order is not None and (restored or undo):
+        # A restore that is made (again) would expect their value, and overwrite it. An undo that has restored names
+        # them no more; else theirs is the value to come to.
+        unnamed = gone if restored and undo else gone - written.keys()
+        kept = {t: written[t] if t in gone else v for t, v in r.order.target.items() if t not in unnamed}
+        changed = {} if restored else r.order.changed
+        r = r.but(order=r.order.model_copy(update={"target": kept, "changed": changed}))
+    return r.but(foreign=tuple(sorted(foreign)), written=written)
+
+
+def _closed(r: Rollout) -> Rollout:
+    told = list(r.baseline.tree.leaves) if r.values_stand else r.affected
+    return r.telling(NoticeKind.CLOSED, told, detail=r.ended_because).but(done=(EffectKind.CLOSE,), standing=())
+
+
+def _inverted(r: Rollout, forward: EffectKind) -> Rollout:
+    """An inverse has landed. What a breach rollback keeps, at other values, goes on standing."""
+    r = r.but(undone=(*r.undone, forward), unanswered=tuple(k for k in r.unanswered if k is not forward))
+    if forward is EffectKind.SET_SOFT:
+        r = r.but(attempted={})
+    if forward in KEPT_IN_A_BREACH and r.order is not None and r.order.why is Why.BREACH:
+        return r.but(owed=tuple(k for k in r.owed if k is not forward))
+    return _undone(r, forward)
+
+
+def _undone(r: Rollout, forward: EffectKind) -> Rollout:
+    return r.but(
+        owed=tuple(k for k in r.owed if k is not forward),
+        standing=tuple(k for k in r.standing if k is not forward),
+    )
+
+
+def _realigned(r: Rollout, now: datetime) -> Rollout:
+    if EffectKind.SET_SOFT not in r.done:
+        return r
+    r = lifting(r, REALIGN, now, BACKSTOP, "written")
+    told, detail = r.affected, "the quotas were realigned in place"
+    if r.proposing and r.plan is not None and r.plan_before is not None:
+        was = r.plan_before.values
+        told = tuple(q.team for q in r.plan.quotas if q.leaf and was.get(q.team) != q.after_gpus)
+        detail = "the quotas follow the long-run health of the hardware"
+    r = r.but(
+        realigning=False,
+        proposing=False,
+        considered_gpus=None,
+        plan_before=None,
+        done=(),
+        exempt=False,
+        breach_of=(),
+        clocks=Clocks(),
+        soak_since=now,
+        look_asked=True,
+    )
+    return r.telling(NoticeKind.CHANGED, told, detail=detail)
+
+
+_NOTICE_AT = {
+    Stage.BUFFERED: NoticeKind.BUFFERED,
+    Stage.ENFORCED: NoticeKind.ENFORCED,
+    Stage.MONITORED: NoticeKind.MONITORED,
+}
+
+
+def _stepped(r: Rollout, now: datetime) -> Rollout:
+    step = STEP_FROM[r.stage]
+    if any(forward not in r.done for forward, _ in step.effects):
+        return r
+    if step.target is Stage.BUFFERED:
+        r = r.but(clocks=Clocks())
+    if any(h.id == RADIUS and h.until is not None for h in r.holds):
+        r = lifting(r, RADIUS, now, BACKSTOP, "written")
+    if step.target is Stage.MONITORED:
+        r = r.but(completed=True, failures=0)
+    r = r.reaching(step.target, now, "all conditions of the gate were met")
+    return r.telling(_NOTICE_AT[step.target], r.affected)
+
+
+def failed(
+    r: Rollout, change: Change, error: str, reason: str, now: datetime, until: datetime | None = None
+) -> Rollout:
+    """An effect failed for good. `error`: the class name of models.errors, or Temporal's own.
+
+    `until`: of a blast radius, when there is room again; a step waits for it, and nobody is called.
+    """
+    kind = change.kind
+    r = r.noting(AuditKind.EFFECT, f"{kind} failed: {reason}", now, effect=kind.value, error=error, failed=True)
+    if kind is EffectKind.GRANT:
+        r = granting.failed(r, reason)
+    if error == "Conflict":
+        r = r.but(superseded=reason, owed=())
+        if r.stage.ended:
+            return r.telling(NoticeKind.HELD, [], detail=f"{r.stage}, and somebody newer owns the cluster: {reason}")
+        return calling(r, reason).reaching(Stage.STUCK, now, f"superseded: {reason}")
+    if kind is EffectKind.GRANT:
+        return r
+    if kind is EffectKind.CLOSE:
+        return _closed(r).telling(NoticeKind.HELD, [], detail=f"closed, but what is reserved may stay so: {reason}")
+    if kind in FORWARD:
+        forward = FORWARD[kind]
+        return r.but(
+            owed=tuple(k for k in r.owed if k is not forward),
+            stuck_on=(*r.stuck_on, Undone(kind=forward, reason=reason)),
+        )
+    if flex_moves(r, kind):
+        return r.but(flex_failed_at=now, look_asked=True)  # the pool is as it was, or as it should be
+    unwritten = error in ("Drift", "BlastRadius")  # both say that nothing was written
+    if unwritten and kind not in r.stood:
+        r = _undone(r, kind)
+    if not unwritten and kind not in r.stood:
+        r = r.but(unanswered=(*r.unanswered, kind))
+    if not unwritten and kind is EffectKind.SET_SOFT:
+        r = r.but(attempted={w.team: w.gpus for w in change.writes})
+    if r.stage is Stage.ROLLING_BACK or r.stage.ended:
+        return r
+    if error == "Drift":
+        plan_again = "others changed the cluster" if r.stage is Stage.PLANNED else ""
+        return r.but(look_asked=True, done=(), replan=plan_again, **_not_in_place(r))
+    if error == "BlastRadius":
+        in_step = not (r.realigning or r.restoring)
+        hold = Hold(
+            id=RADIUS,
+            kind=HoldKind.BLAST_RADIUS,
+            reason=reason,
+            actor=BACKSTOP,
+            at=now,
+            until=until if in_step else None,
+        )
+        held = holding(r.but(done=(), **_not_in_place(r)), hold, now)
+        return held if hold.until is not None else held.telling(NoticeKind.HELD, [], detail=reason)
+    return undoing(r, now, actor=BACKSTOP, reason=f"{kind} failed: {reason}")
+
+
+def _not_in_place(r: Rollout) -> dict[str, Any]:
+    """What changes when a write in place came to nothing: the guard and the drift check begin anew."""
+    began: dict[str, Any] = {"realigning": False, "proposing": False, "restoring": False}
+    if r.proposing and r.plan is not None:  # it is still proposed, and written once it can be
+        began["proposal"] = Proposal(plan=r.plan, at=r.proposed_at or r.entered_at)
+    return {**began, "plan": r.plan_before or r.plan, "plan_before": None}

@@ -1,0 +1,136 @@
+"""Grants under an open rollout: which order it takes, what it answers, and what the baseline is after it.
+
+Every function answers a new Rollout; none decides what to do next (models/rollout/decide.py does). What a rollout freed
+belongs first to whom it was taken from: an order must fit beside the baseline, not beside what stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from models.audit import AuditKind
+from models.planning.ceiling import ceiling_of
+from models.planning.cut_reasons import gpus_text
+from models.planning.grants import Granted, GrantOrder, Outcome, moved, raises
+from models.rollout.commands import on_islands
+from models.rollout.decide import baseline_with, looked_recently, tests
+from models.rollout.effects import Receipt
+from models.rollout.stages import Stage
+from models.rollout.state import Rollout, Why
+
+_REMEMBERED = 200
+"""Grants whose end is remembered, so that whoever asks again is not given a second answer."""
+
+
+def ordered(r: Rollout, order: GrantOrder) -> Rollout:
+    """With the order waiting to be written; or answered, where that was done before or cannot be now."""
+    if order.ends and order.request in r.given_back:
+        return _answered(r, order, Outcome.DONE, "it was given back already")
+    if not order.ends and order.request in r.grants:
+        return _answered(r, order, Outcome.DONE, "it is granted already", r.grants[order.request])
+    if r.granting is not None:
+        return _answered(r, order, Outcome.LATER, f"another request is being written in {r.cluster}")
+    waiting = r.but(granting=order, granting_begun=False, granted=None, look_asked=True)
+    return settled(waiting)
+
+
+def answer_to(r: Rollout, order: GrantOrder) -> Granted | None:
+    """What became of the order; None while it waits."""
+    told = r.granted
+    return told if told is not None and (told.request, told.ends) == (order.request, order.ends) else None
+
+
+def settled(r: Rollout) -> Rollout:
+    """An order that can never be written as things stand is answered."""
+    order = r.granting
+    if order is None or r.granting_begun:
+        return r
+    if r.shadow or r.stage is not Stage.MONITORED:
+        return _answered(r, order, Outcome.LATER, f"a {'shadow ' * r.shadow}rollout of {r.cluster} is {r.stage}")
+    if order.ends:
+        theirs = sorted({*order.raised} & {*r.foreign})
+        if theirs or order.team not in r.written:
+            return _answered(r, order, Outcome.NO, f"others have changed {', '.join(theirs) or order.team} since")
+        return r
+    if order.team not in r.baseline.tree.leaves:
+        return _answered(r, order, Outcome.NO, f"{order.team} holds no quota in {r.cluster} that jobs run in")
+    if r.sight.known is None:
+        return r
+    after = baseline_with(r, order)
+    ceiling = ceiling_of(on_islands(after, r.sight.known.islands), r.policy)
+    if after.tree.assigned() > ceiling:
+        said = f"{r.cluster} may promise {gpus_text(ceiling)}, and {r.baseline.tree.assigned()} are spoken for"
+        if r.baseline.tree.assigned() > r.baseline.tree.assigned(r.written):
+            said += ", with what its rollout took from others"
+        return _answered(r, order, Outcome.NO, said)
+    return r
+
+
+def looked(r: Rollout, now: datetime) -> Rollout:
+    """After a look at the quotas with the order: one that today's hardware does not back is answered."""
+    order = r.granting
+    if order is None or order.ends or r.granting_begun or r.look_failed or not looked_recently(r, now):
+        return r
+    values = {q.team: q.gpus for q in baseline_with(r, order).quotas}
+    if r.seen is None or r.seen.health is None or r.seen.backed or not _tested(r, values):
+        return r
+    return _answered(
+        r, order, Outcome.NO, "today's healthy GPUs do not back so many more beside what is promised already"
+    )
+
+
+def _tested(r: Rollout, values: dict[str, int]) -> bool:
+    return r.seen is not None and r.seen.tested.keys() >= values.keys() and tests(r.seen, values)
+
+
+def put_off(r: Rollout, order: GrantOrder, why: str) -> Rollout:
+    """The order is not waited for any longer; it may come again."""
+    return _answered(r, order, Outcome.LATER, why) if r.granting == order and not r.granting_begun else r
+
+
+def landed(r: Rollout, receipt: Receipt, now: datetime) -> Rollout:
+    """The order is written: the baseline and what an undo brings back have it, or have it no more."""
+    order = r.granting
+    assert order is not None
+    if receipt.conflicts:
+        return failed(r, f"others have changed {', '.join(c.team for c in receipt.conflicts)}")
+    raised = order.raised or raises(r.baseline.tree, _values(r), order.team, order.gpus)
+    grants = {name: each for name, each in r.grants.items() if name != order.request}
+    if r.order is not None and r.order.why is Why.UNDO:  # it was ordered while this was under way
+        target = {**r.order.target, **moved(r.order.target, raised, ends=order.ends)}
+        r = r.but(order=r.order.model_copy(update={"target": target}))
+    r = r.but(
+        baseline=baseline_with(r, order),
+        grants=grants if order.ends else {**grants, order.request: raised},
+        given_back=(*r.given_back, order.request)[-_REMEMBERED:] if order.ends else r.given_back,
+    )
+    said = f"{gpus_text(order.gpus)} of {order.team} {'are given back' if order.ends else 'are granted'}"
+    r = r.noting(
+        AuditKind.COMMAND,
+        f"request {order.request}: {said}",
+        now,
+        actor=order.actor,
+        reason=order.reason,
+        request=order.request,
+        raised=raised,
+    )
+    return _answered(r, order, Outcome.DONE, said, raised)
+
+
+def failed(r: Rollout, why: str) -> Rollout:
+    """Nothing was written; whoever asked may ask again."""
+    return r if r.granting is None else _answered(r, r.granting, Outcome.LATER, why)
+
+
+def _values(r: Rollout) -> dict[str, int]:
+    return {q.team: q.gpus for q in r.baseline.quotas}
+
+
+def _answered(
+    r: Rollout, order: GrantOrder, outcome: Outcome, said: str, raised: Mapping[str, int] | None = None
+) -> Rollout:
+    told = Granted(request=order.request, ends=order.ends, outcome=outcome, said=said, raised=dict(raised or {}))
+    if r.granting != order:
+        return r.but(granted=told)
+    return r.but(granting=None, granting_begun=False, granted=told, look_asked=True)

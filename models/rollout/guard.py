@@ -1,0 +1,174 @@
+"""The guard: from health samples to "at risk", "breach" and "recovered", with hysteresis.
+
+Theory of operation. `Sight` decides what to believe of the samples: an implausible drop stays UNKNOWN
+until more samples agree or a person confirms. `Clocks` keeps one timer per quota: it runs while the
+quota is short, stands still while it is not, and starts again only after the quota was good for
+`clear_after`. So a blip shorter than `breach_after` breaches nothing, and a quota that flaps breaches
+when its short times together reach `breach_after`. Times are passed in; nothing here reads a clock.
+Source: DESIGN.md, "Guard and rollback".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from fractions import Fraction
+
+from pydantic import Field
+
+from models.base import Count, Model, Time
+from models.cluster.fleet_file import Window, WindowKind
+from models.cluster.island import Island
+from models.rollout.effects import HealthSample
+
+
+class Sight(Model):
+    """What is believed of a cluster's health, and what is seen but not yet believed."""
+
+    known: HealthSample | None = None
+    """The last sample that was believed: stands while later ones are UNKNOWN."""
+    suspect: HealthSample | None = None
+    agreeing: Count = 0
+    """Samples after the first implausible one that agree with it."""
+
+    @property
+    def unknown(self) -> bool:
+        return self.known is None or self.suspect is not None
+
+    def seeing(self, sample: HealthSample, plausible_drop: Fraction, confirm_samples: int) -> Sight:
+        """After one more sample. Older ones than the last known are ignored."""
+        if self.known is None:
+            return Sight(known=sample)
+        last = self.suspect or self.known
+        if sample.at < last.at:
+            return self
+        if not implausible(self.known, sample, plausible_drop):
+            return Sight(known=sample)
+        agreeing = 0
+        if self.suspect is not None and agree(self.suspect, sample, plausible_drop):
+            agreeing = self.agreeing + (sample.at > self.suspect.at)
+        if agreeing >= confirm_samples:
+            return Sight(known=sample)
+        return Sight(known=self.known, suspect=sample, agreeing=agreeing)
+
+    def confirmed(self) -> Sight:
+        """After a person said that the implausible sample is true."""
+        return self if self.suspect is None else Sight(known=self.suspect)
+
+
+def implausible(known: HealthSample, sample: HealthSample, plausible_drop: Fraction) -> bool:
+    """True when more of the cluster vanished between two samples than failures explain."""
+    drop = known.healthy_gpus - sample.healthy_gpus
+    return drop > plausible_drop * max(known.total_gpus, 1)
+
+
+def agree(one: HealthSample, other: HealthSample, plausible_drop: Fraction) -> bool:
+    """True when failures and repairs explain how one became the other: noise confirms nothing."""
+    return not (implausible(one, other, plausible_drop) or implausible(other, one, plausible_drop))
+
+
+class Clock(Model):
+    """One quota's breach timer. Exactly one of `short_since` and `good_since` is set."""
+
+    short_since: Time | None = None
+    good_since: Time | None = None
+    earlier: timedelta = timedelta(0)
+    """Time already spent short since the timer last started anew."""
+    missing_gpus: Count = 0
+
+    def spent(self, now: datetime) -> timedelta:
+        if self.short_since is None:
+            return self.earlier
+        return self.earlier + max(timedelta(0), now - self.short_since)
+
+
+class Clocks(Model):
+    """The timers of one cluster's quotas, and since when none is short."""
+
+    by_team: dict[str, Clock] = Field(default_factory=dict)
+    all_good_since: Time | None = None
+    """Since when everything has been backed; None while it is not, or before the first look."""
+
+    def seeing(
+        self, shortage: Mapping[str, int], now: datetime, clear_after: timedelta, *, backed: bool | None = None
+    ) -> Clocks:
+        """After a look that found these quotas short (GPUs missing by team).
+
+        `backed`: False where a declared absence explains a shortage that is not listed: no breach comes
+        of it, but health is not good either.
+        """
+        clocks: dict[str, Clock] = {}
+        for team in sorted({*self.by_team, *shortage}):
+            clock = self.by_team.get(team, Clock(good_since=now))
+            if clock.good_since is not None and now - clock.good_since >= clear_after:
+                clock = Clock(good_since=clock.good_since)
+            if team in shortage:
+                since = clock.short_since if clock.short_since is not None else now
+                clocks[team] = Clock(short_since=since, earlier=clock.earlier, missing_gpus=shortage[team])
+            elif clock.short_since is not None:
+                clocks[team] = Clock(good_since=now, earlier=clock.spent(now))
+            elif clock.earlier > timedelta(0):
+                clocks[team] = clock
+        good = (self.all_good_since or now) if not shortage and backed is not False else None
+        return Clocks(by_team=clocks, all_good_since=good)
+
+    @property
+    def at_risk(self) -> dict[str, int]:
+        """GPUs missing by team, for quotas that are short now."""
+        return {team: c.missing_gpus for team, c in self.by_team.items() if c.short_since is not None}
+
+    def breached(self, now: datetime, breach_after: timedelta) -> tuple[str, ...]:
+        """Teams whose quota has been short for longer than it may be."""
+        return tuple(
+            team
+            for team, clock in self.by_team.items()
+            if clock.short_since is not None and clock.spent(now) >= breach_after
+        )
+
+    def next_breach(self, breach_after: timedelta, but: Collection[str] = ()) -> datetime | None:
+        """When the first short quota (but these) breaches, if nothing changes."""
+        due = [
+            c.short_since + max(timedelta(0), breach_after - c.earlier)
+            for team, c in self.by_team.items()
+            if c.short_since is not None and team not in but
+        ]
+        return min(due, default=None)
+
+    def good_for(self, now: datetime) -> timedelta:
+        """How long no quota has been short."""
+        return timedelta(0) if self.all_good_since is None else max(timedelta(0), now - self.all_good_since)
+
+
+def explained(islands: Sequence[Island], windows: Sequence[Window], now: datetime) -> tuple[Island, ...]:
+    """The islands as they would be without declared absences: what a window explains counts as healthy.
+
+    Only what exceeds a declared window or SEV counts towards a breach.
+    """
+    healthy = {i.name: i.healthy_gpus for i in islands}
+    for window in active(windows, now):
+        gone = {i.name: i.total_gpus - healthy[i.name] for i in islands}
+        for name, back in covered(window, gone).items():
+            healthy[name] += back
+    return tuple(
+        i.model_copy(update={"healthy_gpus": healthy[i.name], "block_gpus": None})
+        if healthy[i.name] > i.healthy_gpus
+        else i
+        for i in islands
+    )
+
+
+def covered(window: Window, room: Mapping[str, int]) -> dict[str, int]:
+    """GPUs by island that the window stands for, at most what there is `room` for, the first islands by name first."""
+    if window.kind is WindowKind.FREEZE:
+        return {}
+    left, found = window.gpus, {}
+    for name in sorted(window.islands or room):
+        if name in room:
+            found[name] = room[name] if left is None else min(room[name], left)
+            left = None if left is None else left - found[name]
+    return found
+
+
+def active(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
+    """Windows that have begun and not ended."""
+    return tuple(w for w in windows if w.starts <= now < w.ends)

@@ -1,0 +1,64 @@
+"""Notices and archive entries of a rollout's state: whom to tell, what was told, what is archived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from models.audit import AuditKind
+from models.notices import Notice, NoticeKind
+from models.rollout.messages import TellAnswer
+from models.rollout.stages import Stage
+from models.rollout.state import Rollout
+
+
+def noticing(r: Rollout, now: datetime) -> Rollout:
+    """Once a plan is approved, tell whom it cuts; later only those whose cut grew."""
+    if r.plan is None or r.replan or not r.approved:
+        return r
+    cuts = {q.team: q.cut_gpus for q in r.plan.quotas if q.leaf and q.cut_gpus}
+    grown = [t for t, cut in cuts.items() if cut > r.told_cuts.get(t, 0)]
+    if grown:
+        kind = NoticeKind.CHANGED if r.told_cuts else NoticeKind.PLANNED
+        r = r.but(
+            told_cuts={**r.told_cuts, **{t: cuts[t] for t in grown}},
+            acks=tuple(t for t in r.acks if t not in grown or t not in r.told_cuts),
+            notified_at=None,
+            undelivered=(),
+        )
+        return r.telling(kind, grown, effective_at=now + r.policy.notice)
+    if r.notified_at is None and not r.undelivered and not _in_the_mail(r):
+        return r.but(notified_at=now)
+    return r
+
+
+def _in_the_mail(r: Rollout) -> bool:
+    return any(n.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED) for n in r.mail)
+
+
+def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetime) -> Rollout:
+    """What became of some notices: delivered, not deliverable at all, which a person has to know, or kept."""
+    gone = answer.delivered.keys() | answer.refused.keys()
+    r = r.but(mail=tuple(n for n in r.mail if n.key not in gone))
+    for notice in batch:
+        if notice.key in answer.delivered:
+            r = r.noting(
+                AuditKind.NOTICE,
+                f"{notice.audience} was told: {notice.kind}",
+                now,
+                notice=notice.kind.value,
+                key=notice.key,
+                deliveries=[d.model_dump(mode="json") for d in answer.delivered[notice.key]],
+            )
+        elif notice.key in answer.refused:
+            reason = answer.refused[notice.key]
+            if notice.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED):
+                r = r.but(undelivered=(*r.undelivered, f"{notice.audience}: {reason}"))
+            r = r.noting(AuditKind.NOTICE, f"{notice.audience} could not be told: {reason}", now, failed=True)
+    return r.but(mail_trouble="; ".join(sorted(set(answer.failed.values()))))
+
+
+def recorded(r: Rollout, keys: Iterable[str], stage: Stage) -> Rollout:
+    """Entries are archived and the registry shows the stage."""
+    done = set(keys)
+    return r.but(outbox=tuple(e for e in r.outbox if e.key not in done), noted=stage)

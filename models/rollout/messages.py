@@ -1,0 +1,496 @@
+"""What crosses the wire between client, workflow and activities, and every name on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from models.audit import AuditEntry
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, of_ordinary_size
+from models.cluster.health_buffer import Derived, HealthTerms
+from models.cluster.island import Island
+from models.cluster.policy import Policy
+from models.cluster.snapshot import Snapshot
+from models.notices import Delivery, Notice
+from models.planning.plan import Envelope, Plan
+from models.planning.window_forecast import Foretold
+from models.rollout.effects import Change, HealthSample, Mode, QuotaReading
+from models.rollout.gates import Condition
+from models.rollout.stages import Command, Stage
+from models.rollout.state import Hold, Rollout
+
+DEPLOYMENT = "backstop"
+"""The worker deployment whose versions are our builds."""
+TASK_QUEUE = "backstop"
+ROLLOUT_WORKFLOW = "ClusterRollout"
+WATCH_WORKFLOW = "HealthWatch"
+DESK_WORKFLOW = "LedgerDesk"
+REQUEST_WORKFLOW = "QuotaRequest"
+SOURCE = "ledger"
+"""Where health comes from."""
+WATCH_ID = f"health-watch/{SOURCE}"
+"""Of the watch that looks at all clusters of the source."""
+STATUS_QUERY = "status"
+LAUNCHED_UPDATE = "launched"
+HEALTH_SIGNAL = "health_changed"
+GRANT_UPDATE = "grant"
+NOT_LAUNCHED = "it was not launched: "
+"""How a question to a refused launch is answered: a query's failure has no type, only words."""
+MOVES_ON = "the rollout is moving on at this moment: ask again"
+"""Why a worker does not answer a query: it would have to guess the time (workers/sandbox.py)."""
+
+
+class SearchName:
+    """Custom search attributes; `Status` and the like are taken by Temporal."""
+
+    CLUSTER = "BackstopCluster"
+    STAGE = "BackstopStage"
+    WAVE = "BackstopWave"
+    OWNER = "BackstopOwner"
+    UNBACKED = "BackstopUnbacked"
+
+
+SEARCH_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
+    {
+        SearchName.CLUSTER: "Keyword",
+        SearchName.STAGE: "Keyword",
+        SearchName.WAVE: "Keyword",
+        SearchName.OWNER: "Keyword",
+        SearchName.UNBACKED: "Int",
+    }
+)
+"""What a namespace must have, by name: Temporal's type."""
+
+
+def rollout_workflow_id(cluster: str) -> str:
+    """One id per cluster, so that two rollouts of it cannot run at once."""
+    return f"rollout/{cluster}"
+
+
+def request_workflow_id(request: str) -> str:
+    return f"request/{request}"
+
+
+# --- the rollout workflow --------------------------------------------------------------------
+
+
+class LaunchRequest(Model):
+    """What starts a rollout. `policy` lays over the cluster's own."""
+
+    cluster: Name
+    rollout: Name
+    owner: Name
+    actor: Text = Field(default="", max_length=200)
+    """Who launches; empty: the owner."""
+    reason: Words = ""
+    shadow: bool = False
+    adopt: bool = False
+    policy: dict[str, Any] = Field(default_factory=dict)
+
+    fleet: Text = Field(default="", max_length=200)
+    """The fleet rollout that launches it: what was approved of that one's plan is approved here."""
+    approved_by: Text = Field(default="", max_length=200)
+
+    _sized = field_validator("policy")(of_ordinary_size)
+
+
+class RolloutInput(Model):
+    """The workflow's one argument: a launch, or the state it continues from."""
+
+    launch: LaunchRequest
+    state: Rollout | None = None
+    runs: Count = 1
+    """How many runs of this rollout there have been, this one included."""
+
+
+class LaunchAnswer(Model):
+    """What `launch` tells its caller: the plan, or why there is none."""
+
+    launched: bool
+    rollout: str
+    cluster: Name
+    stage: Stage
+    reason: str = ""
+    plan: Plan | None = None
+
+
+class CommandAnswer(Model):
+    """What a command led to, in one sentence."""
+
+    cluster: Name
+    command: Command
+    stage: Stage
+    said: str
+
+
+class HealthChanged(Model):
+    """The watch saw an edge: look now."""
+
+    cluster: Name
+    at: Time
+    why: Words
+
+
+class Risk(Model):
+    """A quota that lacks hardware now, with both numbers."""
+
+    team: Name
+    quota_gpus: GpuCount
+    backing_gpus: GpuCount
+    breach_at: Time | None = None
+
+
+class Choice(Model):
+    """A command that leads on, as it is typed, and what it will do."""
+
+    command: str
+    line: str
+    does: str
+
+
+class ValueLeft(Model):
+    """A quota that does not have the value that a rollback brings back."""
+
+    team: Name
+    gpus: GpuCount
+    target_gpus: GpuCount
+    by_others: bool = False
+    """Somebody else changed it, and it is left alone."""
+    unsure: bool = False
+    """It may have the target already: a write was never answered, or somebody newer owns the cluster."""
+
+
+class Undoing(Model):
+    """What a rollback has done, what it has left to do, and what can be done where it is stuck."""
+
+    why: str
+    reason: str
+    actor: str
+    left: tuple[str, ...]
+    stuck_on: tuple[str, ...]
+    commands: tuple[str, ...] = ()
+    """The commands that can be given while stuck."""
+    undone: tuple[str, ...] = ()
+    """Effects that are undone, each with what that means."""
+    not_undone: tuple[str, ...] = ()
+    """Effects that cannot be undone, each with what that means, and why."""
+    values: tuple[ValueLeft, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    """While stuck: what can be done, in the order to think of it."""
+
+
+class TeamStatus(Model):
+    """One quota as it stands."""
+
+    team: Name
+    parent: Name | None = None
+    leaf: bool = True
+    baseline_gpus: GpuCount
+    quota_gpus: GpuCount
+    """What the quota system holds (in shadow: would hold)."""
+    planned_gpus: GpuCount | None = None
+    backing_gpus: GpuCount | None = None
+    promise: bool = False
+    """False: the value is advisory."""
+    acknowledged: bool = False
+
+
+class ProposedValue(Model):
+    team: Name
+    quota_gpus: GpuCount
+    proposed_gpus: GpuCount
+
+
+class ProposalStatus(Model):
+    """A plan on the long-run health of a monitored cluster, which is not written yet."""
+
+    plan_hash: str
+    at: Time
+    healthy_gpus: GpuCount
+    """The health it was made on."""
+    planned_gpus: GpuCount
+    """The health that the standing plan was made on."""
+    inside: bool
+    """No cut is deeper than what was approved."""
+    buffer: Derived | None = None
+    """What its buffer stands on, where it comes from health history."""
+    values: tuple[ProposedValue, ...]
+    """Leaf quotas that it changes."""
+
+
+class RolloutStatus(Model):
+    """Everything a person may want to know about one rollout, as of `at`."""
+
+    schema_: Literal["backstop.status/1"] = Field(default="backstop.status/1", alias="schema")
+    cluster: Name
+    rollout: str
+    owner: str
+    shadow: bool
+    stage: Stage
+    entered_at: Time
+    at: Time
+    attempt: Count
+    failures: Count
+    attempts: Count
+    plan_hash: str | None
+    approved_by: str
+    envelope_holds: bool
+    wave: str
+    total_gpus: GpuCount
+    healthy_gpus: GpuCount | None
+    health_at: Time | None
+    health_known: bool
+    assigned_gpus: GpuCount
+    backed_gpus: GpuCount
+    phantom_gpus: GpuCount
+    flex_gpus: GpuCount
+    flex_published_gpus: GpuCount | None = None
+    """The surplus that a scheduler reads; None: it is not told one."""
+    flex_grows_at: Time | None = None
+    """When more of it will be published, if what is healthy now stays so."""
+    buffer: Derived | None = None
+    """What the plan's buffer stands on, where it comes from health history."""
+    buffer_at: Time | None = None
+    """When that was last derived anew, in `monitored`."""
+    proposal: ProposalStatus | None = None
+    cut_gpus: GpuCount
+    gate: str | None
+    waiting_for: tuple[Condition, ...]
+    next_at: Time | None
+    """When the rollout next does something by itself, if nothing happens before."""
+    holds: tuple[Hold, ...]
+    recorded_objections: tuple[Hold, ...] = ()
+    at_risk: tuple[Risk, ...]
+    foretold: tuple[Foretold, ...] = ()
+    """Quotas that declared windows will leave without backing, the next window first."""
+    breach_of: tuple[str, ...]
+    undoing: Undoing | None
+    teams: tuple[TeamStatus, ...]
+    needs: str = ""
+    """What a person has to do, if anything."""
+    ended_because: str = ""
+    fence: Count = 0
+    history_events: Count = 0
+    runs: Count = 1
+
+
+# --- activities ------------------------------------------------------------------------------
+
+
+class OpenRequest(Model):
+    launch: LaunchRequest
+    at: Time
+
+
+class Opening(Model):
+    """An open rollout: its baseline, policy, and what an adopted one left."""
+
+    baseline: Snapshot
+    policy: Policy
+    reading: QuotaReading
+    health: HealthSample | None
+    adopted_from: str = ""
+    modes: dict[str, Mode] = Field(default_factory=dict)
+    envelope: Envelope | None = None
+    """What was approved of this cluster with the fleet rollout that launches it."""
+
+
+class DraftRequest(Model):
+    """`baseline` None: today's values are the baseline.
+
+    `frozen`: the earlier baseline, whose ramp step is kept, and with `keep_usage` (approved once) its
+    usage too.
+    """
+
+    cluster: Name
+    rollout: str
+    policy: Policy
+    baseline: Snapshot | None = None
+    frozen: Snapshot | None = None
+    keep_usage: bool = False
+    islands: tuple[Island, ...] | None = None
+    """The islands to plan on: what is believed, where a newer sample is not."""
+    promised: GpuCount | None = None
+    """What a buffer from health history lets the cluster promise now: the new one follows it by steps."""
+    at: Time
+
+
+class Drafted(Model):
+    baseline: Snapshot
+    reading: QuotaReading
+    plan: Plan
+
+
+class ObserveRequest(Model):
+    """`values` None: test what the cluster holds. `scheduled`: S by leaf; a leaf without it counts as full."""
+
+    cluster: Name
+    values: dict[str, int] | None = None
+    gpus_per_node: PositiveCount = 8
+    scheduled: dict[str, int] = Field(default_factory=dict)
+    generation: Count | None = None
+    """The one that the rollout knows: who changed the quotas since is wanted too."""
+    flex_after: timedelta | None = None
+    """Say what surplus there is, and what of it has stood for so long; None: flex does not matter yet."""
+    long_run: timedelta | None = None
+    """Say what health has usually been for so long."""
+    derive: HealthTerms | None = None
+    """Say what buffer health history asks for."""
+    shadow: bool = False
+    """The surplus is that beside the tested values: the quota system does not hold them."""
+    baseline: Snapshot | None = None
+    """Sent by earlier versions, which knew neither `gpus_per_node` nor `scheduled`."""
+    at: Time
+
+
+class AimRequest(Model):
+    cluster: Name
+    rollout: str
+    baseline: Snapshot
+    current: dict[str, int]
+    islands: tuple[Island, ...]
+    policy: Policy
+    exempt: bool
+    at: Time
+
+
+class EffectRequest(Model):
+    """One fenced call. `limit_gpus` None: exempt from the blast radius."""
+
+    change: Change
+    shadow: bool
+    limit_gpus: int | None
+    limit_day_gpus: int | None = None
+    generation: Count = 0
+    baseline: Snapshot | None = None
+    """Of a grant under a rollout: what its undo brings back from then on."""
+    at: Time
+
+
+class TellRequest(Model):
+    """Notices of one rollout, sent in one go."""
+
+    cluster: Name
+    notices: tuple[Notice, ...]
+
+
+class TellAnswer(Model):
+    """What became of each notice, by key: delivered, to be tried again, or not deliverable at all."""
+
+    delivered: dict[str, tuple[Delivery, ...]]
+    failed: dict[str, str]
+    refused: dict[str, str]
+
+
+class RecordRequest(Model):
+    """Entries for the archive, and the stage for the registry."""
+
+    rollout: str
+    cluster: Name
+    entries: tuple[AuditEntry, ...]
+    stage: Stage
+    ended: bool
+    completed: bool
+    shadow: bool = False
+    needs: str = ""
+    """What a person has to do, as the registry is to show it."""
+    rollbacks: Count = 0
+
+
+# --- the desk: one-activity workflows for what is not a rollout --------------------------------
+
+
+class DeskRequest(Model):
+    """One request to the ledger from a person. The workflow's history keeps who asked."""
+
+    kind: Literal[
+        "stage_import",
+        "commit_import",
+        "add_health",
+        "add_jobs",
+        "describe_slurm",
+        "detach",
+        "clusters",
+        "teams",
+        "facts",
+        "snapshot",
+        "snapshots",
+        "health_hours",
+        "flex",
+        "why",
+        "archive",
+        "archived",
+        "calendar",
+        "declare",
+        "end_window",
+        "overview",
+        "tallies",
+        "week",
+        "request",
+        "requests",
+        "milestones",
+        "plan_milestones",
+        "note_milestone",
+        "doctor",
+    ]
+    actor: Text = Field(default="", max_length=200)
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    payload: str = Field(default="", max_length=1_500_000)
+    """Base64 of zlib-compressed JSON, for parts of a large document."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _has_numbers_alone(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(arguments, allow_nan=False)
+        except ValueError:
+            raise ValueError("must have finite numbers alone: JSON has no NaN") from None
+        return arguments
+
+
+class DeskAnswer(Model):
+    result: Any = None
+
+
+class RolloutResult(Model):
+    """How a rollout ended."""
+
+    cluster: Name
+    rollout: str
+    stage: Stage
+    reason: str = ""
+
+
+class WatchInput(Model):
+    """The watch workflow's argument. With several `shards`, each watch looks at its part of the source's clusters."""
+
+    interval_seconds: float = Field(default=15.0, ge=0.01, le=3600)
+    tally_seconds: float = Field(default=3600.0, ge=0.1, le=86400)
+    """How often each cluster is written into the tallies."""
+    runs: Count = 1
+    source: Name = SOURCE
+    shard: Count = 0
+    shards: PositiveCount = 1
+    cursor: str = ""
+    """What the call before has told."""
+
+    @property
+    def watch_id(self) -> str:
+        """The workflow's id. It names the number of shards, so that one division is not taken for another."""
+        return watch_id(self.source, self.shard, self.shards)
+
+
+def watch_id(source: str, shard: int, shards: int) -> str:
+    return f"health-watch/{source}" + (f"/{shard}-of-{shards}" if shards > 1 else "")
+
+
+def watch_parts(one: str) -> list[str]:
+    """The ids of all shards of the division that this watch belongs to."""
+    source, _, part = one.removeprefix("health-watch/").partition("/")
+    shards = part.partition("-of-")[2]
+    return [watch_id(source, n, int(shards)) for n in range(int(shards))] if shards.isdecimal() else [one]

@@ -1,0 +1,374 @@
+"""The state of one rollout: everything the interpreter decides by, and nothing it could derive.
+
+It is a value: reducers (models/rollout/commands.py, models/rollout/outcomes.py, models/rollout/effect_outcomes.py)
+answer a new one, and continue-as-new carries it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Self
+
+from pydantic import Field
+
+from models.audit import AuditEntry, AuditKind
+from models.base import Count, Model, Name, Time
+from models.cluster.island import Island
+from models.cluster.policy import Policy
+from models.cluster.snapshot import Snapshot
+from models.notices import Notice, NoticeKind
+from models.planning.grants import Granted, GrantOrder
+from models.planning.plan import Envelope, Plan
+from models.rollout.effects import EffectKind, Mode, Observation, Receipt
+from models.rollout.guard import Clocks, Sight
+from models.rollout.stages import TRANSITIONS, Stage
+
+BACKSTOP = "backstop"
+"""The actor of what happens by itself."""
+
+
+BREACH, REALIGN, ROLLBACK, RADIUS, REPLAN = "breach", "realign", "rollback", "blast_radius", "replan"
+"""Ids of the holds that a rollout sets on itself: on_breach hold; a realignment, a breach rollback or
+another write that needs a person; a plan that could not be made."""
+PROPOSAL = "proposal"
+"""What `resolve` names to decline a proposal, which holds nothing."""
+
+
+class HoldKind(StrEnum):
+    PAUSED = "paused"
+    OBJECTION = "objection"
+    MAINTENANCE = "maintenance"
+    SEV = "sev"
+    DRIFT = "drift"
+    FREEZE = "freeze"
+    UNKNOWN_HEALTH = "unknown_health"
+    BLAST_RADIUS = "blast_radius"
+    BREACH = "breach"
+    """on_breach: hold, or a realignment outside the envelope."""
+    BREAKER = "breaker"
+    """Of a fleet rollout: too large a share of its clusters rolled back."""
+    PILOTS = "pilots"
+    """Of a fleet rollout: a pilot rolled back."""
+
+
+class Hold(Model):
+    """Stops gates from opening, never a rollback."""
+
+    id: str
+    kind: HoldKind
+    reason: str
+    actor: str
+    at: Time
+    until: Time | None = None
+    team: str | None = None
+    after_enforced: bool = False
+    """An objection made too late to stop a gate: recorded, and answered by a person."""
+
+
+class Why(StrEnum):
+    UNDO = "undo"
+    BREACH = "breach"
+
+
+class Order(Model):
+    """A rollback under way: why, by whom, and where to."""
+
+    why: Why
+    actor: str
+    reason: str
+    at: Time
+    then: Stage = Stage.ROLLED_BACK
+    """ABORTED ends the rollout once everything is undone."""
+    target: dict[str, int]
+    """Values by team."""
+    changed: dict[str, int] = Field(default_factory=dict)
+    """Values by team that others had written when it began: not ours, so they stay, unless they are ours again."""
+    broken_floors: tuple[str, ...] = ()
+    unbacked_gpus: Count = 0
+    """Of an undo: GPUs of the target that today's hardware cannot back."""
+
+
+class Proposal(Model):
+    """A plan on the long-run health, beside the one that stands."""
+
+    plan: Plan
+    at: Time
+
+
+class Undone(Model):
+    """A forward effect whose inverse could not finish, and why."""
+
+    kind: EffectKind
+    reason: str
+
+
+class Rollout(Model):
+    """One cluster's rollout. Times are the workflow's clock, in UTC."""
+
+    cluster: Name
+    id: str
+    owner: str
+    shadow: bool = False
+    launched_at: Time
+    policy: Policy
+    baseline: Snapshot
+    """The quotas before the first effect, with the usage frozen for planning."""
+    modes: dict[str, Mode] = Field(default_factory=dict)
+    """The baseline's modes by team."""
+    generation: Count = 0
+    """The generation our picture of the cluster was made from."""
+
+    stage: Stage = Stage.PLANNED
+    entered_at: Time
+    attempt: Count = 1
+    failures: Count = 0
+    """Breach rollbacks since the rollout was last monitored."""
+    rollbacks: Count = 0
+    """Rollbacks that began, whatever for."""
+    completed: bool = False
+    """True once it has been monitored: moves a ramp on, once."""
+    ended_because: str = ""
+
+    plan: Plan | None = None
+    replan: str = ""
+    """Why a new plan is wanted; empty: none is."""
+    envelope: Envelope | None = None
+    approved_by: str = ""
+    realigning: bool = False
+    """A new plan is to be written in place (on_breach: realign), without leaving the stage."""
+    plan_before: Plan | None = None
+    """While realigning: the plan that stands, to which the rollout returns when nothing comes of it."""
+    reconsider: tuple[Island, ...] = ()
+    """Long-run health to make a proposal on; empty: none is wanted."""
+    proposal: Proposal | None = None
+    proposing: bool = False
+    """The realignment under way is a proposal's: no breach waits for it, and it is given up rather than made anew."""
+    considered_gpus: Count | None = None
+    """The long-run healthy GPUs that were last planned on; None: those of the plan."""
+    proposed_at: Time | None = None
+    derived_at: Time | None = None
+    """When its buffer was last derived anew from health history, since it is monitored."""
+    granting: GrantOrder | None = None
+    """A request's order that waits to be written."""
+    granting_begun: bool = False
+    """Its call is under way: it is answered, whatever else happens."""
+    granted: Granted | None = None
+    """What became of the last order."""
+    grants: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """What standing grants raised since the launch, by request and team."""
+    given_back: tuple[str, ...] = ()
+    """Requests whose grants have ended, the last ones."""
+    restoring: bool = False
+    """Our values are to be written again over what others changed (drift), knowingly."""
+
+    fence: Count = 0
+    standing: tuple[EffectKind, ...] = ()
+    """Forward effects whose inverse is owed, in the order they were attempted."""
+    stood: tuple[EffectKind, ...] = ()
+    """`standing` before the last call: what stands if that call wrote nothing."""
+    done: tuple[EffectKind, ...] = ()
+    """Effects of the present step that have landed."""
+    written: dict[str, int] = Field(default_factory=dict)
+    """What we believe the quota system holds: baseline, then what we wrote."""
+    foreign: tuple[str, ...] = ()
+    """Teams whose value others changed after ours was written, and that we have not written since."""
+    modes_given: dict[str, Mode] = Field(default_factory=dict)
+    """Modes by team that others set after ours, taken as given; ours again once we write them."""
+    attempted: dict[str, int] = Field(default_factory=dict)
+    """Values of a write that was never answered: where they are found, they are ours."""
+    receipts: tuple[Receipt, ...] = ()
+    """Kept by earlier versions; the archive and the history have them."""
+
+    holds: tuple[Hold, ...] = ()
+    acks: tuple[str, ...] = ()
+    notified_at: Time | None = None
+    """When the last notice of the present plan had been delivered."""
+    told_cuts: dict[str, int] = Field(default_factory=dict)
+    """The cut each team was last told."""
+    undelivered: tuple[str, ...] = ()
+    soak_since: Time
+    waived: bool = False
+    """`promote`: what is left of notice, soak and acknowledgements of this gate does not count."""
+
+    flex_gpus: Count | None = None
+    """The surplus that we last published."""
+    flex_since: Time | None = None
+    """Since when looks have found more surplus than the band lets pass."""
+    flex_failed_at: Time | None = None
+    """When it last could not be published: the next try waits a little, and nothing is undone for it."""
+
+    seen: Observation | None = None
+    looked_at: Time | None = None
+    looked_after: Count = 0
+    """The fence counter when the last look began: what was written since, it could not see."""
+    look_asked: bool = True
+    """Somebody (the watch, a command, a timer) asked for a fresh look."""
+    look_failed: str = ""
+    sight: Sight = Sight()
+    clocks: Clocks = Clocks()
+    breach_of: tuple[str, ...] = ()
+    """Teams whose promise is withdrawn."""
+    aiming: tuple[str, ...] = ()
+    """Teams in a breach whose rollback is about to begin."""
+    exempt: bool = False
+    """A person lifted the blast radius for what is next written."""
+
+    order: Order | None = None
+    undone: tuple[EffectKind, ...] = ()
+    """Forward effects whose inverse has landed in this rollback, in that order."""
+    unanswered: tuple[EffectKind, ...] = ()
+    """Forward effects whose call failed for good, so that nobody knows whether they stand."""
+    owed: tuple[EffectKind, ...] = ()
+    """Forward effects still to be undone by the present rollback, the next one first."""
+    stuck_on: tuple[Undone, ...] = ()
+    superseded: str = ""
+
+    outbox: tuple[AuditEntry, ...] = ()
+    """Not yet archived."""
+    mail: tuple[Notice, ...] = ()
+    """Not yet delivered."""
+    serial: Count = 0
+    """Counts audit entries and notices: their keys."""
+    mail_trouble: str = ""
+    noted: Stage | None = None
+    """The stage the registry shows."""
+
+    def but(self, **changes: Any) -> Self:
+        """The same rollout with these fields changed."""
+        return self.model_copy(update=changes)
+
+    @property
+    def effects_stand(self) -> bool:
+        return bool(self.standing)
+
+    @property
+    def values_stand(self) -> bool:
+        """Quotas were written, or may have been: from then on the baseline no longer follows the cluster."""
+        return EffectKind.SET_SOFT in self.standing
+
+    @property
+    def closing(self) -> bool:
+        """Closed, and the quota system has yet to be told: the rollout is not over for the registry."""
+        return self.stage is Stage.CLOSED and EffectKind.CLOSE not in self.done and not self.superseded
+
+    @property
+    def at_risk(self) -> dict[str, int]:
+        """GPUs that standing quotas lack now, by team, declared absences included.
+
+        Where the last look saw no sample that is believed, the last known shortage stands.
+        """
+        if not self.stage.guarded:
+            return {}
+        if self.seen is None or self.seen.health is None or self.seen.health != self.sight.known:
+            return self.clocks.at_risk
+        return dict(self.seen.shortage)
+
+    @property
+    def affected(self) -> tuple[str, ...]:
+        """Leaf teams that the plan cuts."""
+        return () if self.plan is None else tuple(q.team for q in self.plan.quotas if q.leaf and q.cut_gpus)
+
+    @property
+    def approved(self) -> bool:
+        """This plan is approved by its hash, or by an envelope that holds it."""
+        return self.plan is not None and self.envelope is not None and self.envelope.holds(self.plan)
+
+    def noting(
+        self,
+        kind: AuditKind,
+        text: str,
+        at: datetime,
+        *,
+        actor: str = BACKSTOP,
+        reason: str = "",
+        **data: Any,
+    ) -> Self:
+        """With one more entry for the archive."""
+        entry = AuditEntry(
+            key=f"{self.id}/{self.serial + 1:06d}",
+            cluster=self.cluster,
+            rollout=self.id,
+            at=at,
+            kind=kind,
+            actor=actor,
+            text=text,
+            reason=reason,
+            data=data,
+        )
+        return self.but(serial=self.serial + 1, outbox=(*self.outbox, entry))
+
+    def reaching(self, stage: Stage, at: datetime, why: str, actor: str = BACKSTOP, **data: Any) -> Self:
+        """In another stage: what belonged to the earlier one is over."""
+        if (self.stage, stage) not in TRANSITIONS:
+            raise AssertionError(f"no way leads from {self.stage} to {stage}")
+        moved = self.but(
+            stage=stage,
+            entered_at=at,
+            rollbacks=self.rollbacks + (stage is Stage.ROLLING_BACK),
+            soak_since=at,
+            waived=False,
+            done=(),
+            exempt=False,
+            look_asked=True,
+            replan="",
+            aiming=(),
+            restoring=False,
+            realigning=False,
+            reconsider=(),
+            proposal=None,
+            proposing=False,
+            considered_gpus=None,
+            derived_at=None,
+            plan=self.plan if self.plan_before is None else self.plan_before,
+            plan_before=None,
+        )
+        return moved.noting(
+            AuditKind.TRANSITION,
+            f"{self.stage} -> {stage}: {why}",
+            at,
+            actor=actor,
+            before=self.stage.value,
+            after=stage.value,
+            attempt=self.attempt,
+            **data,
+        )
+
+    def telling(self, kind: NoticeKind, teams: Iterable[str], **fields: Any) -> Self:
+        """With a notice to each team in the mail; to the owner where no team is named."""
+        audiences = list(teams) or ([self.owner] if kind in (NoticeKind.HELD, NoticeKind.STUCK) else [])
+        rows = {} if self.plan is None else {q.team: q for q in self.plan.quotas}
+        before = {q.team: q.gpus for q in self.baseline.quotas}
+        backing = {} if self.seen is None else self.seen.backing
+        notices = []
+        for serial, audience in enumerate(audiences, start=self.serial + 1):
+            row = rows.get(audience)
+            after = self.written.get(audience) if kind in (NoticeKind.ROLLED_BACK, NoticeKind.CLOSED) else None
+            if after is None and row is not None:
+                after = row.after_gpus
+            notices.append(
+                Notice(
+                    key=f"{self.id}/{serial:06d}/{kind}",
+                    kind=kind,
+                    cluster=self.cluster,
+                    audience=audience,
+                    owner=self.owner,
+                    before_gpus=before.get(audience),
+                    after_gpus=after,
+                    phantom_gpus=row.phantom_gpus if row is not None else 0,
+                    to_flex_gpus=row.to_flex_gpus if row is not None else 0,
+                    reasons=tuple(c.reason for c in row.cuts) if row is not None else (),
+                    backing_gpus=backing.get(audience),
+                    stage=self.stage.value,
+                    shadow=self.shadow,
+                    **fields,
+                )
+            )
+        return self.but(serial=self.serial + len(notices), mail=(*self.mail, *notices))
+
+
+def proposed_changes(r: Rollout, plan: Plan) -> dict[str, tuple[int, int]]:
+    """Present and planned value of each leaf quota that the plan would change, by team."""
+    values = {q.team: q.after_gpus for q in plan.quotas if q.leaf}
+    return {t: (r.written[t], gpus) for t, gpus in values.items() if r.written.get(t, gpus) != gpus}

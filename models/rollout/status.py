@@ -1,0 +1,198 @@
+"""Status: what a rollout looks like to people, derived from its state."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from models.base import duration_text
+from models.planning.window_forecast import Foretold, foretold
+from models.rollout.decide import Wait, decide, flex_due, flex_published, may_apply, recovery_pause, retries_by_itself
+from models.rollout.effects import Standing
+from models.rollout.gates import conditions, gate_of, health_fresh, holds_now
+from models.rollout.messages import ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus
+from models.rollout.stages import Stage
+from models.rollout.state import PROPOSAL, HoldKind, Rollout, Why, proposed_changes
+from models.rollout.stuck import LAUNCH, choices, undoing_of
+
+
+def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int = 1) -> RolloutStatus:
+    """The status of a rollout at a time."""
+    seen, plan = r.seen, r.plan
+    action = decide(r, now)
+    stands = standing_now(r)
+    return RolloutStatus(
+        schema="backstop.status/1",
+        cluster=r.cluster,
+        rollout=r.id,
+        owner=r.owner,
+        shadow=r.shadow,
+        stage=r.stage,
+        entered_at=r.entered_at,
+        at=now,
+        attempt=r.attempt,
+        failures=r.failures,
+        attempts=r.policy.attempts,
+        plan_hash=None if plan is None else plan.hash,
+        approved_by=r.approved_by if r.approved else "",
+        envelope_holds=r.approved,
+        wave="" if plan is None else plan.wave.value,
+        total_gpus=r.baseline.total_gpus if seen is None or seen.health is None else seen.health.total_gpus,
+        healthy_gpus=None if r.sight.known is None else r.sight.known.healthy_gpus,
+        health_at=None if r.sight.known is None else r.sight.known.at,
+        health_known=health_fresh(r),
+        assigned_gpus=stands.assigned_gpus,
+        backed_gpus=stands.backed_gpus,
+        phantom_gpus=max(0, stands.assigned_gpus - stands.backed_gpus),
+        flex_gpus=stands.flex_gpus,
+        buffer=None if plan is None else plan.derived,
+        buffer_at=r.derived_at,
+        proposal=_proposal(r),
+        flex_published_gpus=flex_published(r) if r.stage is Stage.MONITORED else None,
+        flex_grows_at=None if r.flex_since is None else flex_due(r),
+        cut_gpus=0 if plan is None else plan.cut_gpus,
+        gate=gate_of(r.stage),
+        waiting_for=tuple(c for c in conditions(r, now) if not c.met),
+        next_at=action.until if isinstance(action, Wait) else None,
+        holds=holds_now(r, now),
+        recorded_objections=tuple(h for h in r.holds if h.after_enforced),
+        at_risk=_risks(r),
+        foretold=_foretold(r, now),
+        breach_of=r.breach_of,
+        undoing=undoing_of(r),
+        teams=_teams(r),
+        needs=needs_of(r, now),
+        ended_because=r.ended_because,
+        fence=r.fence,
+        history_events=history_events,
+        runs=runs,
+    )
+
+
+def _proposal(r: Rollout) -> ProposalStatus | None:
+    if r.proposal is None or r.plan is None:
+        return None
+    plan = r.proposal.plan
+    return ProposalStatus(
+        plan_hash=plan.hash,
+        at=r.proposal.at,
+        healthy_gpus=plan.healthy_gpus,
+        planned_gpus=r.plan.healthy_gpus,
+        inside=r.envelope is not None and r.envelope.holds(plan),
+        buffer=plan.derived,
+        values=tuple(
+            ProposedValue(team=team, quota_gpus=old, proposed_gpus=new)
+            for team, (old, new) in proposed_changes(r, plan).items()
+        ),
+    )
+
+
+def _risks(r: Rollout) -> tuple[Risk, ...]:
+    """Both numbers of each quota that lacks hardware; while health is unknown, as last known."""
+    quotas = _present(r)
+    due = {t: r.clocks.model_copy(update={"by_team": {t: c}}) for t, c in r.clocks.by_team.items()}
+    return tuple(
+        Risk(
+            team=team,
+            quota_gpus=quotas.get(team, 0),
+            backing_gpus=max(0, quotas.get(team, 0) - missing),
+            breach_at=due[team].next_breach(r.policy.breach_after) if team in due else None,
+        )
+        for team, missing in r.at_risk.items()
+    )
+
+
+def _foretold(r: Rollout, now: datetime) -> tuple[Foretold, ...]:
+    """Of the values that the quota system holds, as last seen."""
+    if r.stage.ended or r.seen is None or r.seen.health is None:
+        return ()
+    values = _present(r)
+    quotas = tuple(p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in r.seen.reading.quotas)
+    return foretold(r.cluster, quotas, r.seen.health.islands, r.seen.windows, now)
+
+
+def _present(r: Rollout) -> dict[str, int]:
+    """What the quota system holds, as last seen or as written since; in shadow: what it would hold."""
+    overtaken = r.looked_after != r.fence
+    return r.written if r.shadow or r.seen is None or overtaken else r.seen.reading.values
+
+
+def standing_now(r: Rollout) -> Standing:
+    """What present values stand on; in shadow, what the values would that the rollout has not written."""
+    if r.seen is None:
+        return Standing()
+    return r.seen.model_copy(update={"present": None}).now if r.shadow else r.seen.now
+
+
+def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
+    tree = r.baseline.tree
+    present = _present(r)
+    # A look that a write of ours overtook says nothing about the values that it did not see.
+    seen = {} if r.seen is None else r.seen.tested if r.shadow else r.seen.reading.values
+    backing = {t: gpus for t, gpus in standing_now(r).backing.items() if seen.get(t) == present.get(t)}
+    return tuple(
+        TeamStatus(
+            team=q.team,
+            parent=q.parent,
+            leaf=q.team not in tree.children,
+            baseline_gpus=q.gpus,
+            quota_gpus=present.get(q.team, 0),
+            planned_gpus=None if r.plan is None else r.plan.values.get(q.team),
+            backing_gpus=backing.get(q.team),
+            promise=r.stage.promises and q.team not in r.breach_of and not r.shadow,
+            acknowledged=q.team in r.acks,
+        )
+        for q in r.baseline.quotas
+    )
+
+
+def needs_of(r: Rollout, now: datetime) -> str:
+    """What a person has to do for the rollout to go on; empty when it goes on by itself."""
+    if r.stage is Stage.STUCK:
+        lines = [c.line for c in choices(r) if c.command != LAUNCH]
+        if r.superseded:
+            return f"superseded: {r.superseded}. Give: {lines[0]}"
+        return f"mend the cause, then give: {lines[0]}, or leave it as it is: {lines[1]}"
+    if r.plan is not None and not r.replan and (r.stage is Stage.PLANNED or r.realigning):
+        if not r.plan.honest:
+            return f"{r.plan.fault}: wait for better health, or backstop abort {r.cluster} --reason ..."
+        if not r.plan.backed:
+            return f"today's health does not back the plan: wait for it, or backstop abort {r.cluster} --reason ..."
+        if not r.approved:
+            return f"approve the plan: backstop approve {r.cluster} --plan {r.plan.hash}"
+    for hold in holds_now(r, now):
+        if hold.kind is HoldKind.PAUSED:
+            return f"paused by {hold.actor}: backstop resume {r.cluster}"
+        if hold.kind is HoldKind.UNKNOWN_HEALTH and r.sight.suspect is None:
+            return f"{hold.reason}: mend the health source"
+        if hold.until is None:
+            return f"a hold stands ({hold.reason}): backstop resolve {r.cluster} --hold {hold.id} --reason ..."
+    if r.proposal is not None and not may_apply(r, now):
+        return (
+            f"a new plan is proposed: backstop approve {r.cluster} --plan {r.proposal.plan.hash}, or decline it: "
+            f"backstop resolve {r.cluster} --hold {PROPOSAL} --reason ..."
+        )
+    if r.undelivered and not r.waived and r.stage is Stage.PLANNED:
+        return (
+            f"a notice could not be delivered ({'; '.join(r.undelivered)}): tell the team, then "
+            f"backstop promote {r.cluster} --reason ..."
+        )
+    if r.breach_of and r.stage.guarded and not (r.aiming or r.replan):
+        return f"{', '.join(r.breach_of)} lack hardware: wait for it, or backstop rollback {r.cluster} --reason ..."
+    if r.stage is Stage.ROLLED_BACK and not retries_by_itself(r):
+        return f"rolled back: backstop retry {r.cluster}, or backstop close {r.cluster}"
+    if r.stage is Stage.ROLLED_BACK and r.clocks.all_good_since is None:
+        return f"today's health does not back the plan: wait, or plan on today's with backstop retry {r.cluster}"
+    late = [h for h in r.holds if h.after_enforced]
+    if late:
+        return (
+            f"answer {late[0].actor}: {late[0].reason} (backstop resolve {r.cluster} --hold {late[0].id} --reason ...)"
+        )
+    return ""
+
+
+def waiting_sentence(r: Rollout, now: datetime) -> str:
+    """One sentence for the Temporal UI: what the rollout waits for."""
+    if r.stage is Stage.ROLLED_BACK and r.order is not None and r.order.why is Why.BREACH and retries_by_itself(r):
+        return f"waits until health has been good for {duration_text(recovery_pause(r))}"
+    unmet = [c.text for c in conditions(r, now) if not c.met]
+    return "; ".join(unmet) if unmet else "watches"

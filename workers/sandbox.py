@@ -1,0 +1,104 @@
+"""The sandbox of workers, and what it must keep from the server and from workflows.
+
+A workflow says to which build it keeps; a server takes that from versioned workers only, and refuses every task
+of others that say it. So it is left out there.
+
+A query that waits for a dead worker reaches the next one together with events that no workflow task has taken in
+yet, such as a timer that has just fired. temporalio 1.35 then lets the workflow live through these events for real,
+at the time of its last task; what it decides so stays in the cache and becomes the next task's commands, which no
+replay can repeat (TMPRL1100, and the rollout would stand still for good). Such an activation shows itself: history
+has grown, and time has not. It is failed here: the query is refused, the run leaves the cache, and the next
+workflow task replays it with its true time.
+
+Where another worker had taken a task for these events, and died with it, the workflow lives at that task's time
+instead, and nothing shows before the query follows (found by chaos, once in 65 rollouts). A worker that has just
+replayed a run, lived once and is asked at once cannot tell that from a task of its own; so it refuses that query
+too, at the cost of another replay. Queries that came with a task have ids of their own, and are answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from temporalio.converter import StorageDriverStoreContext
+from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+from temporalio.workflow import Info
+
+from models.rollout.messages import MOVES_ON
+
+_ASKED_ALONE = "legacy_query"
+"""The id that Temporal's core gives to a query which came without a workflow task."""
+_NO_EVENTS = {"query_workflow", "remove_from_cache"}
+"""Jobs that do not come out of history."""
+
+
+@dataclass(frozen=True)
+class OnTimeRunner(SandboxedWorkflowRunner):
+    """The sandbox, for workers. A replay has no queries and needs none of this. `versioned`: they name their build."""
+
+    versioned: bool = False
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        return _OnTime(super().create_instance(det), self.versioned)
+
+
+class _OnTime(WorkflowInstance):
+    def __init__(self, inner: WorkflowInstance, versioned: bool) -> None:
+        self._inner = inner
+        self._versioned = versioned
+        self._lives = 0
+        """Activations that were no replay; counted up to the second."""
+        self._just_lived = False
+        self._last: tuple[int, int, int] | None = None
+        """The last activation's time (seconds, nanoseconds) and length of history."""
+
+    def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        jobs = {job.WhichOneof("variant") for job in act.jobs}
+        if jobs <= _NO_EVENTS:
+            asked_alone = any(job.query_workflow.query_id == _ASKED_ALONE for job in act.jobs)
+            doubtful = asked_alone and self._just_lived and self._lives == 1
+            self._just_lived = False
+            return _refused(act) if doubtful else self._lived(act)
+        if self._untimely(act):
+            return _refused(act)
+        if not act.is_replaying:
+            self._lives, self._just_lived = min(2, self._lives + 1), True
+        self._last = (act.timestamp.seconds, act.timestamp.nanos, act.history_length)
+        return self._lived(act)
+
+    def _lived(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        done = self._inner.activate(act)
+        if not self._versioned and done.HasField("successful"):
+            done.successful.ClearField("versioning_behavior")
+        return done
+
+    def _untimely(self, act: WorkflowActivation) -> bool:
+        """A server whose clock was set back looks the same: its tasks are tried again until it has caught up."""
+        if self._last is None or act.is_replaying:
+            return False
+        *time, length = self._last
+        return act.history_length > length and [act.timestamp.seconds, act.timestamp.nanos] <= time
+
+    # Asked for each payload, in the sandbox, which is a seventh of a worker's time: no converter of ours takes a
+    # context. Temporal names their argument's type in a private module.
+    def get_serialization_context(self, command_info):  # type: ignore[no-untyped-def]
+        return None
+
+    def get_external_store_context(self, command_info):  # type: ignore[no-untyped-def]
+        return StorageDriverStoreContext()
+
+    def get_info(self) -> Info:
+        return self._inner.get_info()
+
+    def get_thread_id(self) -> int | None:
+        return self._inner.get_thread_id()
+
+
+def _refused(act: WorkflowActivation) -> WorkflowActivationCompletion:
+    """The run leaves the cache."""
+    refused = WorkflowActivationCompletion(run_id=act.run_id)
+    refused.failed.failure.message = MOVES_ON
+    return refused
