@@ -22,21 +22,21 @@ from activities.ports import (
     UsagePort,
 )
 from models.buffers.hourly_health import HealthHours
-from models.cluster.fleet_file import Window, merged_policy
+from models.cluster.fleet_file import merged_policy
 from models.cluster.flex_pool import FlexSight, flex_pool, in_quota_use
 from models.cluster.health_buffer import stepped
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
+from models.cluster.readings import HealthSample, Observation, QuotaReading, Standing, truthful
 from models.cluster.snapshot import Snapshot, filled
+from models.cluster.windows import Window, explained
 from models.errors import BlastRadius, Refusal
 from models.flex.division import Mode
 from models.flex.now import FlexNow, flex_now
 from models.planning.backing import Backing, back
 from models.planning.plan import BreachTarget, Envelope, breach_target, make_plan
 from models.reports.why import Why, why
-from models.rollout.effects import HealthSample, Observation, QuotaReading, Standing, truthful
-from models.rollout.guard import explained
 from models.rollout.messages import (
     AimRequest,
     Drafted,

@@ -17,15 +17,15 @@ from models.audit import AuditEntry, AuditKind, ChainedEntry
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time, Words
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
+from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot
 from models.cluster.sources import SlurmSource
+from models.cluster.windows import Declared, Entry, span_text
 from models.errors import BadInput, Refusal
 from models.flex.division import Mode
-from models.planning.window_forecast import Declared, Entry, span_text
 from models.reports.milestones import CHAIN, MONITORED, PHANTOM, WAVES, MilestoneFile, Note, PlanNow
 from models.reports.weekly import Outcome, Passage, Past, in_order, monitored_at, spans, steps_of
-from models.rollout.effects import HealthSample
-from models.rollout.messages import DeskAnswer, DeskRequest
+from models.wire import DeskAnswer, DeskRequest
 
 _T = TypeVar("_T")
 _QUOTAS_A_PAGE = 10_000

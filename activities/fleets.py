@@ -41,17 +41,9 @@ from models.fleet.order import pick, plan_hash, prospect_of, wanted
 from models.fleet.state import Wave
 from models.planning.plan import Plan, envelope_of, make_plan
 from models.rollout.commands import CommandRequest
-from models.rollout.messages import (
-    LAUNCHED_UPDATE,
-    ROLLOUT_WORKFLOW,
-    TASK_QUEUE,
-    CommandAnswer,
-    LaunchAnswer,
-    LaunchRequest,
-    RolloutInput,
-    rollout_workflow_id,
-)
+from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
 from models.rollout.stages import Command, Stage
+from models.wire import LAUNCHED_UPDATE, ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
 
 _FRESH = timedelta(minutes=10)
 """Use has no version to compare: a plan made from it is made anew after this long."""

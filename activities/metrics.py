@@ -5,8 +5,9 @@ from __future__ import annotations
 from opentelemetry import metrics
 
 from models.cluster.health_buffer import Derived
+from models.cluster.readings import Observation
 from models.requests.state import RequestStage
-from models.rollout.effects import EffectKind, Observation
+from models.rollout.effects import EffectKind
 
 _meter = metrics.get_meter("backstop")
 _promised = _meter.create_gauge("backstop.promised_gpus", unit="{gpu}", description="Assigned quota by cluster")

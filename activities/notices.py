@@ -9,7 +9,7 @@ from activities.ports import NotifyPort, RegistryPort
 from activities.rendering import render
 from models.errors import BackstopError, Unavailable
 from models.notices import Delivery
-from models.rollout.messages import TellAnswer, TellRequest
+from models.wire import TellAnswer, TellRequest
 
 
 class NoticeActivities:

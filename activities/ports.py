@@ -15,30 +15,21 @@ from pydantic import Field
 from models.audit import AuditEntry, ChainedEntry, ChainHead
 from models.base import Model, Name, Time
 from models.buffers.hourly_health import Stretch
-from models.cluster.fleet_file import ClusterSpec, Team, Window
+from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.jobs import ClusterJob, Job
 from models.cluster.policy import Policy
+from models.cluster.readings import ForeignChange, HealthSample, Mode, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
 from models.cluster.sources import SlurmSource
+from models.cluster.windows import Declaration, Declared, Entry, Window
 from models.fleet.messages import Noted
 from models.notices import Delivery, Notice
 from models.planning.plan import Envelope
-from models.planning.window_forecast import Declaration, Declared, Entry
 from models.reports.milestones import Milestone, Milestones, Note
 from models.reports.tallies import Point, Tally
 from models.reports.weekly import Mean, Passage, Span
 from models.requests.state import RequestState
-from models.rollout.effects import (
-    Change,
-    Fence,
-    ForeignChange,
-    HealthSample,
-    Mode,
-    QuotaReading,
-    Receipt,
-    TeamUsage,
-    UsageReading,
-)
+from models.rollout.effects import Change, Fence, Receipt
 
 
 class QuotaPort(Protocol):

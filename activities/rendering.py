@@ -26,8 +26,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from models.base import gpus_text
 from models.notices import Notice, NoticeKind
-from models.planning.cut_reasons import gpus_text
 from models.rollout.stages import ANSWERS, Command, Refused, Stage
 
 TO_OWNER = frozenset({NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.FLEET_HELD})

@@ -22,22 +22,21 @@ from models.errors import BackstopError, Refusal, Unavailable
 from models.flex.now import share_expected
 from models.planning.backing import back
 from models.planning.ceiling import ceiling_of
-from models.planning.grants import Granted, Outcome, raises, room, writes
-from models.requests.state import (
-    Assessment,
+from models.planning.grants import Granted, Outcome, raises, room
+from models.requests.messages import (
     AssessRequest,
-    Elsewhere,
     KeepRequest,
     Owners,
     OwnersRequest,
     Prepared,
     PrepareRequest,
-    QuotaAsk,
     ThroughRequest,
 )
+from models.requests.state import Assessment, Elsewhere, QuotaAsk
+from models.requests.writes import writes
 from models.rollout.effects import Change, EffectKind, Fence
-from models.rollout.messages import GRANT_UPDATE, rollout_workflow_id
 from models.rollout.stages import Stage
+from models.wire import GRANT_UPDATE, rollout_workflow_id
 
 _PATIENCE = timedelta(seconds=45)
 _NAMED = 5

@@ -7,9 +7,9 @@ import time
 from datetime import datetime, timedelta
 
 from activities.ports import HealthPort, QuotaPort, RegistryPort, TallyPort, UsagePort
+from models.cluster.readings import HealthSample, TeamUsage, truthful
 from models.errors import Refusal
 from models.reports.tallies import Tally, slot_of, tally_of
-from models.rollout.effects import HealthSample, TeamUsage, truthful
 
 logger = logging.getLogger("backstop.tallies")
 PORTION = 50

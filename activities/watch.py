@@ -26,16 +26,15 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from activities.tallies import Tallier
-from models.cluster.fleet_file import Window
 from models.cluster.island import Island
+from models.cluster.readings import HealthSample, QuotaReading, truthful
 from models.cluster.snapshot import present_snapshot
+from models.cluster.windows import Window, active, span_text
 from models.errors import BackstopError, Unavailable
 from models.planning.backing import Backing, back
-from models.planning.window_forecast import span_text
-from models.rollout.effects import HealthSample, QuotaReading, truthful
-from models.rollout.guard import active
-from models.rollout.messages import HEALTH_SIGNAL, SOURCE, HealthChanged, WatchInput, rollout_workflow_id
+from models.rollout.messages import HealthChanged
 from models.rollout.stages import Stage
+from models.wire import HEALTH_SIGNAL, SOURCE, WatchInput, rollout_workflow_id
 
 _STALE = timedelta(minutes=30)
 _ROUND = timedelta(minutes=90)

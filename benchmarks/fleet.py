@@ -50,7 +50,7 @@ from benchmarks.sites import Site, note, postgresql, quantile, site
 from models.cluster.fleet_file import Fleet
 from models.fleet.messages import FLEET_ID, FleetCommandRequest, FleetLaunch, FleetStatus
 from models.fleet.state import WAVES, FleetStage, Pace, Wave
-from models.rollout.messages import WATCH_ID
+from models.wire import WATCH_ID
 
 CACHED = 5_000
 """Rollouts that one worker keeps in memory."""

@@ -37,10 +37,11 @@ from benchmarks.sites import Site, note, postgresql, quantile, site
 from models.cluster.fleet_file import Fleet
 from models.cluster.island import Island
 from models.cluster.policy import Policy
+from models.cluster.readings import HealthSample
 from models.rollout.commands import CommandRequest
-from models.rollout.effects import HealthSample
-from models.rollout.messages import LaunchRequest, rollout_workflow_id
+from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command
+from models.wire import rollout_workflow_id
 
 TOTAL, HEALTHY, FAILED = 400, 380, 328
 """GPUs of each cluster: 5 quotas of 70 become 340; with 328 healthy 12 are short."""

@@ -19,9 +19,10 @@ from activities.adapters.ledger.ledger import Ledger, upgrade
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
 from activities.ports import OpenRollout
+from models.cluster.readings import Mode
 from models.cluster.snapshot import snapshot_of
 from models.cluster.sources import SlurmSource
-from models.rollout.effects import Change, EffectKind, Fence, Mode, Reserve, ValueWrite
+from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
 from tests.slurm.conftest import Site
 from tests.slurm.lab import CLUSTER, Lab, running
 

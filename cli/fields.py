@@ -17,12 +17,13 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from models.base import duration_text
-from models.cluster.fleet_file import ClusterSpec, Fleet, Team, Window
+from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.health_buffer import HealthTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
 from models.cluster.sources import PrometheusSource, SlurmSource
+from models.cluster.windows import Window
 
 _GPUS, _DURATION, _SHARE, _NAME, _TEXT, _TIME, _COUNT = (
     "GPUs",

@@ -15,19 +15,11 @@ from temporalio.converter import DataConverter
 from models.audit import AuditKind
 from models.base import Model, Time
 from models.planning.grants import GrantOrder
-from models.requests.state import KeepRequest
+from models.requests.messages import KeepRequest
 from models.rollout.commands import CommandRequest
 from models.rollout.effects import Receipt
-from models.rollout.messages import (
-    GRANT_UPDATE,
-    LAUNCHED_UPDATE,
-    REQUEST_WORKFLOW,
-    EffectRequest,
-    RecordRequest,
-    RolloutInput,
-    TellAnswer,
-    TellRequest,
-)
+from models.rollout.messages import EffectRequest, RecordRequest, RolloutInput
+from models.wire import GRANT_UPDATE, LAUNCHED_UPDATE, REQUEST_WORKFLOW, TellAnswer, TellRequest
 
 _T = TypeVar("_T")
 

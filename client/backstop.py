@@ -38,8 +38,10 @@ from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
+from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot
 from models.cluster.sources import SlurmSource
+from models.cluster.windows import Declaration, Declared, Entry
 from models.errors import BY_NAME, BackstopError, Refusal, Unavailable
 from models.fleet.messages import (
     FLEET_ID,
@@ -57,15 +59,16 @@ from models.fleet.messages import (
 from models.fleet.state import FLEET
 from models.flex.division import Mode
 from models.flex.now import FlexNow
-from models.planning.window_forecast import Declaration, Declared, Entry
 from models.reports.milestones import MilestoneFile, PlanNow
 from models.reports.tallies import Point
 from models.reports.weekly import Past
 from models.reports.why import Why
-from models.requests.state import QuotaAsk, RequestCommand, RequestInput, RequestOrder, RequestState
+from models.requests.messages import RequestInput
+from models.requests.state import QuotaAsk, RequestCommand, RequestOrder, RequestState
 from models.rollout.commands import CommandRequest
-from models.rollout.effects import HealthSample
-from models.rollout.messages import (
+from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput, RolloutStatus
+from models.rollout.stages import Command
+from models.wire import (
     DESK_WORKFLOW,
     LAUNCHED_UPDATE,
     MOVES_ON,
@@ -74,18 +77,12 @@ from models.rollout.messages import (
     ROLLOUT_WORKFLOW,
     STATUS_QUERY,
     TASK_QUEUE,
-    CommandAnswer,
     DeskAnswer,
     DeskRequest,
-    LaunchAnswer,
-    LaunchRequest,
-    RolloutInput,
-    RolloutStatus,
     SearchName,
     request_workflow_id,
     rollout_workflow_id,
 )
-from models.rollout.stages import Command
 
 _PATIENCE = timedelta(seconds=30)
 """How long a person waits for a worker's answer."""

@@ -21,9 +21,11 @@ from models.base import brief, in_one_sentence
 from models.errors import BadInput
 from models.fleet.messages import FleetCommandRequest, FleetInput
 from models.planning.grants import GrantOrder
-from models.requests.state import RequestInput, RequestOrder
+from models.requests.messages import RequestInput
+from models.requests.state import RequestOrder
 from models.rollout.commands import CommandRequest
-from models.rollout.messages import DeskRequest, HealthChanged, RolloutInput, WatchInput
+from models.rollout.messages import HealthChanged, RolloutInput
+from models.wire import DeskRequest, WatchInput
 
 FROM_OUTSIDE = (
     *(RolloutInput, CommandRequest, HealthChanged, DeskRequest, WatchInput, FleetInput, FleetCommandRequest),

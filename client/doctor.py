@@ -12,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from client.connection import Target
 from client.versions import builds, by_build, current_of, pollers
 from models.base import Model
-from models.rollout.messages import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
+from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 
 _SILENCE = timedelta(seconds=60)
 """Heartbeats come at least this often, and a client's clock may differ from the server's."""

@@ -22,7 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from models.base import Model, Time
 from models.errors import BadInput, Refusal
-from models.rollout.messages import DEPLOYMENT, ROLLOUT_WORKFLOW, TASK_QUEUE
+from models.wire import DEPLOYMENT, ROLLOUT_WORKFLOW, TASK_QUEUE
 
 _VERSION = "TemporalWorkerDeploymentVersion"
 

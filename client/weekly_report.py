@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from models.cluster.windows import Entry
 from models.errors import BackstopError
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FLEET, FleetStage
 from models.planning.plan import make_plan
-from models.planning.window_forecast import Entry
 from models.reports.milestones import WAVES
 from models.reports.weekly import AHEAD, AtRisk, Blocked, Live, NextStep, Past, Week, waves_done, week
 from models.rollout.messages import RolloutStatus

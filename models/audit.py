@@ -11,6 +11,9 @@ from pydantic import Field
 
 from models.base import Count, Model, Name, Time, canonical_json
 
+BACKSTOP = "backstop"
+"""The actor of what happens by itself."""
+
 GENESIS = "0" * 64
 """What the first row of a chain names as its predecessor."""
 

@@ -206,6 +206,10 @@ Time = Annotated[datetime, AfterValidator(_aware)]
 """An instant, kept in UTC. A time without a zone is refused."""
 
 
+def gpus_text(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
 def canonical_json(value: Any) -> str:
     """One text for one value: sorted keys, no spaces, so that its hash means something."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

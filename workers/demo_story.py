@@ -25,8 +25,8 @@ from typing import IO
 from client.backstop import Backstop
 from models.buffers.backtest import Series
 from models.cluster.island import Island
+from models.cluster.readings import HealthSample
 from models.errors import Unavailable
-from models.rollout.effects import HealthSample
 from models.rollout.messages import RolloutStatus
 
 _POLL_SECONDS = 0.15

@@ -35,7 +35,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from models.errors import Refusal, Unavailable
-from models.rollout.messages import SEARCH_ATTRIBUTES
+from models.wire import SEARCH_ATTRIBUTES
 
 LOOPBACK = "127.0.0.1"
 PORT = 7233

@@ -37,7 +37,7 @@ from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches
 from models.errors import BackstopError
-from models.rollout.messages import DEPLOYMENT, WATCH_WORKFLOW, WatchInput
+from models.wire import DEPLOYMENT, WATCH_WORKFLOW, WatchInput
 from workers.garbage_collection import tended
 from workers.heartbeats import Heartbeats
 from workers.sandbox import OnTimeRunner

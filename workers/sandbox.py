@@ -27,7 +27,7 @@ from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from temporalio.workflow import Info
 
-from models.rollout.messages import MOVES_ON
+from models.wire import MOVES_ON
 
 _ASKED_ALONE = "legacy_query"
 """The id that Temporal's core gives to a query which came without a workflow task."""

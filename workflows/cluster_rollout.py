@@ -25,31 +25,14 @@ with workflow.unsafe.imports_passed_through():
     from activities.notices import NoticeActivities
     from models.audit import AuditEntry, AuditKind
     from models.planning.grants import Granted, GrantOrder, Outcome
-    from models.rollout import effect_outcomes as receipts
-    from models.rollout import granting, mailing, outcomes
+    from models.rollout import effect_outcomes, granting, looks, mailing, outcomes
+    from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
+    from models.rollout.calls import baseline_with, look_at
     from models.rollout.commands import CommandRequest, obey, refusal
-    from models.rollout.decide import (
-        Action,
-        Aim,
-        Draft,
-        Finish,
-        Look,
-        Perform,
-        Wait,
-        baseline_with,
-        decide,
-        look_at,
-        urgent,
-    )
+    from models.rollout.decide import decide, urgent
     from models.rollout.effects import INVERSE, Change, EffectKind
     from models.rollout.gates import drift_of
     from models.rollout.messages import (
-        GRANT_UPDATE,
-        HEALTH_SIGNAL,
-        LAUNCHED_UPDATE,
-        NOT_LAUNCHED,
-        ROLLOUT_WORKFLOW,
-        STATUS_QUERY,
         AimRequest,
         CommandAnswer,
         DraftRequest,
@@ -62,13 +45,21 @@ with workflow.unsafe.imports_passed_through():
         RolloutInput,
         RolloutResult,
         RolloutStatus,
-        SearchName,
-        TellAnswer,
-        TellRequest,
     )
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout, Why
     from models.rollout.status import needs_of, standing_now, status_of, waiting_sentence
+    from models.wire import (
+        GRANT_UPDATE,
+        HEALTH_SIGNAL,
+        LAUNCHED_UPDATE,
+        NOT_LAUNCHED,
+        ROLLOUT_WORKFLOW,
+        STATUS_QUERY,
+        SearchName,
+        TellAnswer,
+        TellRequest,
+    )
     from workflows.cancellation import lived
     from workflows.failures import reason_of
 
@@ -306,9 +297,9 @@ class ClusterRollout:
                 summary=f"look: {action.why}",
             )
         except ActivityError as error:
-            self._r = outcomes.look_failed(self._state, reason_of(error)[1], workflow.now())
+            self._r = looks.look_failed(self._state, reason_of(error)[1], workflow.now())
             return
-        self._r = outcomes.looked(self._state, seen, workflow.now(), r.fence)
+        self._r = looks.looked(self._state, seen, workflow.now(), r.fence)
 
     async def _draft(self, action: Draft) -> None:
         r = self._state
@@ -335,12 +326,12 @@ class ClusterRollout:
             )
         except ActivityError as error:
             if action.islands:
-                self._set(outcomes.not_reconsidered(self._state, reason_of(error)[1], workflow.now()))
+                self._set(looks.not_reconsidered(self._state, reason_of(error)[1], workflow.now()))
                 return
             self._set(outcomes.draft_failed(self._state, reason_of(error)[1], workflow.now()))
             return
         if action.islands:
-            self._set(outcomes.reconsidered(self._state, draft.plan, workflow.now()))
+            self._set(looks.reconsidered(self._state, draft.plan, workflow.now()))
         elif self._state.replan:  # else a person's undo came first
             self._set(outcomes.drafted(self._state, draft.baseline, draft.reading, draft.plan, workflow.now()))
 
@@ -372,7 +363,7 @@ class ClusterRollout:
         self._r = outcomes.aimed(self._state, target, workflow.now())
 
     async def _perform(self, kind: EffectKind) -> None:
-        self._r, change = receipts.began(self._state, kind)
+        self._r, change = effect_outcomes.began(self._state, kind)
         forward = kind in INVERSE
         breach = self._state.order is not None and self._state.order.why is Why.BREACH
         exempt = self._state.exempt or (not forward and breach) or kind is EffectKind.CLOSE
@@ -397,9 +388,9 @@ class ClusterRollout:
                 summary=_summary(change),
             )
         except ActivityError as error:
-            self._r = receipts.failed(self._state, change, *reason_of(error), workflow.now(), _room_at(error))
+            self._r = effect_outcomes.failed(self._state, change, *reason_of(error), workflow.now(), _room_at(error))
             return
-        self._r = receipts.landed(self._state, change, receipt, workflow.now())
+        self._r = effect_outcomes.landed(self._state, change, receipt, workflow.now())
 
     # --- side loops -------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from models.fleet.state import FLEET, FleetRollout, MemberState
     from models.fleet.status import fleet_status_of
-    from models.rollout.messages import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
+    from models.wire import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
     from workflows.cancellation import lived
     from workflows.failures import reason_of
 

@@ -9,7 +9,7 @@ from temporalio.common import RetryPolicy, VersioningBehavior
 
 with workflow.unsafe.imports_passed_through():
     from activities.watch import WatchActivities
-    from models.rollout.messages import WATCH_WORKFLOW, WatchInput
+    from models.wire import WATCH_WORKFLOW, WatchInput
 
 _ROUNDS_A_RUN = 100
 

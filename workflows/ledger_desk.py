@@ -10,7 +10,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from activities.desk import DeskActivities
-    from models.rollout.messages import DESK_WORKFLOW, DeskAnswer, DeskRequest
+    from models.wire import DESK_WORKFLOW, DeskAnswer, DeskRequest
 
 
 @workflow.defn(name=DESK_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)

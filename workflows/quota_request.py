@@ -20,26 +20,17 @@ with workflow.unsafe.imports_passed_through():
     from activities.requests import RequestActivities
     from models.planning.grants import Granted, Outcome
     from models.requests import state as requests
-    from models.requests.state import (
+    from models.requests.messages import (
         AssessRequest,
         KeepRequest,
         OwnersRequest,
         PrepareRequest,
-        RequestCommand,
         RequestInput,
-        RequestOrder,
-        RequestStage,
-        RequestState,
         ThroughRequest,
     )
-    from models.rollout.messages import (
-        LAUNCHED_UPDATE,
-        REQUEST_WORKFLOW,
-        STATUS_QUERY,
-        EffectRequest,
-        SearchName,
-        TellRequest,
-    )
+    from models.requests.state import RequestCommand, RequestOrder, RequestStage, RequestState
+    from models.rollout.messages import EffectRequest
+    from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, SearchName, TellRequest
     from workflows.failures import reason_of
 
 _CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)

@@ -11,13 +11,14 @@ import typer
 
 from cli.options import HALT, LOOK, Actor, AsJson, Cluster, NeededReason, checked, examples, named, needed, who
 from cli.session import ask
-from models.cluster.fleet_file import WindowKind
+from models.cluster.windows import WindowKind
 from models.errors import BadInput
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.cluster.fleet_file import ClusterSpec
-    from models.planning.window_forecast import Declaration, Entry, Foretold
+    from models.cluster.windows import Declaration, Entry
+    from models.planning.window_forecast import Foretold
 
 Kind = Annotated[
     WindowKind, typer.Option(help="A freeze takes no capacity: nothing may change while it lasts.", show_default=False)
@@ -74,8 +75,7 @@ def hold(
     What it takes does not count towards a breach. The quotas that lose their backing are named before it begins.
     """
     from cli.output import moment
-    from models.cluster.fleet_file import Window
-    from models.planning.window_forecast import Declared
+    from models.cluster.windows import Declared, Window
 
     now = datetime.now(UTC)
     names = list(dict.fromkeys(needed(name) for name in clusters or ()))
@@ -162,7 +162,7 @@ def end(
     """End a window now; one that has not begun is taken back."""
     from cli.answers import CalendarAnswer
     from cli.output import line, show, show_json
-    from models.planning.window_forecast import span_text
+    from models.cluster.windows import span_text
 
     if not reason.strip():
         raise BadInput("--reason must say why")

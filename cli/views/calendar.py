@@ -10,8 +10,8 @@ from rich.text import Text
 
 from cli.output import line, moment, row, table
 from cli.views.status import foretold_line
-from models.cluster.fleet_file import WindowKind
-from models.planning.window_forecast import Entry, Foretold, span_text
+from models.cluster.windows import Entry, WindowKind, span_text
+from models.planning.window_forecast import Foretold
 
 _FILE = "fleet file"
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cli.output import clean
 from cli.views.milestones import RULE, noted, words
-from models.planning.window_forecast import span_text
+from models.cluster.windows import span_text
 from models.reports.weekly import Outcome, Week
 
 MOST = 8

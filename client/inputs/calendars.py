@@ -16,9 +16,8 @@ import recurring_ical_events
 from pydantic import ValidationError
 
 from client.inputs.sentences import first_problem
-from models.cluster.fleet_file import Window, WindowKind
+from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import BadInput
-from models.planning.window_forecast import Declared
 
 _AHEAD, _BEHIND = timedelta(days=366), timedelta(days=10 * 366)
 _TOO_OFTEN = ("SECONDLY", "MINUTELY")

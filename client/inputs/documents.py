@@ -24,11 +24,11 @@ from models.base import Model
 from models.cluster.fleet_file import ClusterSpec, Fleet, merged_policy
 from models.cluster.island import Island
 from models.cluster.policy import Policy
+from models.cluster.readings import HealthSample
 from models.errors import BadInput
 from models.flex.division import FlexDemand
 from models.flex.scenario import FlexStory
 from models.reports.milestones import MilestoneFile
-from models.rollout.effects import HealthSample
 
 STANDARD_INPUT = "-"
 _NEEDED = ("cluster", "time", "total_gpus", "healthy_gpus")

@@ -11,9 +11,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from models.base import brief
-from models.cluster.fleet_file import ClusterSpec, Fleet, Team, Window
+from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
+from models.cluster.windows import Window
 
 Path = tuple[str | int, ...]
 

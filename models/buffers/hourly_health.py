@@ -15,9 +15,8 @@ import numpy as np
 
 from models.base import GpuCount, Model, Name, PositiveCount
 from models.buffers.estimator import Hours
-from models.cluster.fleet_file import Window, WindowKind
 from models.cluster.health_buffer import HealthTerms
-from models.rollout.guard import covered
+from models.cluster.windows import Window, WindowKind, covered
 
 STANDS = 3600
 """Seconds that a look speaks for what follows it."""

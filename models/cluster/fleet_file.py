@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from models.base import GpuCount, Model, Name, PositiveCount, Text, Time, Words
+from models.base import Model, Name, PositiveCount, Words
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_islands
 from models.cluster.sources import PrometheusSource, SlurmSource
+from models.cluster.windows import Window
 
 MOST_QUOTAS = 10_000
 """Of one cluster: what its rollout carries through Temporal was tried up to here (docs/adr/0011)."""
-
-
-class WindowKind(StrEnum):
-    MAINTENANCE = "maintenance"
-    SEV = "sev"
-    FREEZE = "freeze"
-
-
-class Window(Model):
-    """A declared absence of capacity, or a time in which nothing may change.
-
-    `islands` None: the whole cluster. `gpus` None: all GPUs of those islands may be gone.
-    """
-
-    kind: WindowKind
-    starts: Time
-    ends: Time
-    reason: Text = Field(min_length=1, max_length=500)
-    islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
-    gpus: GpuCount | None = None
-
-    @model_validator(mode="after")
-    def _forward(self) -> Self:
-        if self.ends <= self.starts:
-            raise ValueError(f"ends {self.ends.isoformat()} is not after starts {self.starts.isoformat()}")
-        return self
 
 
 class ClusterSpec(Model):

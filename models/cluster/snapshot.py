@@ -13,7 +13,7 @@ from models.cluster.fleet_file import ClusterSpec
 from models.cluster.health_buffer import Derived
 from models.cluster.island import Island, healthy, total
 from models.cluster.quota import Quota, QuotaTree, check_islands
-from models.rollout.effects import QuotaReading
+from models.cluster.readings import QuotaReading
 
 
 class Snapshot(Model):

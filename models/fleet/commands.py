@@ -8,7 +8,7 @@ from models.audit import AuditKind
 from models.fleet.decide import rest_until, to_abort
 from models.fleet.messages import FleetCommand, FleetCommandRequest
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Wave
-from models.rollout.state import HoldKind
+from models.rollout.holds import HoldKind
 
 _NEEDS_REASON = frozenset({"pause", "resume", "skip", "move", "promote", "abort"})
 

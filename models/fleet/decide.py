@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from models.audit import AuditKind
 from models.base import duration_text
 from models.fleet.state import BREAKER, PILOTS, WAVES, FleetRollout, FleetStage, Member, MemberState, Wave
-from models.rollout.state import HoldKind
+from models.rollout.holds import HoldKind
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 _AT_ONCE = 20

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from models.audit import AuditEntry
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Share, Text, Time, Words, of_ordinary_size
 from models.fleet.state import FleetRollout, FleetStage, Member, Pace, Wave
-from models.rollout.state import Hold
+from models.rollout.holds import Hold
 
 FLEET_WORKFLOW = "FleetRollout"
 FLEET_ID = "fleet-rollout"

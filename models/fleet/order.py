@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from models.base import Model, content_hash
-from models.cluster.fleet_file import Window
+from models.cluster.windows import Window, active, span_text
 from models.fleet.messages import Candidate, FleetLaunch, Noted, Passed, PickAnswer, Picked, PickRequest, Prospect
 from models.fleet.state import Pace, Wave
 from models.planning.plan import Plan
-from models.planning.window_forecast import span_text
-from models.rollout.guard import active
 
 
 def prospect_of(plan: Plan, found: Noted | None = None) -> Prospect:

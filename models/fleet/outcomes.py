@@ -11,9 +11,9 @@ from datetime import datetime
 from models.audit import AuditKind
 from models.fleet.messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
 from models.fleet.state import TROUBLE, FleetRollout, FleetStage, Member, MemberState, Wave
-from models.rollout.messages import TellAnswer
+from models.rollout.holds import HoldKind
 from models.rollout.stages import Stage
-from models.rollout.state import HoldKind
+from models.wire import TellAnswer
 
 _STATE = {
     Stage.MONITORED: MemberState.DONE,

@@ -15,11 +15,11 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from models.audit import AuditEntry, AuditKind
+from models.audit import BACKSTOP, AuditEntry, AuditKind
 from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Share, Time
 from models.cluster.policy import TIERS, Tier
 from models.notices import Notice, NoticeKind
-from models.rollout.state import BACKSTOP, Hold, HoldKind
+from models.rollout.holds import Hold, HoldKind
 
 FLEET = "(fleet)"
 """Stands in a cluster's place where something is said of the fleet rollout itself."""

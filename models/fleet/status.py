@@ -8,7 +8,7 @@ from datetime import datetime
 from models.fleet.decide import Wait, breaker_share, budget_left, decide, rest_until, waiting_text
 from models.fleet.messages import FleetStatus, WaveStatus
 from models.fleet.state import WAVES, FleetRollout, FleetStage, MemberState, Wave
-from models.rollout.state import HoldKind
+from models.rollout.holds import HoldKind
 
 
 def fleet_status_of(f: FleetRollout, now: datetime, *, history_events: int, runs: int) -> FleetStatus:

@@ -9,10 +9,10 @@ from models.base import GpuCount, Model, Name, Time
 from models.cluster.flex_pool import flex_pool, in_quota_use
 from models.cluster.island import Island
 from models.cluster.jobs import FlexLives, Job, RunsOn, first_to_go, flex_lives
+from models.cluster.readings import HealthSample, QuotaReading, TeamUsage
 from models.cluster.snapshot import Snapshot, present_snapshot
 from models.flex.division import FlexDemand, FlexTeam, Mode, division
 from models.planning.backing import back
-from models.rollout.effects import HealthSample, QuotaReading, TeamUsage
 
 
 class IslandNow(Model):

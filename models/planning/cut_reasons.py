@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
+from models.base import gpus_text
 from models.cluster.policy import Scope, Tier
 from models.cluster.snapshot import Snapshot
-
-
-def gpus_text(count: int) -> str:
-    return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
 def reason_for(

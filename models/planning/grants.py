@@ -12,14 +12,12 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Words
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Words, gpus_text
 from models.cluster.policy import Policy
 from models.cluster.quota import QuotaTree
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import back
 from models.planning.ceiling import ceiling_of
-from models.planning.cut_reasons import gpus_text
-from models.rollout.effects import ValueWrite
 
 
 class GrantOrder(Model):
@@ -114,14 +112,3 @@ def room(snapshot: Snapshot, policy: Policy, team: str, gpus: int) -> Room:
     else:
         why = f"today's healthy GPUs, where {team} may stand, do not back so many more beside the other quotas"
     return Room(ceiling_gpus=ceiling, assigned_gpus=assigned, fits_gpus=low, why=why)
-
-
-def writes(
-    tree: QuotaTree, values: Mapping[str, int], raised: Mapping[str, int], *, ends: bool
-) -> tuple[ValueWrite, ...]:
-    """The quotas' changes where no rollout is open; each only while the value is as it was read."""
-    after = moved(values, raised, ends=ends)
-    return tuple(
-        ValueWrite(team=team, expected_gpus=values[team], gpus=gpus, leaf=team not in tree.children)
-        for team, gpus in sorted(after.items())
-    )

@@ -10,56 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from pydantic import Field
-
-from models.base import Count, Model, Name, PositiveCount, Text, Time
-from models.cluster.fleet_file import Window, WindowKind
+from models.base import Count, Model, Time
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot, filled
+from models.cluster.windows import Window, WindowKind, active, covered, explained
 from models.planning.backing import back
-from models.planning.cut_reasons import gpus_text
-from models.rollout.guard import active, covered, explained
-
-FILE = ""
-"""The source of what a fleet file declares: an import of the cluster replaces it."""
-
-
-class Declared(Model):
-    """Windows that one source declares: they take the place of all that it declared before, for any cluster.
-
-    `source`: such as `hold 3f2a91`, or `ics` and an iCalendar event's UID. Without windows it takes back what it
-    declared.
-    """
-
-    source: Text = Field(min_length=1, max_length=300)
-    windows: tuple[tuple[Name, Window], ...] = ()
-    """Each with its cluster."""
-
-
-class Entry(Model):
-    """A window in the ledger."""
-
-    id: PositiveCount
-    cluster: Name
-    window: Window
-    source: str
-    declared_by: str
-
-
-def span_text(window: Window) -> str:
-    """What is declared, and from when to when: for people and the archive."""
-    what = "" if window.gpus is None else f" of {gpus_text(window.gpus)}"
-    where = "" if window.islands is None else f" in {', '.join(window.islands)}"
-    return f"{window.kind}{what}{where} from {window.starts:%Y-%m-%d %H:%MZ} until {window.ends:%Y-%m-%d %H:%MZ}"
-
-
-class Declaration(Model):
-    """What became of it: the windows that stand, which of them are new, and what was taken back."""
-
-    stand: tuple[Entry, ...]
-    new: tuple[Entry, ...]
-    gone: tuple[Entry, ...]
 
 
 class Foretold(Model):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from models.base import Count, GpuCount, Model
+from models.cluster.readings import TeamUsage
 from models.planning.placement import Ground
-from models.rollout.effects import TeamUsage
 
 
 class InQuota(Model):

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 from models.base import Count, GpuCount, Model, Name, Time
 from models.cluster.flex_pool import flex_pool, in_quota_use
+from models.cluster.readings import HealthSample, QuotaReading, TeamUsage
 from models.cluster.snapshot import present_snapshot
 from models.planning.backing import back_on
 from models.planning.placement import Ground
 from models.reports.pending import in_quota
-from models.rollout.effects import HealthSample, QuotaReading, TeamUsage
 
 USAGE_SAYS_NOW = timedelta(days=1)
 """A sample of usage older than this says nothing about what is asked for now."""

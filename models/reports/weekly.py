@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from models.base import Count, Model, Name, Time
-from models.planning.window_forecast import Entry
+from models.cluster.windows import Entry
 from models.reports.milestones import MONITORED, PHANTOM, WAVES, Milestones, Standing, standings
 from models.reports.tallies import Point
 from models.rollout.stages import Stage

@@ -19,13 +19,12 @@ import numpy as np
 
 from models.base import GpuCount, Model, Name, Time
 from models.buffers.hourly_health import Stretch
-from models.cluster.fleet_file import Window
 from models.cluster.jobs import Job, RunsOn, named
+from models.cluster.readings import HealthSample, QuotaReading, TeamUsage
 from models.cluster.snapshot import present_snapshot
+from models.cluster.windows import Window, active, explained
 from models.errors import Refusal
 from models.planning.backing import back
-from models.rollout.effects import HealthSample, QuotaReading, TeamUsage
-from models.rollout.guard import active, explained
 
 
 class Cause(StrEnum):

@@ -12,13 +12,10 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from models.audit import AuditEntry, AuditKind
-from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words
+from models.audit import BACKSTOP, AuditEntry, AuditKind
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, gpus_text
 from models.notices import Notice, NoticeKind
-from models.planning.cut_reasons import gpus_text
 from models.planning.grants import Granted, GrantOrder, Outcome, Room
-from models.rollout.effects import Change
-from models.rollout.state import BACKSTOP
 
 LONGEST_WAIT = timedelta(minutes=1)
 """Between two tries of what is in the way of a grant."""
@@ -324,60 +321,3 @@ def _any_of(names: tuple[str, ...]) -> str:
 
 
 # --- what crosses the wire ---------------------------------------------------------------------
-
-
-class RequestInput(Model):
-    """The workflow's one argument: what is asked for, and the state that a run hands to the next."""
-
-    ask: QuotaAsk
-    state: RequestState | None = None
-
-
-class AssessRequest(Model):
-    ask: QuotaAsk
-    at: Time
-
-
-class PrepareRequest(Model):
-    """A try to write an order. `fence`: its number among the request's own writes."""
-
-    order: GrantOrder
-    cluster: Name
-    namespace: str = ""
-    hands: dict[str, Count] = Field(default_factory=dict)
-    """Of a grant that ends: whose quotas they must still be."""
-    fence: PositiveCount
-    at: Time
-
-
-class Prepared(Model):
-    """How an order can be written now: by the rollout that is open, by this change, or not."""
-
-    through: bool = False
-    change: Change | None = None
-    raised: dict[str, GpuCount] = Field(default_factory=dict)
-    hands: dict[str, Count] = Field(default_factory=dict)
-    outcome: Outcome = Outcome.LATER
-    """Where it cannot: whether to come again."""
-    said: str = ""
-
-
-class ThroughRequest(Model):
-    """An order for the rollout that is open in the cluster."""
-
-    order: GrantOrder
-    cluster: Name
-
-
-class OwnersRequest(Model):
-    cluster: Name
-
-
-class Owners(Model):
-    """Who decides on requests for a cluster today."""
-
-    names: tuple[str, ...]
-
-
-class KeepRequest(Model):
-    request: RequestState

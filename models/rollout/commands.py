@@ -10,25 +10,15 @@ from models.audit import AuditKind
 from models.base import Model, Text, Words
 from models.cluster.island import Island
 from models.cluster.quota import Quota
+from models.cluster.readings import Present
 from models.cluster.snapshot import Snapshot
 from models.notices import NoticeKind
 from models.planning.plan import envelope_of
-from models.rollout.effects import INVERSE, EffectKind, Present
+from models.rollout.effects import INVERSE, EffectKind
 from models.rollout.gates import believed, changed_by_others, mode_drift
+from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.rollout.stages import Command, Refused, Stage, answer
-from models.rollout.state import (
-    BREACH,
-    PROPOSAL,
-    RADIUS,
-    REALIGN,
-    REPLAN,
-    ROLLBACK,
-    Hold,
-    HoldKind,
-    Order,
-    Rollout,
-    Why,
-)
+from models.rollout.state import Order, Rollout, Why
 
 
 class CommandRequest(Model):

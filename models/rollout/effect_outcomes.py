@@ -9,15 +9,17 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from models.audit import AuditKind
+from models.audit import BACKSTOP, AuditKind
+from models.cluster.readings import Mode
 from models.notices import NoticeKind
 from models.rollout import granting
+from models.rollout.calls import change_for, flex_moves
 from models.rollout.commands import holding, lifting, undoing
-from models.rollout.decide import change_for, flex_moves
-from models.rollout.effects import INVERSE, Change, EffectKind, Mode, Receipt, ValueConflict
+from models.rollout.effects import INVERSE, Change, EffectKind, Receipt, ValueConflict
 from models.rollout.guard import Clocks
+from models.rollout.holds import RADIUS, REALIGN, Hold, HoldKind
 from models.rollout.stages import STEP_FROM, Stage
-from models.rollout.state import BACKSTOP, RADIUS, REALIGN, Hold, HoldKind, Proposal, Rollout, Undone, Why
+from models.rollout.state import Proposal, Rollout, Undone, Why
 from models.rollout.stuck import calling
 
 FORWARD = {inverse: forward for forward, inverse in INVERSE.items()}

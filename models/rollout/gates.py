@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from models.base import Model, Time, duration_text
-from models.cluster.fleet_file import WindowKind
 from models.cluster.policy import Acks
-from models.rollout.effects import EffectKind, Mode
-from models.rollout.guard import active
+from models.cluster.readings import Mode
+from models.cluster.windows import WindowKind, active
+from models.rollout.effects import EffectKind
+from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import STEP_FROM, Gate, Stage
-from models.rollout.state import Hold, HoldKind, Rollout
+from models.rollout.state import Rollout
 
 _WINDOW_HOLDS = {
     WindowKind.MAINTENANCE: HoldKind.MAINTENANCE,

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from models.audit import AuditKind
+from models.base import gpus_text
 from models.planning.ceiling import ceiling_of
-from models.planning.cut_reasons import gpus_text
 from models.planning.grants import Granted, GrantOrder, Outcome, moved, raises
+from models.rollout.calls import baseline_with
 from models.rollout.commands import on_islands
-from models.rollout.decide import baseline_with, looked_recently, tests
+from models.rollout.decide import looked_recently, tests
 from models.rollout.effects import Receipt
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout, Why

@@ -10,16 +10,14 @@ Source: DESIGN.md, "Guard and rollback".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from fractions import Fraction
 
 from pydantic import Field
 
 from models.base import Count, Model, Time
-from models.cluster.fleet_file import Window, WindowKind
-from models.cluster.island import Island
-from models.rollout.effects import HealthSample
+from models.cluster.readings import HealthSample
 
 
 class Sight(Model):
@@ -137,38 +135,3 @@ class Clocks(Model):
     def good_for(self, now: datetime) -> timedelta:
         """How long no quota has been short."""
         return timedelta(0) if self.all_good_since is None else max(timedelta(0), now - self.all_good_since)
-
-
-def explained(islands: Sequence[Island], windows: Sequence[Window], now: datetime) -> tuple[Island, ...]:
-    """The islands as they would be without declared absences: what a window explains counts as healthy.
-
-    Only what exceeds a declared window or SEV counts towards a breach.
-    """
-    healthy = {i.name: i.healthy_gpus for i in islands}
-    for window in active(windows, now):
-        gone = {i.name: i.total_gpus - healthy[i.name] for i in islands}
-        for name, back in covered(window, gone).items():
-            healthy[name] += back
-    return tuple(
-        i.model_copy(update={"healthy_gpus": healthy[i.name], "block_gpus": None})
-        if healthy[i.name] > i.healthy_gpus
-        else i
-        for i in islands
-    )
-
-
-def covered(window: Window, room: Mapping[str, int]) -> dict[str, int]:
-    """GPUs by island that the window stands for, at most what there is `room` for, the first islands by name first."""
-    if window.kind is WindowKind.FREEZE:
-        return {}
-    left, found = window.gpus, {}
-    for name in sorted(window.islands or room):
-        if name in room:
-            found[name] = room[name] if left is None else min(room[name], left)
-            left = None if left is None else left - found[name]
-    return found
-
-
-def active(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
-    """Windows that have begun and not ended."""
-    return tuple(w for w in windows if w.starts <= now < w.ends)

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from models.audit import AuditKind
 from models.notices import Notice, NoticeKind
-from models.rollout.messages import TellAnswer
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
+from models.wire import TellAnswer
 
 
 def noticing(r: Rollout, now: datetime) -> Rollout:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.base import duration_text
+from models.cluster.readings import Standing
 from models.planning.window_forecast import Foretold, foretold
-from models.rollout.decide import Wait, decide, flex_due, flex_published, may_apply, recovery_pause, retries_by_itself
-from models.rollout.effects import Standing
+from models.rollout.actions import Wait
+from models.rollout.calls import flex_published
+from models.rollout.decide import decide, flex_due, may_apply, recovery_pause, retries_by_itself
 from models.rollout.gates import conditions, gate_of, health_fresh, holds_now
+from models.rollout.holds import PROPOSAL, HoldKind
 from models.rollout.messages import ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus
 from models.rollout.stages import Stage
-from models.rollout.state import PROPOSAL, HoldKind, Rollout, Why, proposed_changes
+from models.rollout.state import Rollout, Why, proposed_changes
 from models.rollout.stuck import LAUNCH, choices, undoing_of
 
 

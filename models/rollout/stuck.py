@@ -9,12 +9,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
+from models.base import gpus_text
 from models.cluster.policy import RollbackTo
+from models.cluster.readings import Mode
 from models.notices import NoticeKind
-from models.planning.cut_reasons import gpus_text
 from models.rollout.commands import left_to_undo
 from models.rollout.decide import retries_by_itself
-from models.rollout.effects import INVERSE, EffectKind, Mode
+from models.rollout.effects import INVERSE, EffectKind
 from models.rollout.messages import Choice, Undoing, ValueLeft
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout, Undone, Why

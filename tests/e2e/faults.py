@@ -16,8 +16,9 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.ports import QuotaPort
+from models.cluster.readings import ForeignChange, QuotaReading
 from models.errors import BackstopError, Refusal, Unavailable
-from models.rollout.effects import Change, EffectKind, ForeignChange, QuotaReading, Receipt
+from models.rollout.effects import Change, EffectKind, Receipt
 
 Outcome = Receipt | BackstopError
 Failure = Callable[[], Exception]

@@ -45,9 +45,6 @@ from activities.adapters.notify.notifier import Notifier
 from client.compression import data_converter
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import (
-    HEALTH_SIGNAL,
-    SEARCH_ATTRIBUTES,
-    TASK_QUEUE,
     AimRequest,
     DraftRequest,
     EffectRequest,
@@ -58,6 +55,7 @@ from models.rollout.messages import (
 )
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
+from models.wire import HEALTH_SIGNAL, SEARCH_ATTRIBUTES, TASK_QUEUE
 from tests.e2e.world import Sql, World, eventually, team
 from workers.embedded_temporal import NAMESPACE, RETENTION, temporal_binary
 from workers.main import FAILURES, make_worker, sandbox

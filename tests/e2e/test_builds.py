@@ -12,8 +12,9 @@ from temporalio.client import WorkflowExecutionStatus
 
 from client.doctor import Check
 from models.errors import BadInput, Refusal
-from models.rollout.messages import TASK_QUEUE, RolloutInput, rollout_workflow_id
+from models.rollout.messages import RolloutInput
 from models.rollout.stages import Command, Stage
+from models.wire import TASK_QUEUE, rollout_workflow_id
 from tests.e2e.world import (
     WATCH_SECONDS,
     Sql,

@@ -14,9 +14,9 @@ from models.buffers.estimator import derived
 from models.buffers.health_generator import Recipe, simulated
 from models.cluster.health_buffer import Ground
 from models.cluster.island import Island
+from models.cluster.readings import HealthSample
 from models.errors import Refusal
 from models.planning.plan import make_plan
-from models.rollout.effects import HealthSample
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import World, cluster, eventually, fresh, team
 

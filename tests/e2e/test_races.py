@@ -23,12 +23,14 @@ from temporalio.client import Client
 from activities.adapters.ledger.ledger import Ledger
 from activities.adapters.notify.notifier import Notifier
 from models.cluster.island import Island
+from models.cluster.readings import HealthSample
 from models.errors import BackstopError, BadInput, Conflict, Drift, Refusal
 from models.notices import Notice, NoticeKind
 from models.rollout.commands import CommandRequest
-from models.rollout.effects import Change, EffectKind, HealthSample
-from models.rollout.messages import HEALTH_SIGNAL, CommandAnswer, HealthChanged, RolloutStatus
+from models.rollout.effects import Change, EffectKind
+from models.rollout.messages import CommandAnswer, HealthChanged, RolloutStatus
 from models.rollout.stages import Command, Stage
+from models.wire import HEALTH_SIGNAL
 from tests.e2e.world import PATIENCE, World, cluster, connected, eventually, fresh, team, without_flex_moves, world_of
 from workers.embedded_temporal import EmbeddedTemporal
 

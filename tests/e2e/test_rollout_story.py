@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from models.cluster.fleet_file import Window, WindowKind
+from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import BadInput, Refusal
-from models.planning.window_forecast import Declared
-from models.rollout.messages import WATCH_ID, LaunchAnswer, LaunchRequest, RolloutStatus
+from models.rollout.messages import LaunchAnswer, LaunchRequest, RolloutStatus
 from models.rollout.stages import Command, Stage
+from models.wire import WATCH_ID
 from tests.e2e.world import World, cluster, eventually, fresh, team, worked_case
 
 LONG = "1h"

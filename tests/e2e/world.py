@@ -31,23 +31,14 @@ from client.connection import Target
 from models.audit import AuditEntry, ChainedEntry, ChainHead, broken_links
 from models.cluster.fleet_file import Fleet
 from models.cluster.island import Island
+from models.cluster.readings import HealthSample
 from models.errors import Unavailable
 from models.fleet.messages import FLEET_ID, FleetCommand, FleetCommandRequest, FleetLaunch, FleetPlan, FleetStatus
 from models.fleet.state import Pace
 from models.rollout.commands import CommandRequest
-from models.rollout.effects import HealthSample
-from models.rollout.messages import (
-    MOVES_ON,
-    TASK_QUEUE,
-    WATCH_ID,
-    CommandAnswer,
-    LaunchAnswer,
-    LaunchRequest,
-    RolloutStatus,
-    request_workflow_id,
-    rollout_workflow_id,
-)
+from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutStatus
 from models.rollout.stages import Command, Stage
+from models.wire import MOVES_ON, TASK_QUEUE, WATCH_ID, request_workflow_id, rollout_workflow_id
 from tests.integration.ledger.world import ForeignTool
 from workers.embedded_temporal import NAMESPACE
 from workers.main import FAILURES, ensure_watch, make_worker, sandbox

@@ -26,7 +26,7 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
-from models.rollout.messages import SEARCH_ATTRIBUTES
+from models.wire import SEARCH_ATTRIBUTES
 from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal, temporal_binary
 
 ROOT = Path(__file__).resolve().parents[2]

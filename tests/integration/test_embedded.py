@@ -17,7 +17,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from models.errors import Refusal, Unavailable
-from models.rollout.messages import SEARCH_ATTRIBUTES
+from models.wire import SEARCH_ATTRIBUTES
 from workers import embedded_temporal as embedded
 from workers.embedded_temporal import NAMESPACE, RETENTION, EmbeddedTemporal
 

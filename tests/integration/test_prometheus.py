@@ -23,8 +23,8 @@ import pytest
 from activities.adapters.ledger.ledger import Ledger
 from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusHealth, ask
 from models.cluster.fleet_file import Fleet
+from models.cluster.readings import HealthSample
 from models.errors import Unavailable
-from models.rollout.effects import HealthSample
 from tests.integration.ledger.world import stage
 
 GPUS = 8

@@ -30,15 +30,17 @@ from unittest.mock import patch
 from pydantic import BaseModel
 
 from models.base import content_hash
-from models.cluster.fleet_file import Window, WindowKind
 from models.cluster.quota import Quota
+from models.cluster.readings import Observation, QuotaReading
 from models.cluster.snapshot import Snapshot
+from models.cluster.windows import Window, WindowKind
 from models.planning.backing import Backing, back
 from models.planning.plan import Plan
 from models.rollout import outcomes
+from models.rollout.actions import Finish, Wait
 from models.rollout.commands import CommandRequest, refusal
-from models.rollout.decide import FRESH, RECHECK, Finish, Wait, decide, recovery_pause
-from models.rollout.effects import INVERSE, Change, Observation, QuotaReading
+from models.rollout.decide import FRESH, RECHECK, decide, recovery_pause
+from models.rollout.effects import INVERSE, Change
 from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Refused, Stage, Undoing, answer
 from models.rollout.state import Rollout
 from tests.property.witness import Observed

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from client.inputs.calendars import read_calendar
+from models.cluster.windows import Declared
 from models.errors import BadInput
-from models.planning.window_forecast import Declared
 from tests.mangling import as_bytes
 from tests.tried import TRIED
 

@@ -22,8 +22,8 @@ from activities.adapters.ledger.ledger import Ledger
 from cli.main import BAD_INPUT, run
 from client.inputs.documents import read_fleet, read_health
 from models.cluster.fleet_file import ClusterSpec, Fleet
+from models.cluster.readings import HealthSample
 from models.errors import BadInput, Refusal
-from models.rollout.effects import HealthSample
 from tests.integration.ledger.world import NOW, ForeignTool, fleet, minutes
 from tests.mangling import spoilt, spoilt_files
 from tests.tried import TRIED

@@ -29,14 +29,16 @@ from models.fleet.messages import FLEET_COMMANDS, FleetCommandRequest, FleetInpu
 from models.fleet.state import FleetRollout
 from models.planning.grants import GrantOrder
 from models.requests import state as requests
-from models.requests.state import Assessment, QuotaAsk, RequestCommand, RequestInput, RequestOrder, RequestState
+from models.requests.messages import RequestInput
+from models.requests.state import Assessment, QuotaAsk, RequestCommand, RequestOrder, RequestState
 from models.rollout import granting
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.effects import EffectKind, Fence
-from models.rollout.messages import DeskAnswer, DeskRequest, HealthChanged, RolloutInput, WatchInput
+from models.rollout.messages import HealthChanged, RolloutInput
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status import status_of
+from models.wire import DeskAnswer, DeskRequest, WatchInput
 from tests.integration.ledger.world import ForeignTool, fleet, import_fleet
 from tests.mangling import spoilt
 from tests.property.test_edge_files import assert_a_sentence, dump

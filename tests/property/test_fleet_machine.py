@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.cluster.fleet_file import Window, WindowKind
+from models.cluster.windows import Window, WindowKind
 from models.fleet import commands as fleet_commands
 from models.fleet import decide as fleet_steps
 from models.fleet import outcomes as fleet_events

@@ -14,12 +14,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from models.cluster.fleet_file import WindowKind
 from models.cluster.quota import Quota
+from models.cluster.readings import Mode
+from models.cluster.windows import WindowKind
 from models.planning.grants import Outcome
-from models.rollout.effects import INVERSE, EffectKind, Mode
+from models.rollout.effects import INVERSE, EffectKind
+from models.rollout.holds import HoldKind
 from models.rollout.stages import Command, Stage
-from models.rollout.state import HoldKind
 from tests.property.witness import Observed
 from tests.unit.pure_world import TWO, Refused, parent, quota
 

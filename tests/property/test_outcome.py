@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from models.cluster.island import Island
 from models.cluster.quota import Quota
+from models.cluster.readings import TeamUsage
 from models.cluster.snapshot import Snapshot
 from models.planning.placement import Ground
 from models.reports.pending import in_quota
-from models.rollout.effects import TeamUsage
 
 ISLANDS = ("X", "Y", "Z")
 Leaf = tuple[int, tuple[str, ...] | None, int, int]

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.cluster.fleet_file import Window, WindowKind
+from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.snapshot import Snapshot
+from models.cluster.windows import Window, WindowKind
 from models.planning.backing import back
 from models.reports.why import Cause, why
-from models.rollout.effects import HealthSample, Present, QuotaReading, TeamUsage
 from tests.strategies import small_snapshots
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -14,15 +14,18 @@ from typing import Any
 
 from models.cluster.island import Island
 from models.cluster.quota import QuotaTree
+from models.cluster.readings import Mode, QuotaReading
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import back
 from models.planning.grants import moved, raises
 from models.planning.plan import Plan
-from models.rollout.decide import FRESH, Action, Wait, decide
-from models.rollout.effects import INVERSE, Change, EffectKind, Mode, QuotaReading, Receipt
+from models.rollout.actions import Action, Wait
+from models.rollout.decide import FRESH, decide
+from models.rollout.effects import INVERSE, Change, EffectKind, Receipt
 from models.rollout.gates import drift_of
+from models.rollout.holds import HoldKind
 from models.rollout.stages import Command, Stage
-from models.rollout.state import HoldKind, Why
+from models.rollout.state import Why
 from models.rollout.status import needs_of, waiting_sentence
 from tests.unit.pure_world import Flight, Refused, World
 

@@ -22,8 +22,9 @@ from models.fleet.messages import FLEET_ID
 from models.fleet.state import Wave
 from models.requests.state import QuotaAsk, RequestCommand, RequestOrder, RequestStage
 from models.rollout.effects import EffectKind
-from models.rollout.messages import RolloutStatus, request_workflow_id
+from models.rollout.messages import RolloutStatus
 from models.rollout.stages import Command, Stage
+from models.wire import request_workflow_id
 from tests.e2e.faults import Fault, FaultyQuotas, Way, away, refused
 from tests.e2e.world import World, cluster, connected, team, world_of
 from workers.embedded_temporal import EmbeddedTemporal

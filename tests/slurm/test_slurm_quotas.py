@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import pytest
 
 from activities.ports import OpenRollout, SchedulerCheck
+from models.cluster.readings import Mode
 from models.cluster.snapshot import snapshot_of
 from models.errors import BadInput, Conflict, Drift, Refusal, Unavailable
-from models.rollout.effects import Change, EffectKind, Fence, Mode, Receipt, Reserve, ValueWrite
+from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueWrite
 from tests.slurm.conftest import Site
 
 T = TypeVar("T")

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from models.cluster.readings import Mode
 from models.errors import Refusal
-from models.rollout.effects import EffectKind, Mode, Reserve
+from models.rollout.effects import EffectKind, Reserve
 from tests.slurm.conftest import LESSER, Site
 from tests.slurm.test_slurm_quotas import land, opened
 

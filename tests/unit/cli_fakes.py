@@ -17,8 +17,10 @@ from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead
 from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.policy import Policy
+from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot, snapshot_of
 from models.cluster.sources import SlurmSource
+from models.cluster.windows import Declaration, Declared, Entry
 from models.errors import BackstopError, BadInput, Refusal
 from models.fleet.messages import (
     FleetCommand,
@@ -33,17 +35,15 @@ from models.fleet.state import FleetStage, Wave
 from models.flex.division import Mode
 from models.flex.now import FlexNow
 from models.planning.plan import make_plan
-from models.planning.window_forecast import Declaration, Declared, Entry
 from models.reports.milestones import MilestoneFile, PlanNow
 from models.reports.tallies import Point
 from models.reports.weekly import Past
 from models.reports.why import Why
 from models.requests.state import RequestState
 from models.rollout.commands import CommandRequest
-from models.rollout.effects import HealthSample
+from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, Risk, RolloutStatus, TeamStatus
 from models.rollout.stages import Command, Stage
-from models.rollout.state import Hold, HoldKind
 from tests.unit.weeks import a_past, a_plan
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -17,39 +17,29 @@ from typing import Any
 from activities.clusters import islands_for, observed
 from activities.watch import facts_of, fingerprint
 from models.base import parse_duration
-from models.cluster.fleet_file import Window, WindowKind
 from models.cluster.health_buffer import Derived, stepped
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree
+from models.cluster.readings import ForeignChange, HealthSample, Mode, Observation, Present, QuotaReading
 from models.cluster.snapshot import Snapshot
+from models.cluster.windows import Window, WindowKind, explained
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
 from models.notices import Notice, NoticeKind
 from models.planning.backing import Backing, back
 from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import BreachTarget, Plan, breach_target, make_plan
-from models.rollout import effect_outcomes as receipts
-from models.rollout import granting, mailing, outcomes
+from models.rollout import effect_outcomes, granting, looks, mailing, outcomes
+from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
+from models.rollout.calls import look_at
 from models.rollout.commands import CommandRequest, obey, refusal
-from models.rollout.decide import Action, Aim, Draft, Finish, Look, Perform, Wait, decide, look_at
-from models.rollout.effects import (
-    INVERSE,
-    Change,
-    EffectKind,
-    ForeignChange,
-    HealthSample,
-    Mode,
-    Observation,
-    Present,
-    QuotaReading,
-    Receipt,
-    ValueConflict,
-)
-from models.rollout.guard import explained
-from models.rollout.messages import LaunchRequest, Opening, RolloutStatus, TellAnswer
+from models.rollout.decide import decide
+from models.rollout.effects import INVERSE, Change, EffectKind, Receipt, ValueConflict
+from models.rollout.messages import LaunchRequest, Opening, RolloutStatus
 from models.rollout.stages import TRANSITIONS, Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of, status_of, waiting_sentence
+from models.wire import TellAnswer
 
 T0 = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 CLUSTER = "c1"
@@ -373,7 +363,7 @@ class World:
             case Aim():
                 return Flight("aim", r.fence, target=self.target())
             case Perform():
-                self.r, change = receipts.began(r, action.kind)
+                self.r, change = effect_outcomes.began(r, action.kind)
                 free = action.kind not in INVERSE or r.exempt
                 limit = None if free else self.policy.max_moved_gpus
                 return Flight(action.kind.value, r.fence, change=change, limit_gpus=limit)
@@ -384,14 +374,14 @@ class World:
         if flight.change is not None:
             self._perform(flight.change, flight.limit_gpus, error, landed)
         elif flight.name == "look" and (error or flight.seen is None):
-            self.r = outcomes.look_failed(self.r, "no answer", self.now)
+            self.r = looks.look_failed(self.r, "no answer", self.now)
         elif flight.name == "look" and flight.seen is not None:
-            self.r = outcomes.looked(self.r, flight.seen, self.now, flight.fence)
+            self.r = looks.looked(self.r, flight.seen, self.now, flight.fence)
         elif flight.name == "draft" and (error or flight.draft is None):
-            failed = outcomes.not_reconsidered if flight.proposed else outcomes.draft_failed
+            failed = looks.not_reconsidered if flight.proposed else outcomes.draft_failed
             self.r = failed(self.r, "no health sample", self.now)
         elif flight.proposed and flight.draft is not None:
-            self.r = outcomes.reconsidered(self.r, flight.draft[2], self.now)
+            self.r = looks.reconsidered(self.r, flight.draft[2], self.now)
         elif flight.name == "draft" and flight.draft is not None:
             self.r = outcomes.drafted(self.r, *flight.draft, self.now)
         elif flight.target is not None:
@@ -467,12 +457,12 @@ class World:
             receipt = self._call(change, limit) if landed else None
         except BackstopError as refused:
             until = refused.until if isinstance(refused, BlastRadius) else None
-            self.r = receipts.failed(self.r, change, type(refused).__name__, refused.message, self.now, until)
+            self.r = effect_outcomes.failed(self.r, change, type(refused).__name__, refused.message, self.now, until)
             return
         if error or receipt is None:
-            self.r = receipts.failed(self.r, change, error, f"{kind} did not answer", self.now)
+            self.r = effect_outcomes.failed(self.r, change, error, f"{kind} did not answer", self.now)
         else:
-            self.r = receipts.landed(self.r, change, receipt, self.now)
+            self.r = effect_outcomes.landed(self.r, change, receipt, self.now)
 
     def _call(self, change: Change, limit: int | None) -> Receipt:
         return self.rehearsed(change) if self.shadow else self.apply(change, limit)

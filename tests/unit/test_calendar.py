@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from cli.main import run
 from client.inputs.calendars import read_calendar
-from models.cluster.fleet_file import Window, WindowKind
 from models.cluster.island import Island
 from models.cluster.quota import Quota
+from models.cluster.windows import Declaration, Declared, Entry, Window, WindowKind, span_text
 from models.errors import BadInput
-from models.planning.window_forecast import Declaration, Declared, Entry, foretold, span_text, without
+from models.planning.window_forecast import foretold, without
 from tests.unit.cli_fakes import WORKED, FakeBackstop, answering
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

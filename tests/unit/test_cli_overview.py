@@ -11,7 +11,7 @@ import pytest
 from cli.main import run
 from client.backstop import RolloutSummary
 from client.doctor import Check
-from models.rollout.state import Hold, HoldKind
+from models.rollout.holds import Hold, HoldKind
 from tests.unit.cli_fakes import FakeBackstop, answering
 from tests.unit.cli_fakes import status as one_status
 

@@ -12,10 +12,10 @@ import pytest
 from cli.commands.flex import hours_between
 from cli.main import run
 from models.cluster.island import Island
+from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.flex.division import Mode
 from models.flex.now import FlexNow, flex_now
 from models.reports.tallies import Point
-from models.rollout.effects import HealthSample, Present, QuotaReading, TeamUsage
 from tests.unit.cli_fakes import FakeBackstop, answering
 
 NOW = datetime(2026, 1, 31, 12, 30, tzinfo=UTC)

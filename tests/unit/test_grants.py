@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from models.cluster.fleet_file import WindowKind
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import QuotaTree
+from models.cluster.readings import Mode
 from models.cluster.snapshot import Snapshot
+from models.cluster.windows import WindowKind
 from models.planning.grants import Outcome, moved, raises, room
-from models.rollout.effects import EffectKind, Mode
+from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
 from tests.unit.pure_world import World, parent, quota
 

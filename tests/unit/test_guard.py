@@ -7,10 +7,10 @@ from fractions import Fraction
 
 import pytest
 
-from models.cluster.fleet_file import Window, WindowKind
 from models.cluster.island import Island
-from models.rollout.effects import HealthSample
-from models.rollout.guard import Clocks, Sight, active, explained
+from models.cluster.readings import HealthSample
+from models.cluster.windows import Window, WindowKind, active, explained
+from models.rollout.guard import Clocks, Sight
 
 T0 = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 BREACH, CLEAR = timedelta(minutes=10), timedelta(minutes=30)

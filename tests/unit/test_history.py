@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.buffers.hourly_health import Hourly, Stretch, hourly, stretches
-from models.cluster.fleet_file import Window, WindowKind
+from models.cluster.windows import Window, WindowKind
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 START = T0.timestamp()

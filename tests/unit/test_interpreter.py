@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from models.cluster.fleet_file import WindowKind
 from models.cluster.island import Island
+from models.cluster.readings import Mode
+from models.cluster.windows import WindowKind
 from models.notices import NoticeKind
 from models.rollout import outcomes
-from models.rollout.decide import Action, Aim, Draft, Look, Perform, urgent
-from models.rollout.effects import EffectKind, Mode
+from models.rollout.actions import Action, Aim, Draft, Look, Perform
+from models.rollout.decide import urgent
+from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Order, Why
 from tests.unit.pure_world import TWO, Refused, World, parent, quota

@@ -13,10 +13,10 @@ from cli.views.flex import cluster_parts
 from client.inputs.jobs import read_jobs
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn, first_to_go, flex_lives
+from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.errors import BadInput
 from models.flex.now import FlexNow, flex_now
 from models.reports.why import why
-from models.rollout.effects import HealthSample, Present, QuotaReading, TeamUsage
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

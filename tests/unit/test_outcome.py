@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.quota import Quota
+from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.snapshot import Snapshot, snapshot_of
 from models.planning.placement import Ground
 from models.reports.pending import in_quota
 from models.reports.tallies import Tally, slot_of, tally_of
-from models.rollout.effects import HealthSample, Present, QuotaReading, TeamUsage
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -23,9 +23,9 @@ from client.backstop import RolloutSummary
 from models.errors import Unavailable
 from models.reports.milestones import Milestones
 from models.reports.weekly import Move, Outcome, Passage, monitored_at, spans, steps_of, totals, waves_done, week
+from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import RolloutStatus
 from models.rollout.stages import Stage
-from models.rollout.state import Hold, HoldKind
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.weeks import DAY, UNTIL, a_past, a_week, mean, point
 

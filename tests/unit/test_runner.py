@@ -8,7 +8,7 @@ import pytest
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
-from models.rollout.messages import MOVES_ON
+from models.wire import MOVES_ON
 from workers.sandbox import _OnTime
 
 

@@ -26,9 +26,9 @@ from activities.adapters.slurm.parsing import (
     use_of,
 )
 from models.cluster.jobs import RunsOn
+from models.cluster.readings import Mode
 from models.cluster.sources import SlurmSource
 from models.errors import BadInput, Refusal, Unavailable
-from models.rollout.effects import Mode
 from workers.settings import load_settings
 
 NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.cluster.fleet_file import WindowKind
 from models.cluster.flex_pool import FlexSight, following
+from models.cluster.readings import Mode
+from models.cluster.windows import WindowKind
 from models.notices import NoticeKind
-from models.rollout.decide import Perform
-from models.rollout.effects import EffectKind, Mode
+from models.rollout.actions import Perform
+from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 from tests.unit.pure_world import T0, Refused, World

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from activities.rendering import render
+from models.cluster.readings import Mode
 from models.notices import NoticeKind
-from models.rollout.effects import EffectKind, Mode
+from models.rollout.effects import EffectKind
 from models.rollout.messages import Undoing, ValueLeft
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Why

@@ -18,9 +18,9 @@ from activities import watch
 from activities.watch import WatchActivities, cursor_of, digest, shard_of, told_of
 from client.compression import data_converter
 from models.cluster.island import Island
+from models.cluster.readings import HealthSample, Present, QuotaReading
 from models.errors import BadInput, Unavailable
-from models.rollout.effects import HealthSample, Present, QuotaReading
-from models.rollout.messages import WatchInput, watch_parts
+from models.wire import WatchInput, watch_parts
 from workers.settings import load_settings
 
 CLUSTERS = [f"c{n:02d}" for n in range(12)]

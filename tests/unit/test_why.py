@@ -13,11 +13,11 @@ import pytest
 from cli.main import run
 from client.backstop import RolloutSummary
 from models.buffers.hourly_health import Stretch, stretches
-from models.cluster.fleet_file import Window, WindowKind
 from models.cluster.island import Island
+from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
+from models.cluster.windows import Window, WindowKind
 from models.errors import Refusal
 from models.reports.why import Why, why
-from models.rollout.effects import HealthSample, Present, QuotaReading, TeamUsage
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 
-from models.cluster.fleet_file import Window, WindowKind
-from models.planning.window_forecast import Entry
+from models.cluster.windows import Entry, Window, WindowKind
 from models.reports.milestones import Milestone, Milestones, Note, Planned
 from models.reports.tallies import Point
 from models.reports.weekly import AtRisk, Blocked, Live, Mean, Move, NextStep, Outcome, Past, Step, Week, week

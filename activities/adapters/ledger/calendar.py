@@ -13,9 +13,8 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, among
 from activities.adapters.ledger.database import Database, one_at_a_time
-from models.cluster.fleet_file import Window, WindowKind
+from models.cluster.windows import FILE, Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
-from models.planning.window_forecast import FILE, Declaration, Declared, Entry
 from models.tables import ClusterRow, IslandRow, WindowRow
 
 

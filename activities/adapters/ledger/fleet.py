@@ -25,12 +25,13 @@ from activities.adapters.ledger.quotas import present_of
 from activities.adapters.ledger.registry import open_rollouts
 from activities.ports import OpenRollout
 from models.base import canonical_json, in_one_sentence
-from models.cluster.fleet_file import ClusterSpec, Fleet, Team, Window
+from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.island import Island
 from models.cluster.quota import Quota
+from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.sources import PrometheusSource, SlurmSource
+from models.cluster.windows import Window
 from models.errors import BadInput, Refusal
-from models.rollout.effects import HealthSample, TeamUsage
 from models.tables import (
     ClusterRow,
     ContactRow,

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col
 
 from models.buffers.hourly_health import STANDS, Stretch
-from models.rollout.effects import CLOCK_SKEW
+from models.cluster.readings import CLOCK_SKEW
 from models.tables import HealthRow, UtcTime
 
 

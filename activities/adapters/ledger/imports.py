@@ -21,8 +21,8 @@ from activities.adapters.ledger.quotas import signed
 from models.base import canonical_json
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.quota import Quota
+from models.cluster.windows import FILE
 from models.errors import Refusal
-from models.planning.window_forecast import FILE
 from models.tables import (
     ClusterRow,
     ContactRow,

@@ -11,8 +11,8 @@ from sqlmodel import Session, col, or_, select
 from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
 from models.cluster.jobs import ClusterJob, Job, RunsOn
+from models.cluster.readings import CLOCK_SKEW
 from models.errors import BadInput
-from models.rollout.effects import CLOCK_SKEW
 from models.tables import ClusterRow, IslandRow, JobRow, QuotaRow
 
 _MOST = 20_000

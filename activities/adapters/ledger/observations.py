@@ -21,8 +21,8 @@ from activities.adapters.ledger.history import stretches_of
 from models.base import duration_text
 from models.buffers.hourly_health import Stretch
 from models.cluster.island import Island
+from models.cluster.readings import CLOCK_SKEW, HealthSample, TeamUsage, UsageReading
 from models.errors import BadInput
-from models.rollout.effects import CLOCK_SKEW, HealthSample, TeamUsage, UsageReading
 from models.tables import HealthRow, IslandRow, QuotaRow, UsageRow
 
 ENOUGH_SAMPLES = 20

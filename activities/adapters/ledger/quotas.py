@@ -17,20 +17,9 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, among, update
 from activities.adapters.ledger.database import Database
+from models.cluster.readings import ForeignChange, Mode, Present, QuotaReading
 from models.errors import Conflict, Drift, Refusal
-from models.rollout.effects import (
-    Change,
-    EffectKind,
-    Fence,
-    ForeignChange,
-    Mode,
-    Present,
-    QuotaReading,
-    Receipt,
-    Reserve,
-    ValueConflict,
-    ValueWrite,
-)
+from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueConflict, ValueWrite
 from models.tables import ClusterRow, GrantReceiptRow, QuotaChangeRow, QuotaRow, ReceiptRow, ReserveLimitRow, RolloutRow
 
 log = logging.getLogger(__name__)

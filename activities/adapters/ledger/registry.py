@@ -25,12 +25,13 @@ from activities.ports import ClusterFacts, OpenRollout, Overview
 from models.audit import AuditEntry
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
+from models.cluster.readings import Mode
 from models.cluster.snapshot import Snapshot
 from models.errors import Conflict, Refusal
 from models.fleet.messages import Noted
 from models.planning.plan import Envelope
 from models.requests.state import RequestState
-from models.rollout.effects import Fence, Mode
+from models.rollout.effects import Fence
 from models.tables import (
     ClusterRow,
     ContactRow,

@@ -20,10 +20,10 @@ from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.quotas import locked_cluster, signed
 from activities.adapters.slurm.parsing import Held, admitted
 from models.cluster.island import Island
+from models.cluster.readings import Mode
 from models.cluster.snapshot import Snapshot
 from models.cluster.sources import PrometheusSource, SlurmSource
 from models.errors import Refusal, Unavailable
-from models.rollout.effects import Mode
 from models.tables import ClusterRow, IslandRow, QuotaRow, RolloutRow, SchedulerLimitRow, SchedulerLockRow
 
 LEASE = timedelta(seconds=150)

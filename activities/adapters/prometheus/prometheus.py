@@ -20,9 +20,9 @@ from activities.adapters.prometheus.queries import Queries, answers, dcgm, sampl
 from activities.ports import HealthPort
 from models.base import Duration, Model, Name
 from models.buffers.hourly_health import Stretch
+from models.cluster.readings import HealthSample
 from models.cluster.sources import PrometheusSource
 from models.errors import BackstopError, Unavailable
-from models.rollout.effects import HealthSample
 
 log = logging.getLogger(__name__)
 _MOST = 50_000_000

@@ -13,9 +13,9 @@ from typing import Any
 
 from models.base import Model, Name
 from models.cluster.island import Island
+from models.cluster.readings import HealthSample
 from models.cluster.sources import WHOLE
 from models.errors import Unavailable
-from models.rollout.effects import HealthSample
 
 HARDWARE_XIDS = (48, 62, 64, 74, 79, 95, 119, 120, 140)
 """After these a GPU is out: of memory, links, firmware and bus. Source: NVIDIA, XID Errors."""

@@ -17,9 +17,9 @@ from pydantic import Field
 from models.base import GpuCount, Model, Name
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn
+from models.cluster.readings import Mode, TeamUsage
 from models.cluster.sources import WHOLE, SlurmSource
 from models.errors import Unavailable
-from models.rollout.effects import Mode, TeamUsage
 
 # --- accounts ----------------------------------------------------------------------------------
 

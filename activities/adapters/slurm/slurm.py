@@ -42,9 +42,10 @@ from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.jobs import ClusterJob
 from models.cluster.quota import Quota
+from models.cluster.readings import ForeignChange, HealthSample, QuotaReading, TeamUsage, UsageReading
 from models.cluster.sources import SlurmSource
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
-from models.rollout.effects import Change, ForeignChange, HealthSample, QuotaReading, Receipt, TeamUsage, UsageReading
+from models.rollout.effects import Change, Receipt
 
 log = logging.getLogger(__name__)
 

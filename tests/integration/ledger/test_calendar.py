@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.ledger import Ledger
-from models.cluster.fleet_file import Window, WindowKind
+from models.cluster.windows import Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
-from models.planning.window_forecast import Declaration, Declared, Entry
 from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool, fleet, import_fleet
 
 DAY = timedelta(days=1)

@@ -14,7 +14,8 @@ from alembic.config import Config
 from activities.adapters.ledger import database
 from activities.adapters.ledger.database import PATIENCE, make_engine
 from activities.adapters.ledger.ledger import Ledger, upgrade
-from models.rollout.effects import EffectKind, Mode
+from models.cluster.readings import Mode
+from models.rollout.effects import EffectKind
 from tests.integration.ledger.world import (
     CLUSTER,
     ForeignTool,

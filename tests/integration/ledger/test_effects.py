@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.ledger import Ledger
+from models.cluster.readings import Mode, QuotaReading
 from models.errors import Conflict, Drift, Refusal
-from models.rollout.effects import EffectKind, Mode, QuotaReading, Receipt, Reserve, ValueConflict
+from models.rollout.effects import EffectKind, Receipt, Reserve, ValueConflict
 from tests.integration.ledger.world import (
     CLUSTER,
     LEDGER_NOW,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from activities.adapters.ledger.ledger import Ledger
+from models.cluster.readings import Mode
 from models.errors import Conflict, Drift
-from models.rollout.effects import Change, EffectKind, Fence, Mode, Reserve
+from models.rollout.effects import Change, EffectKind, Fence, Reserve
 from tests.integration.ledger.world import CLUSTER, ForeignTool, land, open_rollout, set_soft, twice, values
 
 

@@ -11,10 +11,10 @@ import pytest
 import sqlalchemy as sa
 
 from activities.adapters.ledger.ledger import Ledger
-from models.cluster.fleet_file import Window, WindowKind
 from models.cluster.island import Island
+from models.cluster.readings import HealthSample, TeamUsage, UsageReading
+from models.cluster.windows import Window, WindowKind
 from models.errors import BadInput
-from models.rollout.effects import HealthSample, TeamUsage, UsageReading
 from tests.integration.ledger.world import CLUSTER, LEDGER_NOW, NOW, ForeignTool, minutes, twice
 
 WEEK = timedelta(days=7)

@@ -13,8 +13,9 @@ import psycopg
 import pytest
 
 from activities.adapters.ledger.ledger import Ledger
+from models.cluster.readings import Mode
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
-from models.rollout.effects import EffectKind, Fence, Mode, Receipt
+from models.rollout.effects import EffectKind, Fence, Receipt
 from tests.integration.ledger.world import (
     CLUSTER,
     LEAF_SUM,

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from activities.adapters.ledger.ledger import Ledger
+from models.cluster.readings import Mode
 from models.errors import Refusal
-from models.rollout.effects import INVERSE, Change, EffectKind, Fence, Mode, Reserve, ValueWrite
+from models.rollout.effects import INVERSE, Change, EffectKind, Fence, Reserve, ValueWrite
 from tests.integration.ledger.world import CLUSTER, ForeignTool, fleet, import_fleet, opening
 
 TEAMS = ("a", "b", "c", "org", "org-1", "org-2")

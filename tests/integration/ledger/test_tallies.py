@@ -12,9 +12,9 @@ from activities import tallies as keeping
 from activities.adapters.ledger.ledger import Ledger
 from activities.tallies import KEPT_WHOLE, Tallier
 from models.cluster.island import Island
+from models.cluster.readings import HealthSample, QuotaReading
 from models.errors import BadInput, Unavailable
 from models.reports.tallies import Tally
-from models.rollout.effects import HealthSample, QuotaReading
 from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool, fleet, import_fleet, open_rollout
 
 HOUR = timedelta(hours=1)

@@ -14,8 +14,9 @@ import pytest
 
 from activities.adapters.ledger.ledger import Ledger
 from activities.ports import OpenRollout
+from models.cluster.readings import Mode
 from models.cluster.snapshot import Snapshot, snapshot_of
-from models.rollout.effects import Change, EffectKind, Fence, Mode, Receipt, Reserve, ValueWrite
+from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueWrite
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LEDGER_NOW = NOW + timedelta(minutes=10)

@@ -1,0 +1,191 @@
+"""What is read of a cluster: quotas, health, usage; and one fresh look at it, which is all three at once."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from pydantic import Field
+
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
+from models.cluster.flex_pool import FlexSight
+from models.cluster.health_buffer import Derived
+from models.cluster.island import Island
+from models.cluster.quota import Quota
+from models.cluster.windows import Window
+
+
+class Mode(StrEnum):
+    """soft: jobs between a lowered quota and its earlier value are still admitted, as flex."""
+
+    SOFT = "soft"
+    HARD = "hard"
+
+
+class Present(Model):
+    """A quota as the quota system holds it now. Unlike Quota it may stand below its floors."""
+
+    team: Name
+    gpus: GpuCount
+    mode: Mode = Mode.HARD
+    islands: tuple[Name, ...] | None = None
+    protected_blocks: tuple[PositiveCount, ...] = ()
+    minimum_gpus: GpuCount = 0
+    parent: Name | None = None
+    namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
+    hand: Count = Field(default=0, exclude=True)
+    """While it stays the same, only Backstop has changed the value. Of no meaning beyond the reading."""
+
+    def as_quota(
+        self, scheduled_gpus: int | None = None, idle_gpus: int | None = None, pending_gpus: int | None = None
+    ) -> Quota:
+        """A quota to plan from; floors that the present value breaks are clipped to it."""
+        blocks: list[int] = []
+        for block in self.protected_blocks:
+            if sum(blocks) + block <= self.gpus:
+                blocks.append(block)
+        return Quota(
+            team=self.team,
+            gpus=self.gpus,
+            scheduled_gpus=scheduled_gpus,
+            idle_gpus=idle_gpus,
+            pending_gpus=pending_gpus,
+            islands=self.islands,
+            protected_blocks=tuple(blocks),
+            minimum_gpus=min(self.minimum_gpus, self.gpus),
+            parent=self.parent,
+            namespaces=self.namespaces,
+        )
+
+
+class ForeignChange(Model):
+    """Who last changed one quota past Backstop, where the quota system knows. `generation`: the cluster's after it."""
+
+    team: Name
+    by: str
+    at: Time
+    generation: Count
+
+
+class QuotaReading(Model):
+    """One cluster's quotas, read at once, with the generation they were read under."""
+
+    cluster: Name
+    generation: Count
+    quotas: tuple[Present, ...]
+    reserved_gpus: GpuCount = 0
+    follows_health: bool = False
+    """True while the flex pool grows and shrinks with healthy GPUs."""
+    flex_gpus: GpuCount | None = None
+    """The surplus that a scheduler may give to flex jobs, as last published; None: nobody has said."""
+    flex_band_gpus: GpuCount = 0
+    """Only a surplus above `flex_gpus` by more than this is news."""
+    counts_modes: bool = False
+    """A foreign change of a mode moves the generation, like one of a value."""
+
+    @property
+    def values(self) -> dict[str, int]:
+        return {q.team: q.gpus for q in self.quotas}
+
+
+class HealthSample(Model):
+    """The islands of one cluster as one source saw them at one time."""
+
+    cluster: Name
+    at: Time
+    islands: tuple[Island, ...]
+    ahead_to: Time | None = None
+    """The latest date of samples that were left out because they are dated ahead; None: there is none."""
+
+    @property
+    def healthy_gpus(self) -> int:
+        return sum(i.healthy_gpus for i in self.islands)
+
+    @property
+    def total_gpus(self) -> int:
+        return sum(i.total_gpus for i in self.islands)
+
+
+CLOCK_SKEW = timedelta(minutes=1)
+"""How far ahead of now a sample may be dated: clocks that somebody keeps differ by less (ADR 0010)."""
+
+
+def truthful(sample: HealthSample | None, now: datetime) -> HealthSample | None:
+    """The sample, where its date can be: one that is dated ahead says nothing about any time."""
+    return None if sample is None or sample.at > now + CLOCK_SKEW else sample
+
+
+class TeamUsage(Model):
+    team: Name
+    scheduled_gpus: GpuCount
+    idle_gpus: GpuCount = 0
+    pending_gpus: GpuCount | None = None
+    """What the team's queued jobs ask for; None: unknown."""
+    at: Time | None = None
+    """Of the sample; None where it stands for many."""
+
+
+class UsageReading(Model):
+    """S and L per quota. `source`: "p95 over 7d" where there is history, "instant", or "unknown"."""
+
+    cluster: Name
+    source: str
+    teams: tuple[TeamUsage, ...] = ()
+
+
+class Standing(Model):
+    """What a cluster's present values stand on. Units: whole GPUs; `backing` by leaf."""
+
+    assigned_gpus: GpuCount = 0
+    backed_gpus: GpuCount = 0
+    flex_gpus: GpuCount = 0
+    backing: dict[str, int] = Field(default_factory=dict)
+
+
+class Observation(Model):
+    """One fresh look at a cluster: what a gate, a drift check and a safety poll decide by."""
+
+    cluster: Name
+    at: Time
+    reading: QuotaReading
+    health: HealthSample | None
+    """None: no sample at all; counts as unknown."""
+    ahead_to: Time | None = None
+    """The source's clock is ahead, or was: samples dated up to this are left out, and no gate opens."""
+    windows: tuple[Window, ...] = ()
+    tested: dict[str, int] = Field(default_factory=dict)
+    """The values whose backing was looked at: the present ones, or a plan's."""
+    backing: dict[str, int] = Field(default_factory=dict)
+    """Healthy GPUs behind each leaf of the tested values."""
+    shortage: dict[str, int] = Field(default_factory=dict)
+    """What each leaf lacks now; a leaf with an unplaced block is listed with 0."""
+    counted: dict[str, int] = Field(default_factory=dict)
+    """The shortage that no declared window or SEV explains: what counts towards a breach."""
+    assigned_gpus: GpuCount = 0
+    backed_gpus: GpuCount = 0
+    flex_gpus: GpuCount = 0
+    changes: tuple[ForeignChange, ...] = ()
+    """Who changed what since the generation that the rollout knows."""
+    flex: FlexSight | None = None
+    """The surplus beside what the quota system holds; None where nobody asked or nothing is known."""
+    long_run: tuple[Island, ...] = ()
+    """Today's islands at their usual health; empty where nobody asked, or there is too little history."""
+    derived: Derived | None = None
+    """The buffer that health history asks for; None where nobody asked."""
+    present: Standing | None = None
+    """The same of what the quota system holds, where other values were tested; None: these are those."""
+
+    @property
+    def now(self) -> Standing:
+        """What people are shown: the present values, whatever was tested."""
+        return self.present or Standing(
+            assigned_gpus=self.assigned_gpus,
+            backed_gpus=self.backed_gpus,
+            flex_gpus=self.flex_gpus,
+            backing=self.backing,
+        )
+
+    @property
+    def backed(self) -> bool:
+        """False without a sample: no shortage was seen then, because nothing was."""
+        return self.health is not None and not self.shortage and self.assigned_gpus == self.backed_gpus

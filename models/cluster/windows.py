@@ -1,0 +1,115 @@
+"""Declared windows (maintenance, SEVs, freezes), and how much of a shortage they explain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from models.base import GpuCount, Model, Name, PositiveCount, Text, Time, gpus_text
+from models.cluster.island import Island
+
+
+class WindowKind(StrEnum):
+    MAINTENANCE = "maintenance"
+    SEV = "sev"
+    FREEZE = "freeze"
+
+
+class Window(Model):
+    """A declared absence of capacity, or a time in which nothing may change.
+
+    `islands` None: the whole cluster. `gpus` None: all GPUs of those islands may be gone.
+    """
+
+    kind: WindowKind
+    starts: Time
+    ends: Time
+    reason: Text = Field(min_length=1, max_length=500)
+    islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
+    gpus: GpuCount | None = None
+
+    @model_validator(mode="after")
+    def _forward(self) -> Self:
+        if self.ends <= self.starts:
+            raise ValueError(f"ends {self.ends.isoformat()} is not after starts {self.starts.isoformat()}")
+        return self
+
+
+def explained(islands: Sequence[Island], windows: Sequence[Window], now: datetime) -> tuple[Island, ...]:
+    """The islands as they would be without declared absences: what a window explains counts as healthy.
+
+    Only what exceeds a declared window or SEV counts towards a breach.
+    """
+    healthy = {i.name: i.healthy_gpus for i in islands}
+    for window in active(windows, now):
+        gone = {i.name: i.total_gpus - healthy[i.name] for i in islands}
+        for name, back in covered(window, gone).items():
+            healthy[name] += back
+    return tuple(
+        i.model_copy(update={"healthy_gpus": healthy[i.name], "block_gpus": None})
+        if healthy[i.name] > i.healthy_gpus
+        else i
+        for i in islands
+    )
+
+
+def covered(window: Window, room: Mapping[str, int]) -> dict[str, int]:
+    """GPUs by island that the window stands for, at most what there is `room` for, the first islands by name first."""
+    if window.kind is WindowKind.FREEZE:
+        return {}
+    left, found = window.gpus, {}
+    for name in sorted(window.islands or room):
+        if name in room:
+            found[name] = room[name] if left is None else min(room[name], left)
+            left = None if left is None else left - found[name]
+    return found
+
+
+def active(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
+    """Windows that have begun and not ended."""
+    return tuple(w for w in windows if w.starts <= now < w.ends)
+
+
+FILE = ""
+"""The source of what a fleet file declares: an import of the cluster replaces it."""
+
+
+class Declared(Model):
+    """Windows that one source declares: they take the place of all that it declared before, for any cluster.
+
+    `source`: such as `hold 3f2a91`, or `ics` and an iCalendar event's UID. Without windows it takes back what it
+    declared.
+    """
+
+    source: Text = Field(min_length=1, max_length=300)
+    windows: tuple[tuple[Name, Window], ...] = ()
+    """Each with its cluster."""
+
+
+class Entry(Model):
+    """A window in the ledger."""
+
+    id: PositiveCount
+    cluster: Name
+    window: Window
+    source: str
+    declared_by: str
+
+
+def span_text(window: Window) -> str:
+    """What is declared, and from when to when: for people and the archive."""
+    what = "" if window.gpus is None else f" of {gpus_text(window.gpus)}"
+    where = "" if window.islands is None else f" in {', '.join(window.islands)}"
+    return f"{window.kind}{what}{where} from {window.starts:%Y-%m-%d %H:%MZ} until {window.ends:%Y-%m-%d %H:%MZ}"
+
+
+class Declaration(Model):
+    """What became of it: the windows that stand, which of them are new, and what was taken back."""
+
+    stand: tuple[Entry, ...]
+    new: tuple[Entry, ...]
+    gone: tuple[Entry, ...]

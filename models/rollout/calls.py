@@ -1,0 +1,223 @@
+"""The requests of activities, built from the state of a rollout. Pure: the workflow and the tests make them here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from models.cluster.flex_pool import following
+from models.cluster.policy import OnLongRun
+from models.cluster.quota import QuotaTree
+from models.cluster.readings import Mode
+from models.cluster.snapshot import Snapshot
+from models.planning.grants import GrantOrder, moved, raises
+from models.rollout.actions import Look
+from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
+from models.rollout.gates import mode_drift
+from models.rollout.messages import ObserveRequest
+from models.rollout.stages import Stage
+from models.rollout.state import Rollout, Why
+
+
+def flex_wanted(r: Rollout) -> int | None:
+    """The surplus to publish in place of the published one; None while that stands, or nothing believable says more."""
+    if r.stage is not Stage.MONITORED or EffectKind.FOLLOW not in r.standing or r.look_failed:
+        return None
+    if r.seen is None or r.seen.flex is None or r.looked_after != r.fence:
+        return None
+    if r.seen.health is None or r.seen.health != r.sight.known:
+        return None
+    wanted = following(flex_published(r), r.seen.flex, flex_band(r))
+    return None if wanted == flex_published(r) else wanted
+
+
+def flex_moves(r: Rollout, kind: EffectKind) -> bool:
+    """The call moves a flex pool that follows already; of an adopted rollout one may follow before its step."""
+    return kind is EffectKind.FOLLOW and r.stage is Stage.MONITORED
+
+
+def flex_published(r: Rollout) -> int | None:
+    """What a scheduler reads, as last seen: others may have written there. In shadow: what it would read."""
+    return r.flex_gpus if r.shadow or r.seen is None else r.seen.reading.flex_gpus
+
+
+def flex_band(r: Rollout) -> int:
+    return r.baseline.gpus_per_node if r.policy.flex_band_gpus is None else r.policy.flex_band_gpus
+
+
+def baseline_with(r: Rollout, order: GrantOrder) -> Snapshot:
+    """The baseline with the grant, or after its end."""
+    values = {q.team: q.gpus for q in r.baseline.quotas}
+    raised = order.raised or raises(r.baseline.tree, values, order.team, order.gpus)
+    return r.baseline.with_values(moved(values, raised, ends=order.ends))
+
+
+def _granting(r: Rollout, fence: Fence) -> Change:
+    """The order's writes, and what stays reserved beside them. What a plan cut of a grant is not taken back twice."""
+    order = r.granting
+    assert order is not None
+    after = baseline_with(r, order)
+    kept = {q.team: q.gpus for q in after.quotas}
+    raised = order.raised or {t: kept[t] - q.gpus for q in r.baseline.quotas if kept[t := q.team] != q.gpus}
+    there = {t: g for t, g in raised.items() if t in kept and t in r.written}
+    values = {t: min(r.written[t], kept[t]) if order.ends else r.written[t] + g for t, g in there.items()}
+    return Change(
+        cluster=r.cluster,
+        kind=EffectKind.GRANT,
+        fence=fence,
+        expected_generation=r.generation,
+        writes=_writes(r, values, dict.fromkeys(values, _mode(r))),
+        reserve=_reserve(r.but(baseline=after), {**r.written, **values}),
+    )
+
+
+def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
+    """What a look needs to know; the baseline itself would be most of a large rollout's history."""
+    tree = r.baseline.tree
+    return ObserveRequest(
+        cluster=r.cluster,
+        values=look.values,
+        gpus_per_node=r.baseline.gpus_per_node,
+        scheduled={leaf: tree.by_team[leaf].scheduled for leaf in tree.leaves},
+        generation=r.generation,
+        flex_after=r.policy.clear_after if r.stage.promises else None,
+        long_run=r.policy.replan_window if may_propose(r, now) else None,
+        derive=r.policy.terms if _derives(r, now) else None,
+        shadow=r.shadow,
+        at=now,
+    )
+
+
+def may_propose(r: Rollout, now: datetime) -> bool:
+    """A plan on the long-run health may be proposed, as far as time and what is under way go."""
+    if r.stage is not Stage.MONITORED or r.policy.on_long_run is OnLongRun.IGNORE or r.realigning or r.replan:
+        return False
+    return r.proposed_at is None or now - r.proposed_at >= r.policy.replan_window
+
+
+def _derives(r: Rollout, now: datetime) -> bool:
+    """A buffer from health history is derived anew once in a window, if a plan may come of it."""
+    return may_propose(r, now) and now - (r.derived_at or r.entered_at) >= r.policy.replan_window
+
+
+def change_for(r: Rollout, kind: EffectKind) -> Change:
+    """The call that makes one effect, under the next fence."""
+    fence = Fence(rollout=r.id, counter=r.fence + 1)
+    match kind:
+        case EffectKind.RESERVE:
+            assert r.plan is not None
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                expected_generation=r.plan.generation,
+                reserve=_reserve(r, r.plan.values),
+            )
+        case EffectKind.SET_SOFT if r.restoring:
+            assert r.seen is not None
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                expected_generation=r.seen.reading.generation,
+                writes=_writing_again(r, r.seen.reading.values),
+            )
+        case EffectKind.SET_SOFT:
+            assert r.plan is not None
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                expected_generation=r.plan.generation,
+                writes=_writes(r, r.plan.values, dict.fromkeys(r.plan.values, _mode(r))),
+            )
+        case EffectKind.RESTORE:
+            return Change(cluster=r.cluster, kind=kind, fence=fence, writes=_restoring(r))
+        case EffectKind.RELEASE:
+            target = _target(r)
+            keeps = r.order is not None and r.order.why is Why.BREACH
+            return Change(cluster=r.cluster, kind=kind, fence=fence, reserve=_reserve(r, target) if keeps else None)
+        case EffectKind.HARDEN:
+            return Change(cluster=r.cluster, kind=kind, fence=fence, expected_generation=r.generation, mode=Mode.HARD)
+        case EffectKind.SOFTEN:
+            return Change(cluster=r.cluster, kind=kind, fence=fence, mode=Mode.SOFT)
+        case EffectKind.FOLLOW:
+            again = flex_moves(r, kind)
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                # Flex is what the present quotas leave over, whoever wrote them: a shrink waits for nobody.
+                expected_generation=None if again else r.generation,
+                flex_gpus=flex_wanted(r) if again else _surplus(r),
+                flex_band_gpus=flex_band(r),
+            )
+        case EffectKind.GRANT:
+            return _granting(r, fence)
+        case EffectKind.UNFOLLOW | EffectKind.CLOSE:
+            return Change(cluster=r.cluster, kind=kind, fence=fence)
+
+
+def _surplus(r: Rollout) -> int | None:
+    return None if r.seen is None or r.seen.flex is None else r.seen.flex.surplus_gpus
+
+
+def _mode(r: Rollout) -> Mode:
+    """Soft, but for what is written in place where limits are hard already."""
+    return Mode.HARD if EffectKind.HARDEN in r.standing else Mode.SOFT
+
+
+def _target(r: Rollout) -> dict[str, int]:
+    assert r.order is not None
+    return r.order.target
+
+
+def _restoring(r: Rollout) -> tuple[ValueWrite, ...]:
+    """Values back to the order's target; the expected present values guard what others changed.
+
+    An undo brings the baseline's modes back too; a breach leaves limits soft.
+    """
+    assert r.order is not None
+    target = _target(r)
+    return _writes(r, target, r.modes if r.order.why is Why.UNDO else dict.fromkeys(target, Mode.SOFT))
+
+
+def _writes(r: Rollout, values: Mapping[str, int], modes: Mapping[str, Mode]) -> tuple[ValueWrite, ...]:
+    tree = r.baseline.tree
+    return tuple(
+        ValueWrite(
+            team=team,
+            expected_gpus=r.written.get(team, gpus),
+            gpus=gpus,
+            mode=modes.get(team),
+            leaf=team not in tree.children,
+        )
+        for team, gpus in sorted(values.items())
+    )
+
+
+def _writing_again(r: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, ...]:
+    """Our values over those of others, which are named as expected: nobody's change goes unseen."""
+    tree, modes = r.baseline.tree, mode_drift(r)
+    return tuple(
+        ValueWrite(team=team, expected_gpus=present[team], gpus=gpus, mode=_mode(r), leaf=team not in tree.children)
+        for team, gpus in sorted(r.written.items())
+        if team in present and (present[team] != gpus or team in modes)
+    )
+
+
+def _reserve(r: Rollout, values: dict[str, int]) -> Reserve:
+    """What the rollout keeps from others at these values."""
+    tree: QuotaTree = r.baseline.tree
+    before = {q.team: q.gpus for q in r.baseline.quotas}
+    by_islands: dict[str, int] = {}
+    for leaf in tree.leaves:
+        islands = tree.by_team[leaf].islands
+        if islands is not None:
+            key = ",".join(sorted(islands))
+            by_islands[key] = by_islands.get(key, 0) + values.get(leaf, before[leaf])
+    return Reserve(
+        freed_gpus=max(0, tree.assigned(before) - tree.assigned({**before, **values})),
+        limit_gpus=sum(values.get(leaf, before[leaf]) for leaf in tree.leaves),
+        limits_by_islands=by_islands,
+    )

@@ -1,0 +1,259 @@
+"""What a look at the cluster brings about: drift, a proposal on long-run health, a realignment overtaken, flex."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from models.audit import BACKSTOP, AuditKind
+from models.base import duration_text
+from models.cluster.health_buffer import Derived, followed
+from models.cluster.policy import OnDrift
+from models.cluster.readings import Observation
+from models.notices import NoticeKind
+from models.planning.plan import Plan
+from models.rollout.calls import flex_band, flex_published, may_propose
+from models.rollout.commands import (
+    holding,
+    lifting,
+    restoring,
+    taken_as_given,
+)
+from models.rollout.decide import (
+    at_rest,
+    may_apply,
+    planned_on,
+    tests,
+)
+from models.rollout.gates import drift_of, holds_now
+from models.rollout.holds import REALIGN, Hold, HoldKind
+from models.rollout.stages import Stage
+from models.rollout.state import Proposal, Rollout, proposed_changes
+
+
+def _breach_held(r: Rollout, hold_id: str, reason: str, now: datetime, kind: HoldKind = HoldKind.BREACH) -> Rollout:
+    hold = Hold(id=hold_id, kind=kind, reason=reason, actor="guard", at=now)
+    return holding(r, hold, now).telling(NoticeKind.HELD, [], detail=reason)
+
+
+def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = None) -> Rollout:
+    """After a fresh look: sight, timers, drift, holds that end by themselves.
+
+    `fence`: the counter when the look began. A look that an effect overtook says nothing about drift.
+    """
+    before_risk, before_unknown = r.clocks.at_risk, r.sight.unknown
+    before_ahead = r.seen is not None and r.seen.ahead_to is not None
+    sight = (
+        r.sight
+        if seen.health is None
+        else r.sight.seeing(seen.health, r.policy.plausible_drop, r.policy.confirm_samples)
+    )
+    # A missing sample, an older or an implausible one says nothing: the last known value stands.
+    told = seen.health is not None and sight.known == seen.health
+    r = r.but(
+        sight=sight,
+        seen=seen,
+        looked_at=now,
+        look_asked=False,
+        look_failed="",
+        looked_after=r.fence if fence is None else fence,
+    )
+    if told and _tested_what_counts(r):
+        backed = seen.backed
+        r = r.but(clocks=r.clocks.seeing(seen.counted, now, r.policy.clear_after, backed=backed))
+    if sight.unknown and not before_unknown:
+        r = r.noting(AuditKind.GUARD, "health is UNKNOWN: the drop is implausible and awaits confirmation", now)
+    if (seen.ahead_to is not None) is not before_ahead:
+        text = "health samples are dated ahead of now and left out: is the clock of the source right?"
+        r = r.noting(AuditKind.GUARD, "no longer so: " * before_ahead + text, now, ahead_to=str(seen.ahead_to or ""))
+    risk = r.clocks.at_risk
+    if risk != before_risk:
+        text = "; ".join(f"{t} lacks {gpus} GPUs" for t, gpus in risk.items())
+        what = "at risk" if r.stage.guarded else "today's health does not back the plan"
+        r = r.noting(
+            AuditKind.GUARD,
+            f"{what}: {text}" if risk else f"no longer so: {what}",
+            now,
+            at_risk=risk,
+            healthy_gpus=None if seen.health is None else seen.health.healthy_gpus,
+        )
+    r = _flexed(_drifted(r, now), now) if told else _drifted(r, now)
+    return _long_run(_overtaken(r, now), now) if told else r
+
+
+def _long_run(r: Rollout, now: datetime) -> Rollout:
+    """A proposal that has become stale goes, one that may be written is, and another is made where health moved."""
+    seen = r.seen
+    assert seen is not None
+    if r.proposal is not None and r.proposal.plan.generation != seen.reading.generation:
+        r = r.but(proposal=None, proposed_at=None, considered_gpus=None).noting(
+            AuditKind.PLAN, f"the proposed plan {r.proposal.plan.hash} is given up: others changed the cluster", now
+        )
+    if may_apply(r, now):
+        return _begun(r, now)
+    if r.plan is None or not may_propose(r, now) or not at_rest(r, now):
+        return r
+    if seen.derived is not None:
+        r = _rederived(r, seen.derived, now)
+    usual = sum(i.healthy_gpus for i in seen.long_run)
+    if not seen.long_run or r.reconsider or r.plan is None:
+        return r
+    known = r.plan.healthy_gpus if r.considered_gpus is None else r.considered_gpus
+    least = r.baseline.gpus_per_node if r.policy.replan_gpus is None else r.policy.replan_gpus
+    return r.but(reconsider=seen.long_run) if abs(usual - known) > least else r
+
+
+def _rederived(r: Rollout, found: Derived, now: datetime) -> Rollout:
+    """The buffer asked of health history once more: where it moves the promise, a plan is wanted."""
+    seen = r.seen
+    assert seen is not None
+    assert r.plan is not None
+    standing = None if r.plan.derived is None else r.plan.derived.promise
+    promise = followed(standing, found)
+    text = f"the buffer is derived anew: {found.needed} of {found.total} GPUs, {found.text}"
+    r = r.but(derived_at=now).noting(AuditKind.PLAN, text, now, promised=standing, may_promise=promise)
+    islands = seen.long_run or (() if seen.health is None else seen.health.islands)
+    return r if promise == standing else r.but(reconsider=islands)
+
+
+def _begun(r: Rollout, now: datetime) -> Rollout:
+    assert r.proposal is not None
+    plan = r.proposal.plan
+    begun = r.but(realigning=True, proposing=True, done=(), plan_before=r.plan, plan=plan, proposal=None)
+    why = "approved" if r.envelope is not None and r.envelope.plan_hash == plan.hash else "inside what was approved"
+    return begun.noting(AuditKind.PLAN, f"the proposed plan {plan.hash} is written: {why}", now, plan=plan.hash)
+
+
+def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
+    """After a plan on the long-run health: a proposal, if it would change anything and nothing came first."""
+    if not r.reconsider or not at_rest(r, now) or r.realigning or plan.generation != r.generation or r.plan is None:
+        return r.but(reconsider=())
+    before, known = r.plan.healthy_gpus, r.considered_gpus
+    r = r.but(reconsider=(), considered_gpus=plan.healthy_gpus)
+    moved = proposed_changes(r, plan)
+    if not moved:
+        return r
+    r = r.but(proposed_at=now, proposal=None if plan.fault else Proposal(plan=plan, at=now))
+    inside = r.envelope is not None and r.envelope.holds(plan)
+    window = duration_text(r.policy.replan_window)
+    text = f"on the usual health of {window} ({plan.healthy_gpus} healthy GPUs, {before} when planned): "
+    text += ", ".join(f"{t} {old} -> {new}" for t, (old, new) in moved.items())
+    text += "" if plan.derived is None else f"; buffer {plan.derived.needed} of {plan.total_gpus}: {plan.derived.text}"
+    text += f"; {'inside' if inside else 'outside'} what was approved"
+    if not plan.honest:
+        text += f"; it cannot be approved: {plan.fault}"
+    elif not plan.backed:
+        text += f"; not backed within max_tier {plan.max_tier}, so it cannot be approved"
+    r = r.noting(
+        AuditKind.PLAN,
+        f"proposed plan {plan.hash} {text}",
+        now,
+        plan=plan.hash,
+        changes={team: list(values) for team, values in moved.items()},
+        healthy_gpus=plan.healthy_gpus,
+        considered_gpus=known,
+        inside=inside,
+    )
+    if not plan.fault and may_apply(r, now):
+        return _begun(r, now)
+    return r.telling(NoticeKind.HELD, [], detail=f"plan {plan.hash} is proposed {text}")
+
+
+def not_reconsidered(r: Rollout, reason: str, now: datetime) -> Rollout:
+    """No proposal could be made; the next one is tried when another would be due."""
+    return r.but(reconsider=(), proposed_at=now).noting(AuditKind.PLAN, f"no plan is proposed: {reason}", now)
+
+
+def _given_up(r: Rollout, why: str, now: datetime) -> Rollout:
+    """The proposal under way comes to nothing; the plan that stood stands."""
+    assert r.plan is not None
+    back = r.but(realigning=False, proposing=False, plan=r.plan_before or r.plan, plan_before=None, done=())
+    return back.but(look_asked=True).noting(AuditKind.PLAN, f"the proposed plan {r.plan.hash} is given up: {why}", now)
+
+
+def _flexed(r: Rollout, now: datetime) -> Rollout:
+    """More surplus than the band lets pass starts a clock; the samples since then say whether it has stood."""
+    assert r.seen is not None
+    published = flex_published(r)
+    if r.stage is not Stage.MONITORED or r.seen.flex is None or published is None:
+        return r if r.flex_since is None else r.but(flex_since=None)
+    if r.seen.flex.surplus_gpus - published <= flex_band(r):
+        return r.but(flex_since=None)
+    begun = r.flex_since is not None and now - r.flex_since < r.policy.clear_after
+    return r if begun else r.but(flex_since=now)
+
+
+def _tested_what_counts(r: Rollout) -> bool:
+    """False for a look at a plan that is only proposed: the timers are those of what stands."""
+    assert r.seen is not None
+    if not r.stage.guarded:
+        return r.plan is None or tests(r.seen, r.plan.values)
+    return tests(r.seen, r.written if r.shadow else r.seen.reading.values)
+
+
+def look_failed(r: Rollout, reason: str, now: datetime) -> Rollout:
+    """The cluster could not be looked at; what was known stands."""
+    return r.but(look_asked=False, look_failed=reason, looked_at=now)
+
+
+def _overtaken(r: Rollout, now: datetime) -> Rollout:
+    """Another plan is wanted where health has moved on from the one that waits."""
+    assert r.seen is not None
+    assert r.sight.known is not None
+    if r.plan is None or r.replan:
+        return r
+    moved = not planned_on(r, r.sight.known)
+    if r.stage is Stage.PLANNED and moved:
+        better = r.envelope is not None and not r.approved and r.sight.known.healthy_gpus > r.plan.healthy_gpus
+        if better or r.plan.fault:
+            return r.but(replan="health has changed since the plan was made")
+    if r.proposing:
+        short = tests(r.seen, r.plan.values) and not r.seen.backed
+        return _given_up(r, "today's health does not back it", now) if short else r
+    held = any(h.id == REALIGN for h in r.holds)
+    if r.stage.guarded and r.realigning and not held and tests(r.seen, r.plan.values) and not r.seen.backed:
+        if moved:
+            return r.but(replan="health has changed since the realignment was planned")
+        if r.approved and r.plan.backed:
+            why = f"plan {r.plan.hash} is not backed beside what others changed"
+            return _breach_held(r.but(look_asked=True), REALIGN, why, now)
+    return r
+
+
+def _drifted(r: Rollout, now: datetime) -> Rollout:
+    assert r.seen is not None
+    if r.looked_after != r.fence or not (r.stage.guarded or r.stage in (Stage.PLANNED, Stage.ROLLED_BACK)):
+        return r
+    moved = r.seen.reading.generation != r.generation
+    if r.restoring and not moved:
+        return r  # a look that was under way when it was answered: this is about to be put right
+    values = drift_of(r)
+    if r.stage is Stage.PLANNED and r.plan is not None:
+        moved = moved or r.plan.generation != r.generation
+    if not r.values_stand and not r.stage.guarded:
+        # Nothing of ours stands: a plan is made from what is there, and without one there is nothing to say.
+        if r.stage is Stage.PLANNED and not r.replan and (moved or values):
+            r = r.but(replan="others changed the cluster")
+        return lifting(r, "drift", now, BACKSTOP, "nothing of ours stands")
+    if not values:
+        r = lifting(r, "drift", now, BACKSTOP, "the values are ours again")
+        return taken_as_given(r, now) if moved else r  # tree, islands, T or floors; no value of ours
+    what = f"changed by others: {', '.join(values)}"
+    held = next((h for h in r.holds if h.id == "drift"), None)
+    if held is None or held.reason != what:
+        r = r.noting(AuditKind.GUARD, f"drift: {', '.join(values)}", now, drift=list(values))
+    match r.policy.on_drift:
+        case OnDrift.ACCEPT:
+            return taken_as_given(lifting(r, "drift", now, BACKSTOP, "accepted by policy"), now)
+        case OnDrift.RESTORE if r.stage.guarded and not r.shadow and not r.realigning and not _held_otherwise(r, now):
+            return restoring(lifting(r, "drift", now, BACKSTOP, "restored by policy"), now)
+        case _:
+            if held is not None and held.reason == what:
+                return r
+            hold = Hold(id="drift", kind=HoldKind.DRIFT, actor="guard", at=now, reason=what)
+            r = holding(r, hold, now)
+            # A quota system that does not say who, as all did once, leaves nobody to be asked.
+            return r.telling(NoticeKind.HELD, [], detail=what) if r.seen is not None and r.seen.changes else r
+
+
+def _held_otherwise(r: Rollout, now: datetime) -> bool:
+    return any(h.id != "drift" for h in holds_now(r, now))

@@ -1,0 +1,187 @@
+"""The names that cross the wire, and the messages that belong to no one core: the watch, the desk, mail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from models.base import Count, Model, Name, PositiveCount, Text
+from models.notices import Delivery, Notice
+
+DEPLOYMENT = "backstop"
+"""The worker deployment whose versions are our builds."""
+
+
+TASK_QUEUE = "backstop"
+
+
+ROLLOUT_WORKFLOW = "ClusterRollout"
+
+
+WATCH_WORKFLOW = "HealthWatch"
+
+
+DESK_WORKFLOW = "LedgerDesk"
+
+
+REQUEST_WORKFLOW = "QuotaRequest"
+
+
+SOURCE = "ledger"
+"""Where health comes from."""
+
+
+WATCH_ID = f"health-watch/{SOURCE}"
+"""Of the watch that looks at all clusters of the source."""
+
+
+STATUS_QUERY = "status"
+
+
+LAUNCHED_UPDATE = "launched"
+
+
+HEALTH_SIGNAL = "health_changed"
+
+
+GRANT_UPDATE = "grant"
+
+
+NOT_LAUNCHED = "it was not launched: "
+"""How a question to a refused launch is answered: a query's failure has no type, only words."""
+
+
+MOVES_ON = "the rollout is moving on at this moment: ask again"
+"""Why a worker does not answer a query: it would have to guess the time (workers/sandbox.py)."""
+
+
+class SearchName:
+    """Custom search attributes; `Status` and the like are taken by Temporal."""
+
+    CLUSTER = "BackstopCluster"
+    STAGE = "BackstopStage"
+    WAVE = "BackstopWave"
+    OWNER = "BackstopOwner"
+    UNBACKED = "BackstopUnbacked"
+
+
+SEARCH_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
+    {
+        SearchName.CLUSTER: "Keyword",
+        SearchName.STAGE: "Keyword",
+        SearchName.WAVE: "Keyword",
+        SearchName.OWNER: "Keyword",
+        SearchName.UNBACKED: "Int",
+    }
+)
+"""What a namespace must have, by name: Temporal's type."""
+
+
+def rollout_workflow_id(cluster: str) -> str:
+    """One id per cluster, so that two rollouts of it cannot run at once."""
+    return f"rollout/{cluster}"
+
+
+def request_workflow_id(request: str) -> str:
+    return f"request/{request}"
+
+
+class TellRequest(Model):
+    """Notices of one rollout, sent in one go."""
+
+    cluster: Name
+    notices: tuple[Notice, ...]
+
+
+class TellAnswer(Model):
+    """What became of each notice, by key: delivered, to be tried again, or not deliverable at all."""
+
+    delivered: dict[str, tuple[Delivery, ...]]
+    failed: dict[str, str]
+    refused: dict[str, str]
+
+
+class DeskRequest(Model):
+    """One request to the ledger from a person. The workflow's history keeps who asked."""
+
+    kind: Literal[
+        "stage_import",
+        "commit_import",
+        "add_health",
+        "add_jobs",
+        "describe_slurm",
+        "detach",
+        "clusters",
+        "teams",
+        "facts",
+        "snapshot",
+        "snapshots",
+        "health_hours",
+        "flex",
+        "why",
+        "archive",
+        "archived",
+        "calendar",
+        "declare",
+        "end_window",
+        "overview",
+        "tallies",
+        "week",
+        "request",
+        "requests",
+        "milestones",
+        "plan_milestones",
+        "note_milestone",
+        "doctor",
+    ]
+    actor: Text = Field(default="", max_length=200)
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    payload: str = Field(default="", max_length=1_500_000)
+    """Base64 of zlib-compressed JSON, for parts of a large document."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _has_numbers_alone(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(arguments, allow_nan=False)
+        except ValueError:
+            raise ValueError("must have finite numbers alone: JSON has no NaN") from None
+        return arguments
+
+
+class DeskAnswer(Model):
+    result: Any = None
+
+
+class WatchInput(Model):
+    """The watch workflow's argument. With several `shards`, each watch looks at its part of the source's clusters."""
+
+    interval_seconds: float = Field(default=15.0, ge=0.01, le=3600)
+    tally_seconds: float = Field(default=3600.0, ge=0.1, le=86400)
+    """How often each cluster is written into the tallies."""
+    runs: Count = 1
+    source: Name = SOURCE
+    shard: Count = 0
+    shards: PositiveCount = 1
+    cursor: str = ""
+    """What the call before has told."""
+
+    @property
+    def watch_id(self) -> str:
+        """The workflow's id. It names the number of shards, so that one division is not taken for another."""
+        return watch_id(self.source, self.shard, self.shards)
+
+
+def watch_id(source: str, shard: int, shards: int) -> str:
+    return f"health-watch/{source}" + (f"/{shard}-of-{shards}" if shards > 1 else "")
+
+
+def watch_parts(one: str) -> list[str]:
+    """The ids of all shards of the division that this watch belongs to."""
+    source, _, part = one.removeprefix("health-watch/").partition("/")
+    shards = part.partition("-of-")[2]
+    return [watch_id(source, n, int(shards)) for n in range(int(shards))] if shards.isdecimal() else [one]
