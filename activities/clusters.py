@@ -28,15 +28,15 @@ from models.cluster.health_buffer import stepped
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
-from models.cluster.readings import HealthSample, Observation, QuotaReading, Standing, truthful
+from models.cluster.readings import HealthSample, Observation, PresentBacking, QuotaReading, truthful
 from models.cluster.snapshot import Snapshot, filled
 from models.cluster.windows import Window, explained
 from models.errors import BlastRadius, Refusal
-from models.flex.division import Mode
+from models.flex.division import FlexMode
 from models.flex.now import FlexNow, flex_now
 from models.planning.backing import Backing, back
 from models.planning.plan import BreachTarget, Envelope, breach_target, make_plan
-from models.reports.why import Why, why
+from models.reports.why import TeamWhy, why
 from models.rollout.messages import (
     AimRequest,
     Drafted,
@@ -199,7 +199,7 @@ class ClusterActivities:
             snapshot = snapshot.model_copy(update={"derived": found})
         return snapshot, policy
 
-    def flex(self, clusters: Sequence[str], mode: Mode, now: datetime) -> list[FlexNow]:
+    def flex(self, clusters: Sequence[str], mode: FlexMode, now: datetime) -> list[FlexNow]:
         """The flex of each, by its last samples. Errors: Refusal for an unknown cluster."""
         samples, usage = self._health.read(clusters), self._usage.latest(clusters, now)
         since = now - _LIVES
@@ -217,7 +217,7 @@ class ClusterActivities:
             for c in clusters
         ]
 
-    def why(self, cluster: str, team: str, gpus: int | None, now: datetime, *, block: bool) -> Why | None:
+    def why(self, cluster: str, team: str, gpus: int | None, now: datetime, *, block: bool) -> TeamWhy | None:
         """Why the team cannot have so many GPUs there; None where it has no quota, or nobody knows the health.
 
         Errors: Refusal for a quota that is a sum of others.
@@ -403,11 +403,11 @@ def _with_at_most(island: Island, healthy: int) -> Island:
     return island.model_copy(update={"healthy_gpus": healthy, "block_gpus": block})
 
 
-def _standing(snapshot: Snapshot, backing: Backing, request: ObserveRequest) -> Standing:
+def _standing(snapshot: Snapshot, backing: Backing, request: ObserveRequest) -> PresentBacking:
     tree = snapshot.tree
     leaves = {leaf: tree.by_team[leaf].gpus for leaf in tree.leaves}
     use = in_quota_use(leaves, request.scheduled)
-    return Standing(
+    return PresentBacking(
         assigned_gpus=backing.assigned_gpus,
         backed_gpus=backing.backed_gpus,
         flex_gpus=flex_pool(backing.healthy_gpus, backing.backed_gpus, use).gpus,

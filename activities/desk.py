@@ -22,9 +22,17 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declared, Entry, span_text
 from models.errors import BadInput, Refusal
-from models.flex.division import Mode
-from models.reports.milestones import CHAIN, MONITORED, PHANTOM, WAVES, MilestoneFile, Note, PlanNow
-from models.reports.weekly import Outcome, Passage, Past, in_order, monitored_at, spans, steps_of
+from models.flex.division import FlexMode
+from models.reports.milestones import (
+    CHAIN,
+    MONITORED_CLUSTERS,
+    PHANTOM_GPUS,
+    ROLLED_OUT_WAVES,
+    MilestoneFile,
+    MilestoneNote,
+    PlanNow,
+)
+from models.reports.weekly import BeforeAndAfter, Passage, Past, in_order, monitored_at, spans, steps_of
 from models.wire import DeskAnswer, DeskRequest
 
 _T = TypeVar("_T")
@@ -63,7 +71,7 @@ class _PlanningPage(_Page):
 
 class _Flex(_Page):
     cluster: Words = ""
-    mode: Mode = Mode.EQUAL
+    mode: FlexMode = FlexMode.EQUAL
 
 
 class _Why(Model):
@@ -404,12 +412,12 @@ class DeskActivities:
         )
         return past.model_dump(mode="json")
 
-    def _outcomes(self, passages: Sequence[Passage], until: datetime) -> tuple[Outcome, ...]:
+    def _outcomes(self, passages: Sequence[Passage], until: datetime) -> tuple[BeforeAndAfter, ...]:
         asked = spans(passages, until)
         before = self._report.means([before for _, _, before, _ in asked])
         after = iter(self._report.means([after for _, _, _, after in asked if after is not None]))
         return tuple(
-            Outcome(
+            BeforeAndAfter(
                 cluster=first.cluster,
                 wrote_at=span.until,
                 monitored_at=None if reached is None else reached.at,
@@ -431,13 +439,13 @@ class DeskActivities:
         phantom = points[0].phantom_gpus if points and points[0].known else None
         return PlanNow(
             plan=self._milestones.milestones(),
-            measured={MONITORED: len(monitored), PHANTOM: phantom},
+            measured={MONITORED_CLUSTERS: len(monitored), PHANTOM_GPUS: phantom},
             monitored=monitored,
         )
 
     def _plan_milestones(self, q: DeskRequest) -> dict[str, Any]:
         given, now = _of(q, MilestoneFile).milestones, datetime.now(UTC)
-        measured = {**self._plan_now().measured, WAVES: 0}
+        measured = {**self._plan_now().measured, ROLLED_OUT_WAVES: 0}
         self._milestones.plan_milestones(given, measured, now)
         names = ", ".join(m.name for m in given)
         said = f"set {len(given)} milestone{'' if len(given) == 1 else 's'}: {names}"
@@ -446,7 +454,7 @@ class DeskActivities:
 
     def _note_milestone(self, q: DeskRequest) -> dict[str, Any]:
         asked, now = _of(q, _Noted), datetime.now(UTC)
-        note = Note(milestone=asked.milestone, at=now, number=asked.number, actor=q.actor, reason=asked.reason)
+        note = MilestoneNote(milestone=asked.milestone, at=now, number=asked.number, actor=q.actor, reason=asked.reason)
         self._milestones.note_milestone(_request_id(), note)
         self._registry.archive([_of_people(q, f"noted {asked.number} for {asked.milestone}", asked.reason, now)])
         return self._plan_now().model_dump(mode="json")

@@ -18,14 +18,14 @@ from models.buffers.hourly_health import Stretch
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.jobs import ClusterJob, Job
 from models.cluster.policy import Policy
-from models.cluster.readings import ForeignChange, HealthSample, Mode, QuotaReading, TeamUsage, UsageReading
+from models.cluster.readings import ForeignChange, HealthSample, LimitMode, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry, Window
 from models.fleet.messages import Noted
 from models.notices import Delivery, Notice
 from models.planning.plan import Envelope
-from models.reports.milestones import Milestone, Milestones, Note
+from models.reports.milestones import Milestone, MilestoneNote, Milestones
 from models.reports.tallies import Point, Tally
 from models.reports.weekly import Mean, Passage, Span
 from models.requests.state import RequestState
@@ -193,7 +193,7 @@ class MilestonePort(Protocol):
         """These are the plan, in place of the one before; notes stay. Idempotent."""
         ...
 
-    def note_milestone(self, key: str, note: Note) -> None:
+    def note_milestone(self, key: str, note: MilestoneNote) -> None:
         """The note stands, once per key. Errors: Refusal for a milestone that is not planned, or not people's work."""
         ...
 
@@ -210,7 +210,7 @@ class OpenRollout(Model):
     stage: str = "planned"
     last_counter: int = 0
     """The highest fence counter that this rollout has used."""
-    modes: dict[str, Mode] = Field(default_factory=dict)
+    modes: dict[str, LimitMode] = Field(default_factory=dict)
     """The baseline's modes by team: what an undo brings back."""
     adopted_from: str = ""
     """The lost rollout whose effects this one took over."""

@@ -22,7 +22,7 @@ from models.errors import BackstopError, Refusal, Unavailable
 from models.flex.now import share_expected
 from models.planning.backing import back
 from models.planning.ceiling import ceiling_of
-from models.planning.grants import Granted, Outcome, raises, room
+from models.planning.grants import Granted, GrantOutcome, raises, room
 from models.requests.messages import (
     AssessRequest,
     KeepRequest,
@@ -155,10 +155,12 @@ class RequestActivities:
             order, asks = request.order, reading.get(request.order.team)
             theirs = sorted(t for t, hand in request.hands.items() if t not in reading or reading[t].hand != hand)
             if order.ends and theirs:
-                return Prepared(outcome=Outcome.NO, said=f"others have changed the quota of {', '.join(theirs)} since")
+                return Prepared(
+                    outcome=GrantOutcome.NO, said=f"others have changed the quota of {', '.join(theirs)} since"
+                )
             if not order.ends and request.namespace and asks and not asks.as_quota().admits(request.namespace):
                 said = f"{request.namespace} may not target the quota of {order.team} any more"
-                return Prepared(outcome=Outcome.NO, said=said)
+                return Prepared(outcome=GrantOutcome.NO, said=said)
             made = self._alone(request) if opened is None else self._beside(request, opened)
             above = {*made.raised, order.team} if made.change is not None else {order.team}
             return made.model_copy(update={"hands": {t: reading[t].hand for t in sorted(above) if t in reading}})
@@ -169,7 +171,7 @@ class RequestActivities:
             return Prepared(through=True)
         refused = "" if request.order.ends else self._by_policy(opened, self._registry.facts(request.cluster).policy)
         if refused:
-            return Prepared(outcome=Outcome.NO, said=refused)
+            return Prepared(outcome=GrantOutcome.NO, said=refused)
         what = "a shadow rollout" if opened.shadow else "a rollout"
         ends = "over" if opened.shadow else "monitored or over"
         return Prepared(said=f"{what} of {request.cluster} is {opened.stage}: it waits until that is {ends}")
@@ -182,14 +184,14 @@ class RequestActivities:
             return Prepared(said=error.message)
         values = {q.team: q.gpus for q in snapshot.quotas}
         if order.team not in snapshot.tree.leaves:
-            return Prepared(outcome=Outcome.NO, said=f"{order.team} has no quota in {cluster} that jobs run in")
+            return Prepared(outcome=GrantOutcome.NO, said=f"{order.team} has no quota in {cluster} that jobs run in")
         if not order.ends:
             age = request.at - (snapshot.health_at or request.at)
             if age >= policy.stale_after:
                 return Prepared(said=f"the health of {cluster} is {duration_text(_minutes(age))} old")
             why = room(snapshot, policy, order.team, order.gpus).why
             if why:
-                return Prepared(outcome=Outcome.NO, said=why)
+                return Prepared(outcome=GrantOutcome.NO, said=why)
         raised = order.raised or raises(snapshot.tree, values, order.team, order.gpus)
         change = Change(
             cluster=cluster,
@@ -219,11 +221,11 @@ class RequestActivities:
             )
         except WorkflowUpdateFailedError as error:
             said = str(error.cause) or "the rollout refused it"
-            return Granted(request=order.request, ends=order.ends, outcome=Outcome.LATER, said=said)
+            return Granted(request=order.request, ends=order.ends, outcome=GrantOutcome.LATER, said=said)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 said = f"the rollout of {request.cluster} has just ended"
-                return Granted(request=order.request, ends=order.ends, outcome=Outcome.LATER, said=said)
+                return Granted(request=order.request, ends=order.ends, outcome=GrantOutcome.LATER, said=said)
             raise ApplicationError(str(error), type=Unavailable.__name__) from error
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
             raise ApplicationError("the rollout did not answer in time", type=Unavailable.__name__) from error

@@ -16,7 +16,7 @@ from temporalio.worker import Worker
 
 from activities.adapters.ledger.database import Database
 from benchmarks.bare import QUEUE, WORK, Bare, Call
-from workers.embedded_temporal import NAMESPACE
+from client.connection import NAMESPACE
 from workers.heartbeats import Heartbeats
 from workers.main import _CACHED, _THREADS, run_and_exit, sandbox, until_told
 

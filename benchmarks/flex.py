@@ -18,13 +18,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from models.flex.division import FlexDemand, FlexTeam, Mode, division
+from models.flex.division import FlexDemand, FlexMode, FlexTeam, division
 
 _FAN = 22
 """Namespaces, groups in each, and (at 10,000 teams) teams in each of those."""
 
 
-def made(gpus: int, teams: int, seed: int, mode: Mode) -> FlexDemand:
+def made(gpus: int, teams: int, seed: int, mode: FlexMode) -> FlexDemand:
     """Teams that want half as much again as there is; quotas promise four fifths of it."""
     dice = random.Random(seed)
     inner = [FlexTeam(team=f"n{n:02}") for n in range(_FAN)]
@@ -65,7 +65,7 @@ def one_by_one(asked: FlexDemand) -> dict[str, int]:
     got = dict.fromkeys(by_name, 0)
 
     def weight(name: str) -> float:
-        plain = {Mode.EQUAL: 1, Mode.QUOTA: quota[name], Mode.WEIGHT: by_name[name].weight or 1}
+        plain = {FlexMode.EQUAL: 1, FlexMode.QUOTA: quota[name], FlexMode.WEIGHT: by_name[name].weight or 1}
         return float(plain[asked.mode])
 
     def next_of(names: list[str]) -> str | None:
@@ -111,7 +111,7 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{options.gpus:,} GPUs among {options.teams:,} teams in {_FAN} namespaces of {_FAN} groups\n")
     print("| mode | ours, s | one by one, s | ratio | same shares |\n|---|---|---|---|---|")
-    for mode in Mode:
+    for mode in FlexMode:
         asked = made(options.gpus, options.teams, options.seed, mode)
         ours = seconds(asked, 5)
         began = time.perf_counter()

@@ -14,9 +14,9 @@ from temporalio.worker import Worker
 from activities.adapters.ledger.ledger import Ledger
 from activities.clusters import islands_for
 from benchmarks.polling import LOOK, QUEUE, Polling
+from client.connection import NAMESPACE
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import back
-from workers.embedded_temporal import NAMESPACE
 from workers.main import _CACHED, _THREADS, run_and_exit, sandbox, until_told
 
 

@@ -23,8 +23,8 @@ from activities.adapters.ledger.database import database_url
 from activities.adapters.ledger.ledger import Ledger, upgrade
 from client.backstop import Backstop
 from client.compression import data_converter
-from client.connection import Target
-from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal
+from client.connection import NAMESPACE, TemporalTarget
+from workers.embedded_temporal import EmbeddedTemporal
 
 _START_SECONDS = 60
 
@@ -72,7 +72,7 @@ class Site:
         self.worker_pids: list[int] = []
         self.ends = home / "ends"
         options = {"target_host": server.address, "namespace": NAMESPACE}
-        self.tpm = Backstop(client, "tpm", Target(options=options, embedded=True))
+        self.tpm = Backstop(client, "tpm", TemporalTarget(options=options, embedded=True))
         self.ledger = Ledger(ledger_url)
         self._engine = sa.create_engine(database_url(ledger_url))
 

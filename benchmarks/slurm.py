@@ -19,7 +19,7 @@ from activities.adapters.ledger.ledger import Ledger, upgrade
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
 from activities.ports import OpenRollout
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.cluster.snapshot import snapshot_of
 from models.cluster.sources import SlurmSource
 from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
@@ -66,12 +66,12 @@ def effects(site: Site, count: int) -> list[tuple[str, float, int]]:
         rollout="r", cluster=CLUSTER, owner="tpm", opened_at=site.ledger.now(), baseline=snapshot_of(spec)
     )
     site.ledger.registry.open_rollout(planned, adopt=False)
-    writes = tuple(ValueWrite(team=q.team, expected_gpus=2, gpus=1, mode=Mode.SOFT) for q in spec.quotas)
-    back = tuple(ValueWrite(team=q.team, expected_gpus=1, gpus=2, mode=Mode.HARD) for q in spec.quotas)
+    writes = tuple(ValueWrite(team=q.team, expected_gpus=2, gpus=1, mode=LimitMode.SOFT) for q in spec.quotas)
+    back = tuple(ValueWrite(team=q.team, expected_gpus=1, gpus=2, mode=LimitMode.HARD) for q in spec.quotas)
     steps: list[tuple[EffectKind, dict[str, Any]]] = [
         (EffectKind.RESERVE, {"reserve": Reserve(freed_gpus=count, limit_gpus=count)}),
         (EffectKind.SET_SOFT, {"writes": writes}),
-        (EffectKind.HARDEN, {"mode": Mode.HARD}),
+        (EffectKind.HARDEN, {"mode": LimitMode.HARD}),
         (EffectKind.RESTORE, {"writes": back}),
         (EffectKind.RELEASE, {}),
     ]

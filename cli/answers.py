@@ -23,15 +23,15 @@ from models.flex.scenario import Scene
 from models.planning.haircut import Haircut
 from models.planning.plan import Plan
 from models.planning.window_forecast import Foretold
-from models.reports.milestones import Standing
+from models.reports.milestones import MilestoneStanding
 from models.reports.tallies import Point
 from models.reports.weekly import Week
-from models.reports.why import Why
+from models.reports.why import TeamWhy
 from models.requests.state import RequestState
 from models.rollout.stages import Command, Stage
 
 
-class Answer(Model):
+class JsonAnswer(Model):
     """Written with aliases: Python knows neither `schema` nor `hash` as a free name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
@@ -64,7 +64,7 @@ class PlanAnswer(Plan):
         return {"schema": made["schema"], "hash": made["hash"], **made}  # what people look for comes first
 
 
-class PlansAnswer(Answer):
+class PlansAnswer(JsonAnswer):
     """The plans of all clusters, in the order a rollout would visit them."""
 
     schema_: Literal["backstop.plans/1"] = Field(default="backstop.plans/1", alias="schema")
@@ -89,7 +89,7 @@ class HaircutAnswer(Haircut):
         return {"schema": made["schema"], **made}
 
 
-class CalendarAnswer(Answer):
+class CalendarAnswer(JsonAnswer):
     """Declared windows, and what those ahead will take, by cluster."""
 
     schema_: Literal["backstop.calendar/1"] = Field(default="backstop.calendar/1", alias="schema")
@@ -99,7 +99,7 @@ class CalendarAnswer(Answer):
     foretold: dict[str, tuple[Foretold, ...]]
 
 
-class BufferAnswer(Answer):
+class BufferAnswer(JsonAnswer):
     """What can be promised of one cluster, and the record to believe it by. Units: as its history counts."""
 
     schema_: Literal["backstop.buffer/1"] = Field(default="backstop.buffer/1", alias="schema")
@@ -134,14 +134,14 @@ class BufferAnswer(Answer):
         )
 
 
-class WhyLine(Why):
+class WhyLine(TeamWhy):
     """One team in one cluster."""
 
     flex_free_gpus: int | None
     """What flex has free in that cluster; null: nobody asked, because nothing is missing."""
 
 
-class WhyAnswer(Answer):
+class WhyAnswer(JsonAnswer):
     """Why a team cannot use its quota, cluster by cluster."""
 
     schema_: Literal["backstop.why/1"] = Field(default="backstop.why/1", alias="schema")
@@ -150,7 +150,7 @@ class WhyAnswer(Answer):
     """What flex has free in other clusters."""
 
     @staticmethod
-    def of(found: Sequence[Why], flexes: Sequence[FlexNow]) -> WhyAnswer:
+    def of(found: Sequence[TeamWhy], flexes: Sequence[FlexNow]) -> WhyAnswer:
         free = {f.cluster: f.available_gpus for f in flexes}
         here = {one.cluster for one in found}
         lines = (WhyLine(**one.model_dump(), flex_free_gpus=free.get(one.cluster)) for one in found)
@@ -158,21 +158,21 @@ class WhyAnswer(Answer):
         return WhyAnswer(clusters=tuple(lines), elsewhere=others)
 
 
-class RequestAnswer(Answer):
+class RequestAnswer(JsonAnswer):
     """One request for more quota as it stands."""
 
     schema_: Literal["backstop.request/1"] = Field(default="backstop.request/1", alias="schema")
     request: RequestState
 
 
-class RequestsAnswer(Answer):
+class RequestsAnswer(JsonAnswer):
     """Requests for more quota, by the time they were made."""
 
     schema_: Literal["backstop.requests/1"] = Field(default="backstop.requests/1", alias="schema")
     requests: tuple[RequestState, ...]
 
 
-class FlexAnswer(Answer):
+class FlexAnswer(JsonAnswer):
     """Flex now, of one cluster or of all, and what it has offered since."""
 
     schema_: Literal["backstop.flex/1"] = Field(default="backstop.flex/1", alias="schema")
@@ -213,7 +213,7 @@ class FlexScenes(Model):
     steps: tuple[Scene, ...]
 
 
-class BurndownAnswer(Answer):
+class BurndownAnswer(JsonAnswer):
     """The curve of one cluster, or of all where none is named."""
 
     schema_: Literal["backstop.burndown/1"] = Field(default="backstop.burndown/1", alias="schema")
@@ -224,12 +224,12 @@ class BurndownAnswer(Answer):
     points: tuple[Point, ...]
 
 
-class MilestonesAnswer(Answer):
+class MilestonesAnswer(JsonAnswer):
     """Where the plan's milestones stand, in its order."""
 
     schema_: Literal["backstop.milestones/1"] = Field(default="backstop.milestones/1", alias="schema")
     at: Time
-    milestones: tuple[Standing, ...]
+    milestones: tuple[MilestoneStanding, ...]
 
 
 class WeekAnswer(Week):
@@ -257,12 +257,12 @@ class ClusterAnswer(ClusterSpec):
     """Of its open rollout; null where none is open."""
 
 
-class ClustersAnswer(Answer):
+class ClustersAnswer(JsonAnswer):
     schema_: Literal["backstop.clusters/1"] = Field(default="backstop.clusters/1", alias="schema")
     clusters: tuple[ClusterAnswer, ...]
 
 
-class ImportAnswer(Answer):
+class ImportAnswer(JsonAnswer):
     """Counts of what the import found and changed."""
 
     schema_: Literal["backstop.import/1"] = Field(default="backstop.import/1", alias="schema")
@@ -280,7 +280,7 @@ class LimitBack(Model):
     after_gpus: int | None
 
 
-class DetachedAnswer(Answer):
+class DetachedAnswer(JsonAnswer):
     """A cluster whose scheduler is left alone again, and the limits that were taken back there."""
 
     schema_: Literal["backstop.detach/1"] = Field(default="backstop.detach/1", alias="schema")
@@ -288,7 +288,7 @@ class DetachedAnswer(Answer):
     limits: tuple[LimitBack, ...]
 
 
-class LaunchedAnswer(Answer):
+class LaunchedAnswer(JsonAnswer):
     schema_: Literal["backstop.launch/1"] = Field(default="backstop.launch/1", alias="schema")
     cluster: Name
     rollout: str
@@ -299,7 +299,7 @@ class LaunchedAnswer(Answer):
     """The command that approves this plan."""
 
 
-class CommandTaken(Answer):
+class CommandTaken(JsonAnswer):
     schema_: Literal["backstop.command/1"] = Field(default="backstop.command/1", alias="schema")
     cluster: Name
     command: Command
@@ -307,7 +307,7 @@ class CommandTaken(Answer):
     said: str
 
 
-class FleetPlanAnswer(Answer):
+class FleetPlanAnswer(JsonAnswer):
     """A fleet rollout that is open, its plan, and how to approve it."""
 
     schema_: Literal["backstop.fleet-plan/1"] = Field(default="backstop.fleet-plan/1", alias="schema")
@@ -318,7 +318,7 @@ class FleetPlanAnswer(Answer):
     approve: str
 
 
-class FleetCommandTaken(Answer):
+class FleetCommandTaken(JsonAnswer):
     """What a command to the fleet rollout led to."""
 
     schema_: Literal["backstop.fleet-command/1"] = Field(default="backstop.fleet-command/1", alias="schema")
@@ -342,12 +342,12 @@ class RolloutLine(Model):
     """Of the latest health sample; null where there is none, or no worker answered."""
 
 
-class RolloutsAnswer(Answer):
+class RolloutsAnswer(JsonAnswer):
     schema_: Literal["backstop.rollouts/1"] = Field(default="backstop.rollouts/1", alias="schema")
     rollouts: tuple[RolloutLine, ...]
 
 
-class AuditLine(Answer):
+class AuditLine(JsonAnswer):
     """One thing that happened, from workflow history."""
 
     schema_: Literal["backstop.audit/1"] = Field(default="backstop.audit/1", alias="schema")
@@ -363,7 +363,7 @@ class AuditLine(Answer):
     data: dict[str, Any]
 
 
-class ArchiveLine(Answer):
+class ArchiveLine(JsonAnswer):
     """One thing that happened, from the ledger's archive, with its place in the hash chain."""
 
     schema_: Literal["backstop.archive/1"] = Field(default="backstop.archive/1", alias="schema")
@@ -382,7 +382,7 @@ class ArchiveLine(Answer):
     data: dict[str, Any]
 
 
-class ChainAnswer(Answer):
+class ChainAnswer(JsonAnswer):
     """Whether an archive is whole. `broken`: one sentence for each place where it is not."""
 
     schema_: Literal["backstop.chain/1"] = Field(default="backstop.chain/1", alias="schema")
@@ -410,14 +410,14 @@ class BuildLine(Model):
     created: Time
 
 
-class BuildsAnswer(Answer):
+class BuildsAnswer(JsonAnswer):
     """The builds of versioned workers, the newest first."""
 
     schema_: Literal["backstop.builds/1"] = Field(default="backstop.builds/1", alias="schema")
     builds: tuple[BuildLine, ...]
 
 
-class DoctorAnswer(Answer):
+class DoctorAnswer(JsonAnswer):
     schema_: Literal["backstop.doctor/1"] = Field(default="backstop.doctor/1", alias="schema")
     well: bool
     checks: tuple[CheckLine, ...]

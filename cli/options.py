@@ -48,7 +48,7 @@ Actor = Annotated[
         envvar="BACKSTOP_ACTOR", metavar="NAME", help="Who is asking: it stands in the audit. Default: the login name."
     ),
 ]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, in a sentence: it stands in the audit.")]
+ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="Why, in a sentence: it stands in the audit.")]
 NeededReason = Annotated[
     str,
     typer.Option("--reason", metavar="TEXT", help="Why, in a sentence: it stands in the audit.", show_default=False),
@@ -64,7 +64,7 @@ Buffer = Annotated[
 MaxTier = Annotated[
     str, typer.Option(metavar="TIER", help="The deepest tier to cut: unallocated, unscheduled, idle or busy.")
 ]
-Settings = Annotated[
+SettingsOption = Annotated[
     list[str] | None,
     typer.Option("--policy", metavar="KEY=VALUE", help="Any field of the policy, such as notice=1d. May be repeated."),
 ]

@@ -29,7 +29,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.audit import AuditRecord, audit_of_run
-from client.connection import Target, connect, current_actor, find_target
+from client.connection import TemporalTarget, connect, current_actor, find_target
 from client.doctor import Check, temporal_checks, watch_check
 from client.versions import Build, builds, use
 from models.audit import AuditEntry, AuditKind, ChainedEntry, ChainHead
@@ -57,12 +57,12 @@ from models.fleet.messages import (
     FleetStatus,
 )
 from models.fleet.state import FLEET
-from models.flex.division import Mode
+from models.flex.division import FlexMode
 from models.flex.now import FlexNow
 from models.reports.milestones import MilestoneFile, PlanNow
 from models.reports.tallies import Point
 from models.reports.weekly import Past
-from models.reports.why import Why
+from models.reports.why import TeamWhy
 from models.requests.messages import RequestInput
 from models.requests.state import QuotaAsk, RequestCommand, RequestOrder, RequestState
 from models.rollout.commands import CommandRequest
@@ -122,7 +122,7 @@ class RolloutSummary(Model):
 class Backstop:
     """A connection for one actor."""
 
-    def __init__(self, client: Client, actor: str, target: Target) -> None:
+    def __init__(self, client: Client, actor: str, target: TemporalTarget) -> None:
         self._client = client
         self._actor = actor
         self._target = target
@@ -443,7 +443,7 @@ class Backstop:
         """A year of its health by the hour, and what its buffer is asked for. Errors: Refusal, unknown cluster."""
         return HealthHours.model_validate(await self._desk("health_hours", cluster=cluster))
 
-    async def flex(self, cluster: str = "", mode: Mode = Mode.EQUAL) -> list[FlexNow]:
+    async def flex(self, cluster: str = "", mode: FlexMode = FlexMode.EQUAL) -> list[FlexNow]:
         """The flex of one cluster, or of all by name. Errors: Refusal for an unknown cluster."""
         found: list[FlexNow] = []
         while True:
@@ -453,13 +453,13 @@ class Backstop:
             if cluster or not page:
                 return found
 
-    async def why(self, team: str, cluster: str, gpus: int | None, *, block: bool) -> list[Why]:
+    async def why(self, team: str, cluster: str, gpus: int | None, *, block: bool) -> list[TeamWhy]:
         """Why the team cannot have so many GPUs, in one cluster or wherever it has a quota.
 
         Errors: BadInput for an unknown cluster, Refusal for a quota that is a sum of others.
         """
         found = await self._desk("why", team=team, cluster=cluster, gpus=gpus, block=block)
-        return [Why.model_validate(one) for one in found]
+        return [TeamWhy.model_validate(one) for one in found]
 
     async def request(self, ask: QuotaAsk) -> RequestState:
         """The request stands: it waits for the cluster's owner, or is refused, and says what else there is.

@@ -22,7 +22,7 @@ current_actor: contextvars.ContextVar[str] = contextvars.ContextVar("backstop_ac
 
 
 @dataclass(frozen=True)
-class Target:
+class TemporalTarget:
     """A Temporal to talk to. `embedded`: the one that `backstop up` started."""
 
     options: dict[str, Any]
@@ -51,7 +51,7 @@ def embedded_file() -> Path:
     return home() / "temporal.json"
 
 
-def find_target() -> Target:
+def find_target() -> TemporalTarget:
     """The configured Temporal, else the embedded one. Errors: BadInput for a broken profile."""
     try:
         config = ClientConfig.load_client_connect_config()
@@ -61,17 +61,17 @@ def find_target() -> Target:
     configured = bool(options.get("target_host"))
     options.setdefault("namespace", NAMESPACE)
     if configured:
-        return Target(options=options, embedded=False)
+        return TemporalTarget(options=options, embedded=False)
     try:
         found = json.loads(embedded_file().read_text())
         options["target_host"] = str(found["address"])
     except (OSError, ValueError, KeyError):
         options["target_host"] = "127.0.0.1:7233"
-    return Target(options=options, embedded=True)
+    return TemporalTarget(options=options, embedded=True)
 
 
 async def connect(
-    target: Target | None = None, plugins: tuple[Plugin, ...] = (), runtime: Any = None, identity: str = ""
+    target: TemporalTarget | None = None, plugins: tuple[Plugin, ...] = (), runtime: Any = None, identity: str = ""
 ) -> Client:
     """A client of the configured Temporal. Errors: Unavailable, in one sentence."""
     where = target or find_target()

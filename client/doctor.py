@@ -9,7 +9,7 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.connection import Target
+from client.connection import TemporalTarget
 from client.versions import builds, by_build, current_of, pollers
 from models.base import Model
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
@@ -27,7 +27,7 @@ class Check(Model):
     remedy: str = ""
 
 
-async def temporal_checks(client: Client, target: Target) -> list[Check]:
+async def temporal_checks(client: Client, target: TemporalTarget) -> list[Check]:
     """Namespace, search attributes, workers and the watch."""
     where = "embedded (backstop up)" if target.embedded else "configured"
     checks = [Check(name="temporal", ok=True, text=f"{target.address}, {where}")]

@@ -12,7 +12,7 @@ from models.errors import BackstopError
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FLEET, FleetStage
 from models.planning.plan import make_plan
-from models.reports.milestones import WAVES
+from models.reports.milestones import ROLLED_OUT_WAVES
 from models.reports.weekly import AHEAD, AtRisk, Blocked, Live, NextStep, Past, Week, waves_done, week
 from models.rollout.messages import RolloutStatus
 from models.rollout.stages import Stage
@@ -40,7 +40,7 @@ async def waves_rolled_out(door: Backstop, monitored: Sequence[str]) -> int:
 
 
 def _asks_waves(past: Past) -> bool:
-    return any(p.milestone.measure == WAVES for p in past.milestones.planned)
+    return any(p.milestone.measure == ROLLED_OUT_WAVES for p in past.milestones.planned)
 
 
 async def _waves(door: Backstop, past: Past, rollouts: Sequence[RolloutSummary]) -> int:

@@ -140,6 +140,8 @@ Share = Annotated[
 ]
 """An exact number in [0, 1). Serialised as text, so that no float ever rounds it."""
 
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 

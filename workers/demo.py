@@ -12,7 +12,7 @@ from models.rollout.stages import Stage
 from workers.demo_story import Story, on_stage, say
 from workers.main import run_and_exit
 
-FLEET = Path(__file__).resolve().parent.parent / "examples" / "fleet.yaml"
+DEMO_FLEET = Path(__file__).resolve().parent.parent / "examples" / "fleet.yaml"
 CLUSTER, ISLAND = "h100-worked", "main"
 STEADY = "h200-open"
 CLOCKS = {
@@ -38,7 +38,7 @@ def compressed(path: Path, to: Path) -> None:
 
 async def tell(story: Story) -> None:
     fleet = story.home / "fleet.yaml"
-    compressed(FLEET, fleet)
+    compressed(DEMO_FLEET, fleet)
     island = next(c for c in yaml.safe_load(fleet.read_text())["clusters"] if c["name"] == CLUSTER)["islands"][0][
         "name"
     ]

@@ -34,13 +34,13 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, UpdateNa
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from client.connection import NAMESPACE
 from models.errors import Refusal, Unavailable
 from models.wire import SEARCH_ATTRIBUTES
 
 LOOPBACK = "127.0.0.1"
 PORT = 7233
 UI_PORT = 8233
-NAMESPACE = "backstop"
 RETENTION = timedelta(days=3650)
 """The server's own default of a day would forget finished rollouts, and with them that their ids are used."""
 

@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.effects import QuotaActivities
     from activities.notices import NoticeActivities
     from models.audit import AuditEntry, AuditKind
-    from models.planning.grants import Granted, GrantOrder, Outcome
+    from models.planning.grants import Granted, GrantOrder, GrantOutcome
     from models.rollout import effect_outcomes, granting, looks, mailing, outcomes
     from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
     from models.rollout.calls import baseline_with, look_at
@@ -47,7 +47,7 @@ with workflow.unsafe.imports_passed_through():
         RolloutStatus,
     )
     from models.rollout.stages import Command, Stage
-    from models.rollout.state import Rollout, Why
+    from models.rollout.state import Rollout, UndoCause
     from models.rollout.status import needs_of, standing_now, status_of, waiting_sentence
     from models.wire import (
         GRANT_UPDATE,
@@ -365,7 +365,7 @@ class ClusterRollout:
     async def _perform(self, kind: EffectKind) -> None:
         self._r, change = effect_outcomes.began(self._state, kind)
         forward = kind in INVERSE
-        breach = self._state.order is not None and self._state.order.why is Why.BREACH
+        breach = self._state.order is not None and self._state.order.why is UndoCause.BREACH
         exempt = self._state.exempt or (not forward and breach) or kind is EffectKind.CLOSE
         order = self._state.granting if kind is EffectKind.GRANT else None
         baseline = None if order is None else baseline_with(self._state, order)
@@ -533,7 +533,7 @@ class ClusterRollout:
         self._set(granting.put_off(self._state, order, why))
         await workflow.wait_condition(lambda: self._state.granting != order)
         answer = granting.answer_to(self._state, order)
-        return answer or Granted(request=order.request, ends=order.ends, outcome=Outcome.LATER, said=why)
+        return answer or Granted(request=order.request, ends=order.ends, outcome=GrantOutcome.LATER, said=why)
 
     def _check(self, command: Command, request: CommandRequest) -> None:
         why = refusal(self._state, command, request)

@@ -47,6 +47,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from models.fleet.state import FLEET, FleetRollout, MemberState
     from models.fleet.status import fleet_status_of
+    from models.rollout.actions import Finish, Wait
     from models.wire import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
     from workflows.cancellation import lived
     from workflows.failures import reason_of
@@ -127,20 +128,20 @@ class FleetRolloutWorkflow:
             self._show()
             self._leave()
             match fleet_steps.decide(self._state, now):
-                case fleet_steps.Finish():
+                case Finish():
                     return
-                case fleet_steps.Wait() as wait:
+                case Wait() as wait:
                     await self._wait(wait)
-                case fleet_steps.Plan():
+                case fleet_steps.PlanFleet():
                     await self._make_plan()
-                case fleet_steps.Pick() as pick:
+                case fleet_steps.PickMembers() as pick:
                     await self._pick(pick)
-                case fleet_steps.Start() as begin:
+                case fleet_steps.StartMember() as begin:
                     await self._begin(begin)
-                case fleet_steps.Abort() as abort:
+                case fleet_steps.AbortMembers() as abort:
                     await self._abort(abort)
 
-    async def _wait(self, wait: fleet_steps.Wait) -> None:
+    async def _wait(self, wait: Wait) -> None:
         changes = self._changes
         timeout = None if wait.until is None else max(timedelta(0), wait.until - workflow.now())
         with contextlib.suppress(TimeoutError):
@@ -178,7 +179,7 @@ class FleetRolloutWorkflow:
         self._plan = plan
         self._set(fleet_events.planned(self._state, launch, plan, workflow.now()))
 
-    async def _pick(self, action: fleet_steps.Pick) -> None:
+    async def _pick(self, action: fleet_steps.PickMembers) -> None:
         f = self._state
         try:
             answer = await workflow.execute_activity_method(
@@ -213,7 +214,7 @@ class FleetRolloutWorkflow:
     def _rollout_id(self, cluster: str) -> str:
         return f"{cluster[:100]}/{workflow.now():%Y%m%dT%H%M%SZ}-{workflow.uuid4().hex[:6]}"
 
-    async def _begin(self, action: fleet_steps.Start) -> None:
+    async def _begin(self, action: fleet_steps.StartMember) -> None:
         f = self._state
         try:
             answer = await workflow.execute_activity_method(
@@ -233,7 +234,7 @@ class FleetRolloutWorkflow:
             answer = StartAnswer(refused={m.cluster: reason_of(error)[1] for m in action.members})
         self._set(fleet_events.started(self._state, (m.cluster for m in action.members), answer, workflow.now()))
 
-    async def _abort(self, action: fleet_steps.Abort) -> None:
+    async def _abort(self, action: fleet_steps.AbortMembers) -> None:
         f = self._state
         try:
             answer = await workflow.execute_activity_method(

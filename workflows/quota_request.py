@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.effects import QuotaActivities
     from activities.notices import NoticeActivities
     from activities.requests import RequestActivities
-    from models.planning.grants import Granted, Outcome
+    from models.planning.grants import Granted, GrantOutcome
     from models.requests import state as requests
     from models.requests.messages import (
         AssessRequest,
@@ -140,7 +140,7 @@ class QuotaRequest:
             order = self._state.order
             kind, said = reason_of(error)
             said = "its quotas have just been changed: it is tried again" if kind == "Drift" else said
-            answer = _answer(order.request, Outcome.LATER, said, ends=order.ends)
+            answer = _answer(order.request, GrantOutcome.LATER, said, ends=order.ends)
         finally:
             self._writing = False
         self._set(requests.answered(self._state, answer, workflow.now()))
@@ -186,10 +186,10 @@ class QuotaRequest:
         )
         if receipt.conflicts:
             theirs = ", ".join(c.team for c in receipt.conflicts)
-            outcome = Outcome.NO if order.ends else Outcome.LATER
+            outcome = GrantOutcome.NO if order.ends else GrantOutcome.LATER
             return _answer(order.request, outcome, f"others have changed the quota of {theirs} since", ends=order.ends)
         moves = ", ".join(f"{t} {receipt.before[t]} -> {gpus}" for t, gpus in sorted(receipt.after.items()))
-        done = _answer(order.request, Outcome.DONE, moves, ends=order.ends)
+        done = _answer(order.request, GrantOutcome.DONE, moves, ends=order.ends)
         return done.model_copy(update={"raised": prepared.raised, "hands": prepared.hands})
 
     # --- side calls -----------------------------------------------------------------------------
@@ -309,5 +309,5 @@ class QuotaRequest:
         self._check(RequestCommand.WITHDRAW, order)
 
 
-def _answer(request: str, outcome: Outcome, said: str, *, ends: bool) -> Granted:
+def _answer(request: str, outcome: GrantOutcome, said: str, *, ends: bool) -> Granted:
     return Granted(request=request, ends=ends, outcome=outcome, said=said)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _FILE = typer.Argument(
     metavar="FILE", help="Health history as CSV, gzipped or not (- is standard input).", show_default=False
 )
-Target = Annotated[str, typer.Option(metavar="SHARE", help="The share of hours in which a promise is to hold.")]
+TargetOption = Annotated[str, typer.Option(metavar="SHARE", help="The share of hours in which a promise is to hold.")]
 GpusPerNode = Annotated[
     str,
     typer.Option(
@@ -28,7 +28,7 @@ GpusPerNode = Annotated[
 ]
 
 
-class Policy(StrEnum):
+class PolicyOption(StrEnum):
     """As models.buffers.backtest.policies names them."""
 
     FIXED_5 = "fixed-5"
@@ -56,12 +56,12 @@ def backtest(
     file: Annotated[str, _FILE],
     horizon: Annotated[str, typer.Option(metavar="WEEKS", help="For how many weeks is promised, with commas.")] = "1,4",
     policy: Annotated[
-        list[Policy] | None, typer.Option(help="Only this policy. May be repeated.", show_default=False)
+        list[PolicyOption] | None, typer.Option(help="Only this policy. May be repeated.", show_default=False)
     ] = None,
     cluster: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this cluster. May be repeated.", show_default=False)
     ] = None,
-    target: Target = "0.999",
+    target: TargetOption = "0.999",
     floor: Annotated[str, typer.Option(metavar="SHARE", help="The buffer where history is short or stale.")] = "0.15",
     gpus_per_node: GpusPerNode = "",
     html: Annotated[str, typer.Option(metavar="FILE", help="Write one page with plots and tables.")] = "",
@@ -78,7 +78,7 @@ def backtest(
         raise BadInput("--csv - is given beside --json: standard output takes one of them")
     weeks = weeks_of(horizon)
     terms = terms_of(target, floor)
-    wanted = [p.value for p in policy or Policy]
+    wanted = [p.value for p in policy or PolicyOption]
     from client.inputs.health_series import read_series
 
     series = named_series(read_series(file, node_of(gpus_per_node)), cluster or [], file)

@@ -11,7 +11,7 @@ from cli.options import (
     SET_UP,
     Actor,
     AsJson,
-    Settings,
+    SettingsOption,
     checked,
     examples,
     named,
@@ -86,7 +86,7 @@ def import_(
             show_default=False,
         ),
     ] = None,
-    settings: Settings = None,
+    settings: SettingsOption = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:

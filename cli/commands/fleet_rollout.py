@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import Actor, AsJson, NeededReason, Reason, checked, examples, settings_given, who
+from cli.options import Actor, AsJson, NeededReason, ReasonOption, checked, examples, settings_given, who
 from cli.session import ask
 from models.errors import BadInput
 
@@ -143,7 +143,7 @@ def approve(
     plan: Annotated[
         str, typer.Option(metavar="HASH", help="The plan that is meant; `launch` shows its hash.", show_default=False)
     ],
-    reason: Reason = "",
+    reason: ReasonOption = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:

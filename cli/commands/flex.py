@@ -12,7 +12,7 @@ from models.errors import BadInput
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.flex.division import Division, FlexDemand, Mode
+    from models.flex.division import Division, FlexDemand, FlexMode
     from models.flex.now import FlexNow
     from models.reports.tallies import Point
 
@@ -89,13 +89,13 @@ def show_flex(
     _tell(*ask(who(actor), question), single=bool(cluster), begin=begin, as_json=as_json)
 
 
-def mode_of(text: str) -> Mode:
+def mode_of(text: str) -> FlexMode:
     """Errors: BadInput naming the option and the value."""
-    from models.flex.division import Mode
+    from models.flex.division import FlexMode
 
-    if text not in set(Mode):
-        raise BadInput(f"--mode must be one of {', '.join(Mode)}, not {text!r}")
-    return Mode(text)
+    if text not in set(FlexMode):
+        raise BadInput(f"--mode must be one of {', '.join(FlexMode)}, not {text!r}")
+    return FlexMode(text)
 
 
 def hours_between(begin: datetime, end: datetime) -> list[datetime]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.plan import snapshots_of
-from cli.options import LOOK, Actor, AsJson, MaxTier, Settings, examples, named, policy_with, settings_of, who
+from cli.options import LOOK, Actor, AsJson, MaxTier, SettingsOption, examples, named, policy_with, settings_of, who
 from models.base import fraction_text
 from models.errors import BadInput, Refusal
 
@@ -71,7 +71,7 @@ def haircut(
     ] = "",
     csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (- is standard output).")] = "",
     max_tier: MaxTier = "",
-    policy: Settings = None,
+    policy: SettingsOption = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:

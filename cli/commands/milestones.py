@@ -81,12 +81,12 @@ def show_all(as_json: AsJson = False, actor: Actor = "") -> None:
 async def _with_waves(door: Backstop, found: PlanNow) -> PlanNow:
     """Waves take a plan of every cluster: only where a milestone asks for them."""
     from client.weekly_report import waves_rolled_out
-    from models.reports.milestones import WAVES
+    from models.reports.milestones import ROLLED_OUT_WAVES
 
-    if not any(p.milestone.measure == WAVES for p in found.plan.planned):
+    if not any(p.milestone.measure == ROLLED_OUT_WAVES for p in found.plan.planned):
         return found
     waves = await waves_rolled_out(door, found.monitored)
-    return found.model_copy(update={"measured": {**found.measured, WAVES: waves}})
+    return found.model_copy(update={"measured": {**found.measured, ROLLED_OUT_WAVES: waves}})
 
 
 def _answer(found: PlanNow, *, as_json: bool) -> None:

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import LOOK, Actor, AsJson, Buffer, MaxTier, Settings, examples, named, policy_with, settings_of, who
+from cli.options import (
+    LOOK,
+    Actor,
+    AsJson,
+    Buffer,
+    MaxTier,
+    SettingsOption,
+    examples,
+    named,
+    policy_with,
+    settings_of,
+    who,
+)
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -49,7 +61,7 @@ def plan(
     ] = "",
     buffer: Buffer = "",
     max_tier: MaxTier = "",
-    policy: Settings = None,
+    policy: SettingsOption = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import DECIDE, Actor, AsJson, Cluster, NeededReason, Otherwise, Reason, checked, examples, named, who
+from cli.options import (
+    DECIDE,
+    Actor,
+    AsJson,
+    Cluster,
+    NeededReason,
+    Otherwise,
+    ReasonOption,
+    checked,
+    examples,
+    named,
+    who,
+)
 from cli.session import ask
 from models.errors import BadInput
 
@@ -73,7 +85,7 @@ def new(
             show_default="the team itself",
         ),
     ] = None,
-    reason: Reason = "",
+    reason: ReasonOption = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:

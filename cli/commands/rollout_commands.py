@@ -13,7 +13,7 @@ from cli.options import (
     AsJson,
     Cluster,
     NeededReason,
-    Reason,
+    ReasonOption,
     checked,
     examples,
     who,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.rollout.messages import CommandAnswer
 
-Team = Annotated[str, typer.Option("--team", metavar="TEAM", help="The team that speaks.", show_default=False)]
+TeamOption = Annotated[str, typer.Option("--team", metavar="TEAM", help="The team that speaks.", show_default=False)]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -56,7 +56,7 @@ def approve(
     plan: Annotated[
         str, typer.Option(metavar="HASH", help="The plan that is meant; `status` shows its hash.", show_default=False)
     ],
-    reason: Reason = "",
+    reason: ReasonOption = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -67,12 +67,16 @@ def approve(
     _give("approve", cluster, actor, reason, as_json, plan_hash=plan)
 
 
-def ack(cluster: Cluster, team: Team, reason: Reason = "", as_json: AsJson = False, actor: Actor = "") -> None:
+def ack(
+    cluster: Cluster, team: TeamOption, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = ""
+) -> None:
     """Acknowledge the notice for a team."""
     _give("ack", cluster, actor, reason, as_json, team=team)
 
 
-def object_(cluster: Cluster, team: Team, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
+def object_(
+    cluster: Cluster, team: TeamOption, reason: NeededReason, as_json: AsJson = False, actor: Actor = ""
+) -> None:
     """Object for a team. Until the rollout is enforced this holds it; later it is recorded and answered."""
     _give("object", cluster, actor, reason, as_json, team=team)
 
@@ -101,7 +105,7 @@ def pause(cluster: Cluster, reason: NeededReason, as_json: AsJson = False, actor
     _give("pause", cluster, actor, reason, as_json)
 
 
-def resume(cluster: Cluster, reason: Reason = "", as_json: AsJson = False, actor: Actor = "") -> None:
+def resume(cluster: Cluster, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
     """Lift a pause."""
     _give("resume", cluster, actor, reason, as_json)
 
@@ -111,7 +115,7 @@ def rollback(cluster: Cluster, reason: NeededReason, as_json: AsJson = False, ac
     _give("rollback", cluster, actor, reason, as_json)
 
 
-def retry(cluster: Cluster, reason: Reason = "", as_json: AsJson = False, actor: Actor = "") -> None:
+def retry(cluster: Cluster, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
     """Start the next attempt after a rollback, or run what is left of a stuck one."""
     _give("retry", cluster, actor, reason, as_json)
 
@@ -121,7 +125,7 @@ def abort(cluster: Cluster, reason: NeededReason, as_json: AsJson = False, actor
     _give("abort", cluster, actor, reason, as_json)
 
 
-def close(cluster: Cluster, reason: Reason = "", as_json: AsJson = False, actor: Actor = "") -> None:
+def close(cluster: Cluster, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
     """End a rollout and its promise, and leave the values as they are. At risk or stuck it needs a reason."""
     _give("close", cluster, actor, reason, as_json)
 

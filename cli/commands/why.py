@@ -12,7 +12,7 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.flex.now import FlexNow
-    from models.reports.why import Why
+    from models.reports.why import TeamWhy
     from models.rollout.messages import RolloutStatus
 
 _MOST = 10_000_000
@@ -51,7 +51,7 @@ def why(
     wanted = _count(gpus) if gpus else None
     from cli.session import ask
 
-    async def question(door: Backstop) -> tuple[list[Why], dict[str, RolloutStatus], list[FlexNow]]:
+    async def question(door: Backstop) -> tuple[list[TeamWhy], dict[str, RolloutStatus], list[FlexNow]]:
         found = await door.why(team, cluster, wanted, block=block)
         lacking = [w for w in found if w.gap_gpus or w.over_gpus]
         rollouts = {r.cluster for r in await door.rollouts() if r.open} & {w.cluster for w in lacking}
@@ -71,7 +71,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _answer(found: list[Why], statuses: dict[str, RolloutStatus], flexes: list[FlexNow], *, as_json: bool) -> None:
+def _answer(found: list[TeamWhy], statuses: dict[str, RolloutStatus], flexes: list[FlexNow], *, as_json: bool) -> None:
     from cli.answers import WhyAnswer
     from cli.output import show, show_json
     from cli.views.why import parts

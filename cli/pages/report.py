@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from cli.output import count
 from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, big, rendered, short, style, svg
 from cli.views.report import MOST, Section, lead, numbers, sections, title
-from models.reports.milestones import Standing, State
+from models.reports.milestones import MilestoneStanding, State
 from models.reports.weekly import Mean, Week
 
 _DATES: Any = dates  # it comes without types
@@ -78,7 +78,7 @@ def _curve(week: Week) -> dict[str, str] | None:
     return {"svg": svg(figure), "says": says}
 
 
-def _milestones(found: Sequence[Standing]) -> dict[str, str] | None:
+def _milestones(found: Sequence[MilestoneStanding]) -> dict[str, str] | None:
     """How much of the way each has gone, and where the line is."""
     shown = [s for s in found if s.number is not None and s.started_from is not None][:MOST]
     if not shown:
@@ -107,7 +107,7 @@ def _milestones(found: Sequence[Standing]) -> dict[str, str] | None:
     return {"svg": svg(figure), "says": says}
 
 
-def _way(s: Standing, number: int | None) -> float:
+def _way(s: MilestoneStanding, number: int | None) -> float:
     """Per cent of the way from the start to the target."""
     start = s.started_from or 0
     length = s.milestone.target - start

@@ -11,7 +11,7 @@ from rich.text import Text
 from cli.output import count, line
 from cli.views.backtest import percent
 from models.buffers.backtest import Explained, Record
-from models.buffers.estimator import WEEK
+from models.buffers.estimator import WEEK_HOURS
 from models.cluster.health_buffer import Derived
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -46,7 +46,8 @@ def _history(found: Explained, unit: str) -> str:
     size = f"{found.series.cluster}: {count(now.total, unit)}"
     if not now.known_hours:
         return f"{size}; nothing is known of their health."
-    known = f"{count(now.known_hours, 'hour')} ({count(round(now.known_hours / WEEK), 'week')}) of its health are known"
+    weeks = count(round(now.known_hours / WEEK_HOURS), "week")
+    known = f"{count(now.known_hours, 'hour')} ({weeks}) of its health are known"
     unknown = f" and {hours - now.known_hours} are not" if hours > now.known_hours else ""
     return (
         f"{size}; {known}{unknown}; {now.level} have been down for most of the last two weeks or of the last day, "
@@ -109,7 +110,7 @@ def _hours(r: Record) -> str:
 def _picture(found: Explained) -> list[RenderableType]:
     """A bar for each week's worst instant, as high as the buffer where it reaches the top."""
     down = found.series.down
-    weeks = [down[n : n + WEEK] for n in range(0, len(down), WEEK)][-_WEEKS:]
+    weeks = [down[n : n + WEEK_HOURS] for n in range(0, len(down), WEEK_HOURS)][-_WEEKS:]
     worst = [float(np.nanmax(w)) if (~np.isnan(w)).any() else float("nan") for w in weeks]
     kept = 0 if found.now.promise is None else found.now.needed
     top = max(kept, *(w for w in worst if not np.isnan(w)), 1) if worst else 1

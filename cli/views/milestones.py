@@ -8,12 +8,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.output import line, moment, row, table
-from models.reports.milestones import Standing, State
+from models.reports.milestones import MilestoneStanding, State
 
 STYLE = {State.DONE: "green", State.ON_TRACK: "", State.BEHIND: "red", State.UNKNOWN: "yellow"}
 
 
-def milestones_parts(found: Sequence[Standing]) -> list[RenderableType]:
+def milestones_parts(found: Sequence[MilestoneStanding]) -> list[RenderableType]:
     """A line for each in the plan's order, and the rule."""
     if not found:
         return [line("There is no milestone yet. `backstop milestones set FILE` sets them.")]
@@ -44,5 +44,5 @@ def words(measure: str) -> str:
     return measure.replace("_", " ").replace("gpus", "GPUs")
 
 
-def noted(s: Standing) -> str:
+def noted(s: MilestoneStanding) -> str:
     return "" if s.note is None else f"{moment(s.note.at)} {s.note.actor}: {s.note.reason}"

@@ -16,7 +16,7 @@ from client.doctor import Check
 from models.cluster.policy import Tier
 from models.rollout.stages import Stage
 
-FEW = 15
+FEW_CLUSTERS = 15
 """Rollouts up to which each has a line by itself."""
 _SHOWN = 8
 """Lines of each list, where there are more rollouts."""
@@ -28,7 +28,7 @@ def overview_parts(rollouts: Sequence[RolloutLine], now: datetime, *, all_lines:
     """By stage and wave, what needs a person, what is at risk; each rollout where they are few or asked for."""
     if not rollouts:
         return [line("There is no rollout yet. Look at `backstop plan`, then `backstop launch CLUSTER`.")]
-    if all_lines or len(rollouts) <= FEW:
+    if all_lines or len(rollouts) <= FEW_CLUSTERS:
         return [_lines(rollouts), *_asked(rollouts, most=len(rollouts))]
     opened = [r for r in rollouts if r.open]
     title = line((f"{len(opened)} open rollouts", "bold"), f", {len(rollouts) - len(opened)} ended")

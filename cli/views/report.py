@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cli.output import clean
 from cli.views.milestones import RULE, noted, words
 from models.cluster.windows import span_text
-from models.reports.weekly import Outcome, Week
+from models.reports.weekly import BeforeAndAfter, Week
 
 MOST = 8
 """Lines of a list; --json has all."""
@@ -205,13 +205,13 @@ def _outcome(week: Week) -> Section:
     return made._replace(note=f"{made.note} {note}".strip(), numbers_from=1)
 
 
-def _weight(o: Outcome) -> float:
+def _weight(o: BeforeAndAfter) -> float:
     if o.before is None:
         return -1.0
     return 1000.0 * (o.before.lacking_gpus or 0.0) + (o.before.phantom_gpus or 0.0)
 
 
-def _of(o: Outcome, when: str, what: str) -> str:
+def _of(o: BeforeAndAfter, when: str, what: str) -> str:
     mean = getattr(o, when)
     if mean is None:
         return "not yet" if when == "after" and o.monitored_at is None else "unknown"

@@ -14,7 +14,7 @@ from cli.output import clean, gpus, line, moment, row, span, table
 from models.cluster.health_buffer import Derived
 from models.planning.window_forecast import Foretold
 from models.rollout.gates import Condition
-from models.rollout.messages import Risk, RolloutStatus, TeamStatus, Undoing
+from models.rollout.messages import Risk, RolloutStatus, TeamStatus, UndoStatus
 from models.rollout.stages import Stage
 from models.rollout.stuck import value_text
 
@@ -182,7 +182,7 @@ def _health(s: RolloutStatus) -> str:
     return f"{'?' if s.healthy_gpus is None else s.healthy_gpus} healthy of {s.total_gpus}"
 
 
-def _left(undoing: Undoing) -> str:
+def _left(undoing: UndoStatus) -> str:
     return f"; left to undo: {', '.join(undoing.left)}" if undoing.left else ""
 
 

@@ -9,14 +9,14 @@ from rich.text import Text
 
 from cli.output import gpus, line, moment
 from models.flex.now import FlexNow
-from models.reports.why import Why
+from models.reports.why import TeamWhy
 from models.rollout.messages import RolloutStatus
 
 _ELSEWHERE = 3
 
 
 def parts(
-    found: Sequence[Why], statuses: Mapping[str, RolloutStatus], flexes: Sequence[FlexNow]
+    found: Sequence[TeamWhy], statuses: Mapping[str, RolloutStatus], flexes: Sequence[FlexNow]
 ) -> list[RenderableType]:
     """A paragraph for each cluster, and who else could take it."""
     made: list[RenderableType] = []
@@ -34,7 +34,7 @@ def parts(
     return made
 
 
-def _paragraph(one: Why, status: RolloutStatus | None, flex: FlexNow | None) -> list[RenderableType]:
+def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexNow | None) -> list[RenderableType]:
     block = " as one block" if one.block else ""
     asked = "" if one.asked_gpus == one.quota_gpus else f"Of {one.asked_gpus} asked for{block}, "
     could = f"{one.startable_gpus} could start{'' if asked else block} now in quota"
@@ -57,7 +57,7 @@ def _paragraph(one: Why, status: RolloutStatus | None, flex: FlexNow | None) -> 
     return made
 
 
-def _rollout(one: Why, status: RolloutStatus) -> str:
+def _rollout(one: TeamWhy, status: RolloutStatus) -> str:
     was = next((t.baseline_gpus for t in status.teams if t.team == one.team), one.quota_gpus)
     before = "" if was == one.quota_gpus else f": the quota was {was} before it"
     until = "" if status.next_at is None or status.gate is None else f"; it goes on at {moment(status.next_at)}"

@@ -21,8 +21,8 @@ import numpy as np
 from scipy.stats import binom
 
 from models.base import Model
-from models.buffers.estimator import SHAPE, WEEK, Hours, Shape, derived
-from models.cluster.health_buffer import STEPS, TERMS, Derived, HealthTerms, Steps, followed
+from models.buffers.estimator import SHAPE, WEEK_HOURS, Hours, Shape, derived
+from models.cluster.health_buffer import PROMISE_STEPS, TERMS, Derived, HealthTerms, Steps, followed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,16 +90,16 @@ def binomial(terms: HealthTerms = TERMS) -> Decide:
 def trailing_quantile(terms: HealthTerms = TERMS) -> Decide:
     """What was down in all but 1 - target of the last eight weeks' hours."""
     return _after_history(
-        terms, lambda seen, _: int(np.ceil(np.quantile(seen[-_TRAILING_WEEKS * WEEK :], float(terms.target))))
+        terms, lambda seen, _: int(np.ceil(np.quantile(seen[-_TRAILING_WEEKS * WEEK_HOURS :], float(terms.target))))
     )
 
 
 def trailing_max(terms: HealthTerms = TERMS) -> Decide:
     """The most that was down in the last eight weeks."""
-    return _after_history(terms, lambda seen, _: int(np.ceil(seen[-_TRAILING_WEEKS * WEEK :].max())))
+    return _after_history(terms, lambda seen, _: int(np.ceil(seen[-_TRAILING_WEEKS * WEEK_HOURS :].max())))
 
 
-def health(terms: HealthTerms = TERMS, steps: Steps = STEPS, shape: Shape = SHAPE) -> Decide:
+def health(terms: HealthTerms = TERMS, steps: Steps = PROMISE_STEPS, shape: Shape = SHAPE) -> Decide:
     """The policy `health`, with its weekly steps."""
 
     def decide(view: View) -> int | None:
@@ -154,7 +154,7 @@ class Record(Model):
 def promises(series: Series, decide: Decide, horizon_weeks: int) -> list[int | None]:
     """What is promised at the start of each week, each decided on the rows before it."""
     down, made, standing = series.down, [], None
-    for hour in range(0, len(down), WEEK):
+    for hour in range(0, len(down), WEEK_HOURS):
         view = View(down[:hour], series.total_at(hour), series.node, timedelta(weeks=horizon_weeks), standing)
         standing = decide(view)
         made.append(standing)
@@ -167,8 +167,8 @@ def record(series: Series, name: str, made: Sequence[int | None], horizon_weeks:
     worst = stranded = 0.0
     buffers = []
     for week, promise in enumerate(made):
-        start = week * WEEK
-        span = slice(start, start + horizon_weeks * WEEK)
+        start = week * WEEK_HOURS
+        span = slice(start, start + horizon_weeks * WEEK_HOURS)
         known = ~np.isnan(series.worst[span])
         total = series.total[span][known]
         held = 0 if promise is None else promise

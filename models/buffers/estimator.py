@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from models.base import Model
-from models.cluster.health_buffer import TERMS, Derived, Ground, HealthTerms
+from models.cluster.health_buffer import TERMS, BufferBasis, Derived, HealthTerms
 
 Hours = npt.NDArray[np.float64]
 """One number for each hour, oldest first; NaN where it is unknown."""
 
-WEEK = 168
+WEEK_HOURS = 168
 """Hours."""
 
 _LEVEL_WEEKS = 2
@@ -70,7 +70,7 @@ def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, 
     floor = total - math.floor((1 - terms.floor) * total)
     if not len(seen):
         return Derived(
-            ground=Ground.SHORT,
+            ground=BufferBasis.SHORT,
             terms=terms,
             total=total,
             needed=floor,
@@ -80,27 +80,31 @@ def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, 
             worst=0,
             text=f"there is no health history: the floor of {float(terms.floor):.3g} holds",
         )
-    recent = down[-_LEVEL_WEEKS * WEEK :]
+    recent = down[-_LEVEL_WEEKS * WEEK_HOURS :]
     level = _level(recent, shape.level_share)
     reserve = _reserve(down, total / node, node, terms, shape)
-    standing = math.ceil(seen[-WEEK:].max()) if level is None else level
+    standing = math.ceil(seen[-WEEK_HOURS:].max()) if level is None else level
     needed = standing + reserve
     wants = terms.history.total_seconds() / 3600
     if level is None or len(seen) < wants:
-        ground = Ground.STALE if level is None and len(seen) >= wants else Ground.SHORT
+        ground = BufferBasis.STALE if level is None and len(seen) >= wants else BufferBasis.SHORT
         known = "hour is" if len(seen) == 1 else "hours are"
-        why = "the last two weeks are mostly unknown" if ground is Ground.STALE else f"only {len(seen)} {known} known"
+        why = (
+            "the last two weeks are mostly unknown"
+            if ground is BufferBasis.STALE
+            else f"only {len(seen)} {known} known"
+        )
         text = f"{why}: the floor of {float(terms.floor):.3g} holds"
         if needed > floor:
             text = f"{why}, and they already ask for more than the floor of {float(terms.floor):.3g}"
         needed = max(floor, needed)
     else:
-        ground = Ground.HISTORY
+        ground = BufferBasis.HISTORY
         text = f"{level} down most of the time or of the last day, {reserve} in reserve for what comes on top"
     if needed > terms.most * total:
         asked = f"{needed} of {total}" if needed < total else f"all {total}"
         text = f"{asked} would have to stay unpromised, more than {float(terms.most):.3g}: {text}"
-        ground = Ground.WILD
+        ground = BufferBasis.WILD
     return Derived(
         ground=ground,
         terms=terms,
@@ -120,7 +124,7 @@ def _level(recent: Hours, share: float) -> int | None:
     What has been down for most of a day is not over yet, however good the two weeks were.
     """
     known = recent[~np.isnan(recent)]
-    if len(known) < _LEVEL_WEEKS * WEEK // 2:
+    if len(known) < _LEVEL_WEEKS * WEEK_HOURS // 2:
         return None
     # Of two middle hours the worse: between them is what no hour was.
     return math.ceil(max(np.quantile(part, share, method="higher") for part in (known, known[-_LAST_HOURS:])))
@@ -133,12 +137,12 @@ def _surprises(down: Hours, horizon: timedelta, shape: Shape) -> Hours:
     no surprise as well: its hours count with what exceeds that.
     """
     ahead = max(1, round(horizon / timedelta(hours=1)))
-    today = _level(down[-_LEVEL_WEEKS * WEEK :], shape.level_share) or 0
+    today = _level(down[-_LEVEL_WEEKS * WEEK_HOURS :], shape.level_share) or 0
     lasts = _lasting_since(down, today)
     found = []
-    for back in range(WEEK, min(len(down), _OWN_WEEKS * WEEK) + 1, WEEK):
+    for back in range(WEEK_HOURS, min(len(down), _OWN_WEEKS * WEEK_HOURS) + 1, WEEK_HOURS):
         at = len(down) - back
-        level = _level(down[max(0, at - _LEVEL_WEEKS * WEEK) : at], shape.level_share)
+        level = _level(down[max(0, at - _LEVEL_WEEKS * WEEK_HOURS) : at], shape.level_share)
         if level is not None:
             beyond = down[at : at + ahead] - level
             beyond[max(0, lasts - at) :] -= max(0, today - level)
@@ -149,8 +153,8 @@ def _surprises(down: Hours, horizon: timedelta, shape: Shape) -> Hours:
 
 def _lasting_since(down: Hours, level: int) -> int:
     """The hour from which on at least this much has been down; none where that began before the level's two weeks."""
-    lower = np.flatnonzero(~(down[-_LEVEL_WEEKS * WEEK :] >= level))
-    return len(down) - min(len(down), _LEVEL_WEEKS * WEEK) + int(lower[-1]) + 1 if len(lower) else len(down)
+    lower = np.flatnonzero(~(down[-_LEVEL_WEEKS * WEEK_HOURS :] >= level))
+    return len(down) - min(len(down), _LEVEL_WEEKS * WEEK_HOURS) + int(lower[-1]) + 1 if len(lower) else len(down)
 
 
 def _reserve(down: Hours, nodes: float, node: int, terms: HealthTerms, shape: Shape) -> int:

@@ -16,9 +16,9 @@ from pydantic import Field
 
 from models.base import Model, Name, PositiveCount
 from models.buffers.backtest import Series
-from models.buffers.estimator import WEEK
+from models.buffers.estimator import WEEK_HOURS
 
-_WARM_HOURS = 26 * WEEK
+_WARM_HOURS = 26 * WEEK_HOURS
 """Lived before the first hour, so that long repairs are under way in it."""
 
 Rate = Annotated[float, Field(ge=0, le=1000)]
@@ -61,7 +61,7 @@ def simulated(recipe: Recipe, seed: int) -> Series:
     that do, `mean` weighs each by the part of the hour that it takes.
     """
     dice = np.random.default_rng(seed)
-    hours = recipe.weeks * WEEK
+    hours = recipe.weeks * WEEK_HOURS
     starts, nodes, lengths = _outages(recipe, dice, hours)
     ends = starts + lengths
     kept = (ends > 0) & (starts < hours)
@@ -110,7 +110,7 @@ def _outages(recipe: Recipe, dice: np.random.Generator, hours: int) -> Outages:
 
 def _times(recipe: Recipe, dice: np.random.Generator, hours: int, rate: float) -> np.ndarray:
     """When something that happens `rate` times an hour happens; more or less often from the change on."""
-    change = recipe.change_week * WEEK if recipe.change_week else hours
+    change = recipe.change_week * WEEK_HOURS if recipe.change_week else hours
     change = min(change, hours)
     before = dice.uniform(-_WARM_HOURS, change, dice.poisson(rate * (_WARM_HOURS + change)))
     after = dice.uniform(change, hours, dice.poisson(rate * recipe.change * (hours - change)))

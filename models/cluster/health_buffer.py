@@ -47,7 +47,7 @@ class HealthTerms(Model):
 TERMS = HealthTerms()
 
 
-class Ground(StrEnum):
+class BufferBasis(StrEnum):
     """What a derived buffer stands on."""
 
     HISTORY = "history"
@@ -59,7 +59,7 @@ class Ground(StrEnum):
 class Derived(Model):
     """A buffer and what it is made of. Units: as the history counts (nodes or GPUs), whole; hours."""
 
-    ground: Ground
+    ground: BufferBasis
     terms: HealthTerms
     """What was asked."""
     total: int
@@ -77,11 +77,11 @@ class Derived(Model):
     @property
     def promise(self) -> int | None:
         """The most that may be promised; None: nothing can be, honestly."""
-        return None if self.ground is Ground.WILD else self.total - self.needed
+        return None if self.ground is BufferBasis.WILD else self.total - self.needed
 
     @property
     def buffer(self) -> Fraction | None:
-        return None if self.ground is Ground.WILD else Fraction(self.needed, self.total)
+        return None if self.ground is BufferBasis.WILD else Fraction(self.needed, self.total)
 
 
 class Steps(Model):
@@ -95,10 +95,10 @@ class Steps(Model):
     """Of the total: it rises by at most this in a week."""
 
 
-STEPS = Steps()
+PROMISE_STEPS = Steps()
 
 
-def followed(standing: int | None, found: Derived, steps: Steps = STEPS) -> int | None:
+def followed(standing: int | None, found: Derived, steps: Steps = PROMISE_STEPS) -> int | None:
     """The promise to propose where `standing` is promised: less at once, more by steps, and neither for a trifle.
 
     Units: as `found`. None: nothing can be promised, or (as `standing`) nothing is.
@@ -111,7 +111,7 @@ def followed(standing: int | None, found: Derived, steps: Steps = STEPS) -> int 
     return standing + min(more, max(1, int(steps.rise * found.total)))
 
 
-def stepped(found: Derived, standing: int | None, steps: Steps = STEPS) -> Derived:
+def stepped(found: Derived, standing: int | None, steps: Steps = PROMISE_STEPS) -> Derived:
     """What was found, held back where the promise that stands may not follow it at once."""
     promise = followed(standing, found, steps)
     if promise is None or promise == found.promise:

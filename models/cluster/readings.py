@@ -15,7 +15,7 @@ from models.cluster.quota import Quota
 from models.cluster.windows import Window
 
 
-class Mode(StrEnum):
+class LimitMode(StrEnum):
     """soft: jobs between a lowered quota and its earlier value are still admitted, as flex."""
 
     SOFT = "soft"
@@ -27,7 +27,7 @@ class Present(Model):
 
     team: Name
     gpus: GpuCount
-    mode: Mode = Mode.HARD
+    mode: LimitMode = LimitMode.HARD
     islands: tuple[Name, ...] | None = None
     protected_blocks: tuple[PositiveCount, ...] = ()
     minimum_gpus: GpuCount = 0
@@ -133,7 +133,7 @@ class UsageReading(Model):
     teams: tuple[TeamUsage, ...] = ()
 
 
-class Standing(Model):
+class PresentBacking(Model):
     """What a cluster's present values stand on. Units: whole GPUs; `backing` by leaf."""
 
     assigned_gpus: GpuCount = 0
@@ -172,13 +172,13 @@ class Observation(Model):
     """Today's islands at their usual health; empty where nobody asked, or there is too little history."""
     derived: Derived | None = None
     """The buffer that health history asks for; None where nobody asked."""
-    present: Standing | None = None
+    present: PresentBacking | None = None
     """The same of what the quota system holds, where other values were tested; None: these are those."""
 
     @property
-    def now(self) -> Standing:
+    def now(self) -> PresentBacking:
         """What people are shown: the present values, whatever was tested."""
-        return self.present or Standing(
+        return self.present or PresentBacking(
             assigned_gpus=self.assigned_gpus,
             backed_gpus=self.backed_gpus,
             flex_gpus=self.flex_gpus,

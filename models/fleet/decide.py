@@ -10,32 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from models.audit import AuditKind
-from models.base import duration_text
+from models.base import DAY, HOUR, duration_text
 from models.fleet.state import BREAKER, PILOTS, WAVES, FleetRollout, FleetStage, Member, MemberState, Wave
+from models.rollout.actions import Finish, Wait
 from models.rollout.holds import HoldKind
 
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 _AT_ONCE = 20
 """Rollouts that are told to abort in one call."""
 
 
 @dataclass(frozen=True)
-class Wait:
-    """Nothing to do before `until` (None: before something happens)."""
-
-    until: datetime | None
-
-
-@dataclass(frozen=True)
-class Plan:
+class PlanFleet:
     """Plan every cluster, for a person to approve."""
 
 
 @dataclass(frozen=True)
-class Pick:
+class PickMembers:
     """From fresh snapshots: which of these clusters start now, at most so many and within this budget."""
 
     candidates: tuple[Member, ...]
@@ -45,49 +38,44 @@ class Pick:
 
 
 @dataclass(frozen=True)
-class Start:
+class StartMember:
     """Open the rollouts of these clusters."""
 
     members: tuple[Member, ...]
 
 
 @dataclass(frozen=True)
-class Abort:
+class AbortMembers:
     """Tell the rollouts of these clusters to abort."""
 
     members: tuple[Member, ...]
 
 
-@dataclass(frozen=True)
-class Finish:
-    """The fleet rollout has ended."""
+FleetAction = Wait | PlanFleet | PickMembers | StartMember | AbortMembers | Finish
 
 
-Action = Wait | Plan | Pick | Start | Abort | Finish
-
-
-def decide(f: FleetRollout, now: datetime) -> Action:
+def decide(f: FleetRollout, now: datetime) -> FleetAction:
     """The next action. Never the same twice without an outcome in between."""
     if f.stage.ended:
         return Finish()
     if f.stage is FleetStage.PLANNED:
-        return Wait(None) if f.plan_hash else Plan()
+        return Wait(None) if f.plan_hash else PlanFleet()
     if f.stage is FleetStage.ABORTING:
         left = [m for m in to_abort(f) if m.cluster not in f.asked and m.stage != "stuck"]
         now_due = tuple(m for m in left if m.held_until is None or m.held_until <= now)
         if now_due:
-            return Abort(now_due[:_AT_ONCE])
+            return AbortMembers(now_due[:_AT_ONCE])
         return Wait(min((m.held_until for m in left if m.held_until is not None), default=None))
     # What has been picked is started even while held: its budget is taken, and it takes but a moment.
     starting = tuple(f.in_state(MemberState.STARTING))
     if starting:
-        return Start(starting)
+        return StartMember(starting)
     if not f.holds:
         candidates = startable(f, now)
         hour_gpus, day_gpus = budget_left(f, now)
         slots = f.pace.parallel - f.in_flight
         if candidates and slots > 0 and not _looked_in_vain(f, now):
-            return Pick(candidates, slots, hour_gpus, day_gpus)
+            return PickMembers(candidates, slots, hour_gpus, day_gpus)
     return Wait(min((t for t in _times(f, now) if t > now), default=None))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime
 
-from models.fleet.decide import Wait, breaker_share, budget_left, decide, rest_until, waiting_text
+from models.fleet.decide import breaker_share, budget_left, decide, rest_until, waiting_text
 from models.fleet.messages import FleetStatus, WaveStatus
 from models.fleet.state import WAVES, FleetRollout, FleetStage, MemberState, Wave
+from models.rollout.actions import Wait
 from models.rollout.holds import HoldKind
 
 

@@ -27,7 +27,7 @@ _GRAIN = 2**20
 """Weights that use has lowered are whole numbers of this fineness."""
 
 
-class Mode(StrEnum):
+class FlexMode(StrEnum):
     """By what flex is divided among siblings."""
 
     EQUAL = "equal"
@@ -81,7 +81,7 @@ class FlexDemand(Model):
     """What is to be divided, and among whom."""
 
     capacity_gpus: GpuCount
-    mode: Mode = Mode.EQUAL
+    mode: FlexMode = FlexMode.EQUAL
     teams: tuple[FlexTeam, ...] = Field(min_length=1)
     usage: tuple[FlexUse, ...] = ()
     """Who has used much flex lately gets less of it now."""
@@ -233,9 +233,9 @@ class _Tree:
         yield {name: 1 for name in names if not plain[name]}
 
     def _weight(self, name: str) -> Fraction:
-        if self.mode is Mode.EQUAL:
+        if self.mode is FlexMode.EQUAL:
             return Fraction(1)
-        if self.mode is Mode.QUOTA:
+        if self.mode is FlexMode.QUOTA:
             return Fraction(self.quota[name])
         weight = self.by_name[name].weight
         return Fraction(1) if weight is None else weight

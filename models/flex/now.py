@@ -11,7 +11,7 @@ from models.cluster.island import Island
 from models.cluster.jobs import FlexLives, Job, RunsOn, first_to_go, flex_lives
 from models.cluster.readings import HealthSample, QuotaReading, TeamUsage
 from models.cluster.snapshot import Snapshot, present_snapshot
-from models.flex.division import FlexDemand, FlexTeam, Mode, division
+from models.flex.division import FlexDemand, FlexMode, FlexTeam, division
 from models.planning.backing import back
 
 
@@ -80,7 +80,7 @@ def flex_now(
     sample: HealthSample | None,
     usage: Mapping[str, TeamUsage],
     now: datetime,
-    mode: Mode = Mode.EQUAL,
+    mode: FlexMode = FlexMode.EQUAL,
     jobs: Sequence[Job] = (),
     since: datetime | None = None,
 ) -> FlexNow:
@@ -157,10 +157,10 @@ def share_expected(snapshot: Snapshot, usage: Mapping[str, TeamUsage], team: str
     quota = snapshot.tree.by_team[team].gpus
     held = quota if said is None else max(quota, said.scheduled_gpus)
     wanting = {**usage, team: TeamUsage(team=team, scheduled_gpus=held, pending_gpus=gpus)}
-    return min(gpus, max(0, _shares(snapshot, wanting, Mode.EQUAL)[team] - held))
+    return min(gpus, max(0, _shares(snapshot, wanting, FlexMode.EQUAL)[team] - held))
 
 
-def _shares(snapshot: Snapshot, usage: Mapping[str, TeamUsage], mode: Mode) -> dict[str, int]:
+def _shares(snapshot: Snapshot, usage: Mapping[str, TeamUsage], mode: FlexMode) -> dict[str, int]:
     """The fair division of what is healthy among all that run or wait; who says nothing asks for its quota."""
     leaves = set(snapshot.tree.leaves)
     teams = []

@@ -13,13 +13,13 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from models.base import Duration, GpuCount, Model, Name, Words, exact_fraction
-from models.flex.division import FlexDemand, FlexTeam, Mode
+from models.flex.division import FlexDemand, FlexMode, FlexTeam
 
 GRAIN = 1000
 """A GPU is so many parts: fractions of one are exact to a thousandth."""
 
 
-class Target(StrEnum):
+class JobTarget(StrEnum):
     """What a job may run on."""
 
     QUOTA = "quota"
@@ -59,7 +59,7 @@ class FlexJob(Model):
     job: Name
     team: Name
     gpus: Annotated[Gpus, Field(gt=0, le=10**7)]
-    target: Target = Target.BOTH
+    target: JobTarget = JobTarget.BOTH
     preemptible: bool = True
     """One that is not runs in quota or waits."""
     priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
@@ -69,7 +69,7 @@ class FlexJob(Model):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.target is Target.FLEX and not self.preemptible:
+        if self.target is JobTarget.FLEX and not self.preemptible:
             raise ValueError("preemptible must be true of a job for flex: quota may need what it runs on")
         return self
 
@@ -77,8 +77,8 @@ class FlexJob(Model):
         """The job as a quota that these may target takes it: as it is, for flex alone, or (None) not at all."""
         if namespaces is None or self.namespace in ("", self.team, *namespaces):
             return self
-        may_wait_for_flex = self.target is not Target.QUOTA and self.preemptible
-        return self.model_copy(update={"target": Target.FLEX}) if may_wait_for_flex else None
+        may_wait_for_flex = self.target is not JobTarget.QUOTA and self.preemptible
+        return self.model_copy(update={"target": JobTarget.FLEX}) if may_wait_for_flex else None
 
 
 class FlexStep(Model):
@@ -101,7 +101,7 @@ class FlexStory(Model):
     """A cluster, its teams, and what happens."""
 
     capacity_gpus: GpuCount
-    mode: Mode = Mode.QUOTA
+    mode: FlexMode = FlexMode.QUOTA
     teams: tuple[FlexTeam, ...] = Field(min_length=1)
     steps: tuple[FlexStep, ...] = Field(max_length=10_000)
     min_run: Duration = timedelta(0)

@@ -29,7 +29,7 @@ from datetime import timedelta
 from fractions import Fraction
 
 from models.flex.division import FlexDemand, FlexTeam, division, quotas_of
-from models.flex.scenario import GRAIN, FlexJob, FlexStep, FlexStory, JobNow, On, Scene, Taken, Target, TeamNow
+from models.flex.scenario import GRAIN, FlexJob, FlexStep, FlexStory, JobNow, JobTarget, On, Scene, Taken, TeamNow
 
 
 def told(story: FlexStory) -> tuple[Scene, ...]:
@@ -213,12 +213,12 @@ class _Floor:
     def _fits_quota(self, j: _Job) -> bool:
         """Its team's quota holds it, and its namespace's holds all that run in quota."""
         team = j.spec.team
-        if j.spec.target is Target.FLEX or self._of(team, On.QUOTA) + j.size > self._quota[team]:
+        if j.spec.target is JobTarget.FLEX or self._of(team, On.QUOTA) + j.size > self._quota[team]:
             return False
         return self._in_namespace(self._root[team], On.QUOTA) + j.size <= self._namespace[self._root[team]]
 
     def _fits_siblings(self, j: _Job) -> bool:
-        if j.spec.target is not Target.BOTH or not j.spec.preemptible:
+        if j.spec.target is not JobTarget.BOTH or not j.spec.preemptible:
             return False
         root = self._root[j.spec.team]
         return self._in_namespace(root, On.QUOTA, On.SIBLINGS) + j.size <= self._namespace[root]
@@ -366,4 +366,4 @@ def _chains(teams: Sequence[FlexTeam]) -> dict[str, tuple[str, ...]]:
 
 
 def _quota_only(j: _Job) -> bool:
-    return j.spec.target is Target.QUOTA or not j.spec.preemptible
+    return j.spec.target is JobTarget.QUOTA or not j.spec.preemptible

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from models.base import Model
 from models.cluster.snapshot import Snapshot
 from models.planning.divide import divide_within
-from models.planning.placement import Ground
+from models.planning.placement import PlacementSolver
 
 
 class Unplaced(Model):
@@ -53,10 +53,10 @@ def back(snapshot: Snapshot) -> Backing:
     that can lack it; placed blocks lack nothing. Under a parent that promises less than its children's
     sum, what the tree itself withholds is no shortage. Source: DESIGN.md, "Backing"; ADR 0003.
     """
-    return back_on(Ground(snapshot))
+    return back_on(PlacementSolver(snapshot))
 
 
-def back_on(ground: Ground) -> Backing:
+def back_on(ground: PlacementSolver) -> Backing:
     """`back` for a ground that is already laid."""
     values = {q.team: q.gpus for q in ground.snapshot.quotas}
     total, placed = ground.best(values)
@@ -79,7 +79,7 @@ def back_on(ground: Ground) -> Backing:
 
 
 def _shares(
-    ground: Ground, values: Mapping[str, int], total: int, placed: Mapping[tuple[str, int], int]
+    ground: PlacementSolver, values: Mapping[str, int], total: int, placed: Mapping[tuple[str, int], int]
 ) -> dict[str, int]:
     leaves = {leaf: values[leaf] for leaf in ground.leaves}
     missing = sum(leaves.values()) - total
@@ -103,16 +103,16 @@ def _shares(
     return {leaf: leaves[leaf] - lost[leaf] for leaf in leaves}
 
 
-def _served(ground: Ground, bounds: Mapping[str, int]) -> Iterable[str]:
+def _served(ground: PlacementSolver, bounds: Mapping[str, int]) -> Iterable[str]:
     """Leaves that every largest assignment within the bounds serves in full."""
     return frozenset(ground.leaves) - ground.could_go_short(bounds)
 
 
-def _lacking(ground: Ground, of: Mapping[str, int]) -> dict[str, int]:
+def _lacking(ground: PlacementSolver, of: Mapping[str, int]) -> dict[str, int]:
     if ground.tree.flat:
         entitled = {leaf: ground.tree.by_team[leaf].gpus for leaf in ground.leaves}
     else:
-        entitled = back_on(Ground(_with_unlimited_health(ground.snapshot))).of
+        entitled = back_on(PlacementSolver(_with_unlimited_health(ground.snapshot))).of
     return {leaf: entitled[leaf] - of[leaf] for leaf in ground.leaves if entitled[leaf] > of[leaf]}
 
 
@@ -126,7 +126,7 @@ def _with_unlimited_health(snapshot: Snapshot) -> Snapshot:
     )
 
 
-def touched(ground: Ground) -> frozenset[str]:
+def touched(ground: PlacementSolver) -> frozenset[str]:
     """Leaves that the present shortage can touch: some largest assignment leaves them short of what the
     tree promises them.
 

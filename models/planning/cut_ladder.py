@@ -15,9 +15,9 @@ from typing import TypeVar
 from models.cluster.policy import TIERS, ShareBy, Tier
 from models.cluster.quota import Quota
 from models.planning.divide import divide, divide_within
-from models.planning.placement import BlockCounts, Ground
+from models.planning.placement import BlockCounts, PlacementSolver
 
-Answer = TypeVar("Answer")
+OracleAnswer = TypeVar("OracleAnswer")
 Oracle = Callable[[Mapping[str, int]], bool]
 Closed = Callable[[Mapping[str, int]], Iterable[str]]
 
@@ -47,7 +47,7 @@ class Ladder:
     `taken` by leaf and tier only grows. `may_cut` None: all leaves; else the others give nothing.
     """
 
-    ground: Ground
+    ground: PlacementSolver
     share: ShareBy
     max_tier: Tier
     floors: Mapping[str, int]
@@ -160,8 +160,8 @@ class Ladder:
 
 
 def _after(
-    ask: Callable[[Mapping[str, int]], Answer], descent: Mapping[str, int]
-) -> Callable[[Mapping[str, int]], Answer]:
+    ask: Callable[[Mapping[str, int]], OracleAnswer], descent: Mapping[str, int]
+) -> Callable[[Mapping[str, int]], OracleAnswer]:
     """The oracle, told what the tiers above have taken already."""
     earlier = dict(descent)
     return lambda more: ask({leaf: earlier[leaf] + more[leaf] for leaf in more})

@@ -36,7 +36,7 @@ class GrantOrder(Model):
         return bool(self.raised)
 
 
-class Outcome(StrEnum):
+class GrantOutcome(StrEnum):
     DONE = "done"
     LATER = "later"
     """Something is in the way that will pass: ask again."""
@@ -48,7 +48,7 @@ class Granted(Model):
 
     request: str
     ends: bool = False
-    outcome: Outcome
+    outcome: GrantOutcome
     said: str
     raised: dict[str, GpuCount] = Field(default_factory=dict)
     hands: dict[str, Count] = Field(default_factory=dict)

@@ -35,7 +35,7 @@ class SolverFailed(RuntimeError):
 
 
 @dataclass
-class Ground:
+class PlacementSolver:
     """One snapshot's islands, leaves and tree, ready to be asked.
 
     Values are given as bounds by team, for all nodes of the tree.
@@ -270,7 +270,7 @@ class _Program:
     continuous. `every`: all given blocks must be placed, else as many as fit.
     """
 
-    def __init__(self, ground: Ground, bounds: Mapping[str, int], blocks: BlockCounts, *, every: bool) -> None:
+    def __init__(self, ground: PlacementSolver, bounds: Mapping[str, int], blocks: BlockCounts, *, every: bool) -> None:
         self.ground, self.bounds, self.blocks, self.every = ground, bounds, blocks, every
         self.block_at: list[tuple[str, int, str]] = [
             (team, size, island)

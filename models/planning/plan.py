@@ -20,7 +20,7 @@ from models.planning.ceiling import after_buffer, buffer_of, ceiling_of
 from models.planning.cut_ladder import Ladder
 from models.planning.cut_reasons import reason_for
 from models.planning.divide import divide, divide_within
-from models.planning.placement import BlockCounts, Ground
+from models.planning.placement import BlockCounts, PlacementSolver
 
 
 class Cut(Model):
@@ -186,7 +186,7 @@ class _Sketch:
         self.snapshot, self.policy, self.max_tier = snapshot, policy, max_tier
         self.buffer = buffer_of(snapshot, policy)
         self.ceiling = ceiling_of(snapshot, policy)
-        self.ground = Ground(snapshot)
+        self.ground = PlacementSolver(snapshot)
         self.tree = self.ground.tree
         self.before = {q.team: q.gpus for q in snapshot.quotas}
         self.total, self.placed = self.ground.best(self.before)
@@ -382,12 +382,12 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
     from their baseline with ceiling H, all tiers. H wins over floors: minimums give way first, then blocks
     without a place; placed blocks stay. Source: DESIGN.md, "Guard and rollback", ADR 0003.
     """
-    now = Ground(baseline.with_values(dict(current)).with_islands(islands))
+    now = PlacementSolver(baseline.with_values(dict(current)).with_islands(islands))
     tree = now.tree
     hit, before = touched(now), baseline.tree.by_team
     start = {leaf: tree.by_team[leaf].gpus if leaf not in hit else before[leaf].gpus for leaf in tree.leaves}
     mixed = _with_leaves(baseline, start).with_islands(islands)
-    ground = Ground(mixed)
+    ground = PlacementSolver(mixed)
     total, placed = ground.best({q.team: q.gpus for q in mixed.quotas})
     demand = ground.tree.assigned({q.team: q.gpus for q in mixed.quotas}) - total
     ladder = Ladder(ground, ShareBy.TIER, Tier.BUSY, {}, may_cut=hit)
@@ -410,7 +410,7 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
     return BreachTarget(values=values, touched=tuple(sorted(hit)), broken_floors=tuple(broken))
 
 
-def _giving_way(ground: Ground, placed: BlockCounts) -> Iterator[dict[str, int]]:
+def _giving_way(ground: PlacementSolver, placed: BlockCounts) -> Iterator[dict[str, int]]:
     """Floors, the strictest first: whole ones, then blocks alone, then only blocks that have a place."""
     quotas = {leaf: ground.tree.by_team[leaf] for leaf in ground.leaves}
     yield {leaf: quota.floor for leaf, quota in quotas.items()}

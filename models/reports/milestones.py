@@ -18,8 +18,8 @@ from models.base import GpuCount, Model, Name, Text, Time, Words, brief
 
 CHAIN = "(milestones)"
 """The archive keeps one chain for each cluster; what people do to milestones has this one."""
-MONITORED, PHANTOM, WAVES = "monitored_clusters", "phantom_gpus", "rolled_out_waves"
-MEASURED = (MONITORED, PHANTOM, WAVES)
+MONITORED_CLUSTERS, PHANTOM_GPUS, ROLLED_OUT_WAVES = "monitored_clusters", "phantom_gpus", "rolled_out_waves"
+MEASURED = (MONITORED_CLUSTERS, PHANTOM_GPUS, ROLLED_OUT_WAVES)
 """Numbers that Backstop knows by itself; every other measure is people's work, which people note."""
 
 
@@ -58,14 +58,14 @@ class Milestone(Model):
 
     @model_validator(mode="after")
     def _ahead(self) -> Self:
-        if self.measure != PHANTOM and self.target == 0:
+        if self.measure != PHANTOM_GPUS and self.target == 0:
             raise ValueError(f"target is 0: it would be reached from the start (milestone {self.name})")
         return self
 
     @property
     def falls(self) -> bool:
         """True where less is better."""
-        return self.measure == PHANTOM
+        return self.measure == PHANTOM_GPUS
 
 
 class MilestoneFile(Model):
@@ -91,7 +91,7 @@ class Planned(Model):
     started_from: GpuCount | None
 
 
-class Note(Model):
+class MilestoneNote(Model):
     """The number that people's work had reached in all, as somebody noted it."""
 
     milestone: Name
@@ -105,7 +105,7 @@ class Milestones(Model):
     """The plan in its order, and every note of its milestones in order of time."""
 
     planned: tuple[Planned, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[MilestoneNote, ...] = ()
 
 
 class PlanNow(Model):
@@ -123,7 +123,7 @@ class State(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Standing(Model):
+class MilestoneStanding(Model):
     """One milestone at one time. `expected`: where the straight line is; None where its start is not known."""
 
     milestone: Milestone
@@ -131,11 +131,11 @@ class Standing(Model):
     expected: int | None
     started_from: int | None
     state: State
-    note: Note | None = None
+    note: MilestoneNote | None = None
     """The last one."""
 
 
-def standings(plan: Milestones, measured: Mapping[str, int | None], at: datetime) -> tuple[Standing, ...]:
+def standings(plan: Milestones, measured: Mapping[str, int | None], at: datetime) -> tuple[MilestoneStanding, ...]:
     """Where each stands. `measured`: today's number by measure, for those that Backstop knows by itself."""
     found = []
     for planned in plan.planned:
@@ -145,17 +145,19 @@ def standings(plan: Milestones, measured: Mapping[str, int | None], at: datetime
     return tuple(found)
 
 
-def _number(milestone: Milestone, measured: Mapping[str, int | None], last: Note | None) -> int | None:
+def _number(milestone: Milestone, measured: Mapping[str, int | None], last: MilestoneNote | None) -> int | None:
     if milestone.measure in MEASURED:
         return measured.get(milestone.measure)
     return 0 if last is None else last.number
 
 
-def last_note(notes: Iterable[Note], name: str, at: datetime) -> Note | None:
+def last_note(notes: Iterable[MilestoneNote], name: str, at: datetime) -> MilestoneNote | None:
     return max((n for n in notes if n.milestone == name and n.at <= at), key=lambda n: n.at, default=None)
 
 
-def standing(planned: Planned, number: int | None, at: datetime, last: Note | None = None) -> Standing:
+def standing(
+    planned: Planned, number: int | None, at: datetime, last: MilestoneNote | None = None
+) -> MilestoneStanding:
     """By the rule above. The line is rounded in the milestone's favour: a part of a cluster is none."""
     milestone = planned.milestone
     expected = _expected(planned, at)
@@ -169,7 +171,7 @@ def standing(planned: Planned, number: int | None, at: datetime, last: Note | No
         state = State.UNKNOWN
     else:
         state = State.ON_TRACK if (number <= expected if milestone.falls else number >= expected) else State.BEHIND
-    return Standing(
+    return MilestoneStanding(
         milestone=milestone,
         number=number,
         expected=expected,

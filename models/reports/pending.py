@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from models.base import Count, GpuCount, Model
 from models.cluster.readings import TeamUsage
-from models.planning.placement import Ground
+from models.planning.placement import PlacementSolver
 
 
 class InQuota(Model):
@@ -26,7 +26,7 @@ class InQuota(Model):
     quotas: Count
 
 
-def in_quota(ground: Ground, usage: Mapping[str, TeamUsage]) -> InQuota:
+def in_quota(ground: PlacementSolver, usage: Mapping[str, TeamUsage]) -> InQuota:
     """What waits in quota, and what of it lacks healthy hardware.
 
     A leaf runs R = min(G, S) and asks for D = min(G, S + P); where S is unknown it runs all of G, where P is unknown it

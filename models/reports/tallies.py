@@ -10,7 +10,7 @@ from models.cluster.flex_pool import flex_pool, in_quota_use
 from models.cluster.readings import HealthSample, QuotaReading, TeamUsage
 from models.cluster.snapshot import present_snapshot
 from models.planning.backing import back_on
-from models.planning.placement import Ground
+from models.planning.placement import PlacementSolver
 from models.reports.pending import in_quota
 
 USAGE_SAYS_NOW = timedelta(days=1)
@@ -83,7 +83,7 @@ def tally_of(
     if sample is None or not sample.islands:
         return bare
     snapshot = present_snapshot(reading, sample.islands)
-    ground = Ground(snapshot)
+    ground = PlacementSolver(snapshot)
     found = back_on(ground)
     leaves = {leaf: ground.tree.by_team[leaf].gpus for leaf in ground.leaves}
     use = in_quota_use(leaves, {team: said.scheduled_gpus for team, said in usage.items()})

@@ -11,7 +11,14 @@ from datetime import datetime, timedelta
 
 from models.base import Count, Model, Name, Time
 from models.cluster.windows import Entry
-from models.reports.milestones import MONITORED, PHANTOM, WAVES, Milestones, Standing, standings
+from models.reports.milestones import (
+    MONITORED_CLUSTERS,
+    PHANTOM_GPUS,
+    ROLLED_OUT_WAVES,
+    Milestones,
+    MilestoneStanding,
+    standings,
+)
 from models.reports.tallies import Point
 from models.rollout.stages import Stage
 
@@ -48,7 +55,7 @@ class Mean(Model):
     phantom_gpus: float | None
 
 
-class Outcome(Model):
+class BeforeAndAfter(Model):
     """Whether it helped one cluster. None: there is no tally of that time."""
 
     cluster: Name
@@ -58,7 +65,7 @@ class Outcome(Model):
     after: Mean | None
 
 
-class Step(Model):
+class MonitoredStep(Model):
     """So many clusters were monitored from then on."""
 
     at: Time
@@ -78,8 +85,8 @@ class Past(Model):
     """At `until`, by name."""
     monitored_before: Count
     """At `since`."""
-    steps: tuple[Step, ...]
-    outcomes: tuple[Outcome, ...]
+    steps: tuple[MonitoredStep, ...]
+    outcomes: tuple[BeforeAndAfter, ...]
     points: tuple[Point, ...]
     """The curve up to `until`."""
     week_ago: Point | None
@@ -163,20 +170,20 @@ class Week(Model):
     undone: tuple[Move, ...]
     """What was rolled back this week."""
     live: Live | None
-    milestones: tuple[Standing, ...]
-    outcomes: tuple[Outcome, ...]
+    milestones: tuple[MilestoneStanding, ...]
+    outcomes: tuple[BeforeAndAfter, ...]
     totals: Totals
     points: tuple[Point, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[MonitoredStep, ...]
 
 
 def week(past: Past, live: Live | None, waves: int | None) -> Week:
     """The report. `waves`: how many are rolled out whole; None: not asked for, or not known."""
     now = past.points[-1] if past.points and past.until - past.points[-1].at <= timedelta(days=1) else None
     measured = {
-        MONITORED: len(past.monitored),
-        PHANTOM: None if now is None or not now.known else now.phantom_gpus,
-        WAVES: waves,
+        MONITORED_CLUSTERS: len(past.monitored),
+        PHANTOM_GPUS: None if now is None or not now.known else now.phantom_gpus,
+        ROLLED_OUT_WAVES: waves,
     }
     return Week(
         since=past.since,
@@ -203,7 +210,7 @@ def _last_of_each(moves: Iterable[Move]) -> tuple[Move, ...]:
     return tuple(sorted(found.values(), key=lambda m: (m.at, m.cluster)))
 
 
-def totals(outcomes: Sequence[Outcome]) -> Totals:
+def totals(outcomes: Sequence[BeforeAndAfter]) -> Totals:
     both = [(o.before, o.after) for o in outcomes if o.before is not None and o.after is not None]
     phantom = [(b.phantom_gpus, a.phantom_gpus) for b, a in both]
     lacking = [(b.lacking_gpus, a.lacking_gpus) for b, a in both]
@@ -246,16 +253,16 @@ def monitored_at(passages: Sequence[Passage], at: datetime) -> tuple[str, ...]:
     return tuple(sorted(name for name, move in last.items() if move.after == Stage.MONITORED))
 
 
-def steps_of(passages: Sequence[Passage], until: datetime) -> tuple[Step, ...]:
+def steps_of(passages: Sequence[Passage], until: datetime) -> tuple[MonitoredStep, ...]:
     """How many clusters were monitored over time: one step for each change."""
     there: set[str] = set()
-    steps: list[Step] = []
+    steps: list[MonitoredStep] = []
     for move in in_order(passages):
         if move.at > until:
             break
         (there.add if move.after == Stage.MONITORED else there.discard)(move.cluster)
         if not steps or steps[-1].clusters != len(there):
-            steps.append(Step(at=move.at, clusters=len(there)))
+            steps.append(MonitoredStep(at=move.at, clusters=len(there)))
     return tuple(steps)
 
 

@@ -56,7 +56,7 @@ class Missing(Model):
     """It was not whole in the first of them either."""
 
 
-class Why(Model):
+class TeamWhy(Model):
     """One team in one cluster. Units: whole GPUs."""
 
     cluster: Name
@@ -94,7 +94,7 @@ def why(
     *,
     block: bool = False,
     jobs: Sequence[Job] = (),
-) -> Why:
+) -> TeamWhy:
     """Why the team cannot have so many GPUs now; all of its quota where none are named.
 
     Errors: Refusal where the team holds no quota that jobs run in.
@@ -144,7 +144,7 @@ def why(
     if loose > startable:
         text = f"{loose} are there, and the largest block of healthy nodes in one island is {largest}"
         reasons.append(Reason(cause=Cause.FRAGMENTED, gpus=loose - startable, text=text))
-    return Why(
+    return TeamWhy(
         cluster=reading.cluster,
         team=team,
         at=now,

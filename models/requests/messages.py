@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
-from models.planning.grants import GrantOrder, Outcome
+from models.planning.grants import GrantOrder, GrantOutcome
 from models.requests.state import QuotaAsk, RequestState
 from models.rollout.effects import Change
 
@@ -41,7 +41,7 @@ class Prepared(Model):
     change: Change | None = None
     raised: dict[str, GpuCount] = Field(default_factory=dict)
     hands: dict[str, Count] = Field(default_factory=dict)
-    outcome: Outcome = Outcome.LATER
+    outcome: GrantOutcome = GrantOutcome.LATER
     """Where it cannot: whether to come again."""
     said: str = ""
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from models.audit import BACKSTOP, AuditEntry, AuditKind
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, gpus_text
 from models.notices import Notice, NoticeKind
-from models.planning.grants import Granted, GrantOrder, Outcome, Room
+from models.planning.grants import Granted, GrantOrder, GrantOutcome, Room
 
 LONGEST_WAIT = timedelta(minutes=1)
 """Between two tries of what is in the way of a grant."""
@@ -283,12 +283,12 @@ def time_passed(state: RequestState, now: datetime) -> RequestState:
 def answered(state: RequestState, answer: Granted, now: datetime) -> RequestState:
     """After a try to write it, or to take it back."""
     told = (state.ask.team, state.ask.actor)
-    if answer.outcome is Outcome.LATER:
+    if answer.outcome is GrantOutcome.LATER:
         if state.waits_for == answer.said:
             return state
         return state.but(waits_for=answer.said, said=f"waits: {answer.said}").noting(f"waits: {answer.said}", now)
     state = state.but(waits_for="")
-    done, back = answer.outcome is Outcome.DONE, state.stage is RequestStage.RETURNING
+    done, back = answer.outcome is GrantOutcome.DONE, state.stage is RequestStage.RETURNING
     if back and done:
         ended = _at(state, RequestStage.RETURNED, now).but(said=f"given back ({answer.said})")
         text = f"{gpus_text(state.ask.gpus)} of the quota of {state.ask.team} in {state.ask.cluster} are given back."

@@ -8,7 +8,7 @@ from datetime import datetime
 from models.cluster.flex_pool import following
 from models.cluster.policy import OnLongRun
 from models.cluster.quota import QuotaTree
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.planning.grants import GrantOrder, moved, raises
 from models.rollout.actions import Look
@@ -16,7 +16,7 @@ from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrit
 from models.rollout.gates import mode_drift
 from models.rollout.messages import ObserveRequest
 from models.rollout.stages import Stage
-from models.rollout.state import Rollout, Why
+from models.rollout.state import Rollout, UndoCause
 
 
 def flex_wanted(r: Rollout) -> int | None:
@@ -135,12 +135,14 @@ def change_for(r: Rollout, kind: EffectKind) -> Change:
             return Change(cluster=r.cluster, kind=kind, fence=fence, writes=_restoring(r))
         case EffectKind.RELEASE:
             target = _target(r)
-            keeps = r.order is not None and r.order.why is Why.BREACH
+            keeps = r.order is not None and r.order.why is UndoCause.BREACH
             return Change(cluster=r.cluster, kind=kind, fence=fence, reserve=_reserve(r, target) if keeps else None)
         case EffectKind.HARDEN:
-            return Change(cluster=r.cluster, kind=kind, fence=fence, expected_generation=r.generation, mode=Mode.HARD)
+            return Change(
+                cluster=r.cluster, kind=kind, fence=fence, expected_generation=r.generation, mode=LimitMode.HARD
+            )
         case EffectKind.SOFTEN:
-            return Change(cluster=r.cluster, kind=kind, fence=fence, mode=Mode.SOFT)
+            return Change(cluster=r.cluster, kind=kind, fence=fence, mode=LimitMode.SOFT)
         case EffectKind.FOLLOW:
             again = flex_moves(r, kind)
             return Change(
@@ -162,9 +164,9 @@ def _surplus(r: Rollout) -> int | None:
     return None if r.seen is None or r.seen.flex is None else r.seen.flex.surplus_gpus
 
 
-def _mode(r: Rollout) -> Mode:
+def _mode(r: Rollout) -> LimitMode:
     """Soft, but for what is written in place where limits are hard already."""
-    return Mode.HARD if EffectKind.HARDEN in r.standing else Mode.SOFT
+    return LimitMode.HARD if EffectKind.HARDEN in r.standing else LimitMode.SOFT
 
 
 def _target(r: Rollout) -> dict[str, int]:
@@ -179,10 +181,10 @@ def _restoring(r: Rollout) -> tuple[ValueWrite, ...]:
     """
     assert r.order is not None
     target = _target(r)
-    return _writes(r, target, r.modes if r.order.why is Why.UNDO else dict.fromkeys(target, Mode.SOFT))
+    return _writes(r, target, r.modes if r.order.why is UndoCause.UNDO else dict.fromkeys(target, LimitMode.SOFT))
 
 
-def _writes(r: Rollout, values: Mapping[str, int], modes: Mapping[str, Mode]) -> tuple[ValueWrite, ...]:
+def _writes(r: Rollout, values: Mapping[str, int], modes: Mapping[str, LimitMode]) -> tuple[ValueWrite, ...]:
     tree = r.baseline.tree
     return tuple(
         ValueWrite(

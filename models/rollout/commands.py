@@ -18,7 +18,7 @@ from models.rollout.effects import INVERSE, EffectKind
 from models.rollout.gates import believed, changed_by_others, mode_drift
 from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.rollout.stages import Command, Refused, Stage, answer
-from models.rollout.state import Order, Rollout, Why
+from models.rollout.state import Order, Rollout, UndoCause
 
 
 class CommandRequest(Model):
@@ -360,7 +360,7 @@ def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage =
     if r.sight.known is not None:
         missing = max(0, r.baseline.tree.assigned() - r.sight.known.healthy_gpus)
     order = Order(
-        why=Why.UNDO,
+        why=UndoCause.UNDO,
         actor=actor,
         reason=reason,
         at=now,
@@ -403,7 +403,12 @@ def _retry(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout,
 def left_to_undo(r: Rollout) -> tuple[EffectKind, ...]:
     """What a stuck rollback still owes. Softening makes every quota soft: the baseline's modes come after it."""
     left = tuple(u.kind for u in r.stuck_on)
-    if r.order is None or r.order.why is not Why.UNDO or EffectKind.HARDEN not in left or EffectKind.SET_SOFT in left:
+    if (
+        r.order is None
+        or r.order.why is not UndoCause.UNDO
+        or EffectKind.HARDEN not in left
+        or EffectKind.SET_SOFT in left
+    ):
         return left
     after = left.index(EffectKind.HARDEN) + 1
     return (*left[:after], EffectKind.SET_SOFT, *left[after:])

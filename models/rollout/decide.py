@@ -20,7 +20,7 @@ from models.rollout.effects import INVERSE, EffectKind
 from models.rollout.gates import conditions, drift_of, health_fresh, holds_now, is_open
 from models.rollout.holds import RADIUS, REALIGN, ROLLBACK
 from models.rollout.stages import STEP_FROM, Stage
-from models.rollout.state import Rollout, Why
+from models.rollout.state import Rollout, UndoCause
 
 RECHECK = timedelta(seconds=60)
 """At most this long between looks while something is suspect."""
@@ -53,7 +53,7 @@ def decide(r: Rollout, now: datetime) -> Action:
 
 def urgent(r: Rollout, action: Action) -> bool:
     """Whether it answers a breach: until then a promise stands that hardware does not keep."""
-    breach = r.order is not None and r.order.why is Why.BREACH
+    breach = r.order is not None and r.order.why is UndoCause.BREACH
     return isinstance(action, Aim) or (breach and isinstance(action, Perform) and EffectKind.SET_SOFT in r.owed)
 
 
@@ -250,7 +250,7 @@ def retries_by_itself(r: Rollout) -> bool:
     return (
         r.stage is Stage.ROLLED_BACK
         and r.order is not None
-        and r.order.why is Why.BREACH
+        and r.order.why is UndoCause.BREACH
         and r.failures < r.policy.attempts
     )
 

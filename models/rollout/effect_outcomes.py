@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from models.audit import BACKSTOP, AuditKind
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.notices import NoticeKind
 from models.rollout import granting
 from models.rollout.calls import change_for, flex_moves
@@ -19,7 +19,7 @@ from models.rollout.effects import INVERSE, Change, EffectKind, Receipt, ValueCo
 from models.rollout.guard import Clocks
 from models.rollout.holds import RADIUS, REALIGN, Hold, HoldKind
 from models.rollout.stages import STEP_FROM, Stage
-from models.rollout.state import Proposal, Rollout, Undone, Why
+from models.rollout.state import Proposal, Rollout, UndoCause, Undone
 from models.rollout.stuck import calling
 
 FORWARD = {inverse: forward for forward, inverse in INVERSE.items()}
@@ -97,7 +97,7 @@ def _flex_moved(r: Rollout, change: Change, now: datetime) -> Rollout:
     return r.but(seen=seen, flex_since=now if more else None)
 
 
-def _still_given(r: Rollout, change: Change) -> dict[str, Mode]:
+def _still_given(r: Rollout, change: Change) -> dict[str, LimitMode]:
     ours = {w.team for w in change.writes if w.mode is not None}
     return {team: mode for team, mode in r.modes_given.items() if team not in ours}
 
@@ -119,7 +119,7 @@ def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], 
             now,
             conflict=conflict.model_dump(mode="json"),
         )
-    restored, undo = change.kind is EffectKind.RESTORE, r.order is not None and r.order.why is Why.UNDO
+    restored, undo = change.kind is EffectKind.RESTORE, r.order is not None and r.order.why is UndoCause.UNDO
     if r.order is not None and (restored or undo):
         # A restore that is made (again) would expect their value, and overwrite it. An undo that has restored names
         # them no more; else theirs is the value to come to.
@@ -140,7 +140,7 @@ def _inverted(r: Rollout, forward: EffectKind) -> Rollout:
     r = r.but(undone=(*r.undone, forward), unanswered=tuple(k for k in r.unanswered if k is not forward))
     if forward is EffectKind.SET_SOFT:
         r = r.but(attempted={})
-    if forward in KEPT_IN_A_BREACH and r.order is not None and r.order.why is Why.BREACH:
+    if forward in KEPT_IN_A_BREACH and r.order is not None and r.order.why is UndoCause.BREACH:
         return r.but(owed=tuple(k for k in r.owed if k is not forward))
     return _undone(r, forward)
 

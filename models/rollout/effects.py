@@ -11,7 +11,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 
 
 class EffectKind(StrEnum):
@@ -53,7 +53,7 @@ class ValueWrite(Model):
     team: Name
     expected_gpus: GpuCount
     gpus: GpuCount
-    mode: Mode | None = None
+    mode: LimitMode | None = None
     """The quota's new mode; None leaves it."""
     leaf: bool = True
     """False for a quota with children, whose change only repeats theirs."""
@@ -85,7 +85,7 @@ class Change(Model):
     fence: Fence
     expected_generation: Count | None = None
     writes: tuple[ValueWrite, ...] = ()
-    mode: Mode | None = None
+    mode: LimitMode | None = None
     """HARDEN and SOFTEN: the mode all quotas of the cluster get."""
     reserve: Reserve | None = None
     """RESERVE and RELEASE: what stays reserved afterwards; None: nothing."""

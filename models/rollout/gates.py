@@ -8,7 +8,7 @@ from typing import assert_never
 
 from models.base import Model, Time, duration_text
 from models.cluster.policy import Acks
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind, active
 from models.rollout.effects import EffectKind
 from models.rollout.holds import Hold, HoldKind
@@ -186,13 +186,13 @@ def drift_of(r: Rollout) -> tuple[str, ...]:
     )
 
 
-def mode_drift(r: Rollout) -> dict[str, tuple[Mode, Mode]]:
+def mode_drift(r: Rollout) -> dict[str, tuple[LimitMode, LimitMode]]:
     """Our mode and the present one, by team, of quotas that we wrote and whose mode others have set since."""
     if r.seen is None or r.looked_after != r.fence or not r.seen.reading.counts_modes:
         return {}
     if r.shadow or not (r.stage.guarded and r.values_stand):
         return {}
-    ours = Mode.HARD if EffectKind.HARDEN in r.standing else Mode.SOFT
+    ours = LimitMode.HARD if EffectKind.HARDEN in r.standing else LimitMode.SOFT
     return {
         q.team: (expected, q.mode)
         for q in r.seen.reading.quotas

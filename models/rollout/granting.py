@@ -12,13 +12,13 @@ from datetime import datetime
 from models.audit import AuditKind
 from models.base import gpus_text
 from models.planning.ceiling import ceiling_of
-from models.planning.grants import Granted, GrantOrder, Outcome, moved, raises
+from models.planning.grants import Granted, GrantOrder, GrantOutcome, moved, raises
 from models.rollout.calls import baseline_with
 from models.rollout.commands import on_islands
 from models.rollout.decide import looked_recently, tests
 from models.rollout.effects import Receipt
 from models.rollout.stages import Stage
-from models.rollout.state import Rollout, Why
+from models.rollout.state import Rollout, UndoCause
 
 _REMEMBERED = 200
 """Grants whose end is remembered, so that whoever asks again is not given a second answer."""
@@ -27,11 +27,11 @@ _REMEMBERED = 200
 def ordered(r: Rollout, order: GrantOrder) -> Rollout:
     """With the order waiting to be written; or answered, where that was done before or cannot be now."""
     if order.ends and order.request in r.given_back:
-        return _answered(r, order, Outcome.DONE, "it was given back already")
+        return _answered(r, order, GrantOutcome.DONE, "it was given back already")
     if not order.ends and order.request in r.grants:
-        return _answered(r, order, Outcome.DONE, "it is granted already", r.grants[order.request])
+        return _answered(r, order, GrantOutcome.DONE, "it is granted already", r.grants[order.request])
     if r.granting is not None:
-        return _answered(r, order, Outcome.LATER, f"another request is being written in {r.cluster}")
+        return _answered(r, order, GrantOutcome.LATER, f"another request is being written in {r.cluster}")
     waiting = r.but(granting=order, granting_begun=False, granted=None, look_asked=True)
     return settled(waiting)
 
@@ -48,14 +48,14 @@ def settled(r: Rollout) -> Rollout:
     if order is None or r.granting_begun:
         return r
     if r.shadow or r.stage is not Stage.MONITORED:
-        return _answered(r, order, Outcome.LATER, f"a {'shadow ' * r.shadow}rollout of {r.cluster} is {r.stage}")
+        return _answered(r, order, GrantOutcome.LATER, f"a {'shadow ' * r.shadow}rollout of {r.cluster} is {r.stage}")
     if order.ends:
         theirs = sorted({*order.raised} & {*r.foreign})
         if theirs or order.team not in r.written:
-            return _answered(r, order, Outcome.NO, f"others have changed {', '.join(theirs) or order.team} since")
+            return _answered(r, order, GrantOutcome.NO, f"others have changed {', '.join(theirs) or order.team} since")
         return r
     if order.team not in r.baseline.tree.leaves:
-        return _answered(r, order, Outcome.NO, f"{order.team} holds no quota in {r.cluster} that jobs run in")
+        return _answered(r, order, GrantOutcome.NO, f"{order.team} holds no quota in {r.cluster} that jobs run in")
     if r.sight.known is None:
         return r
     after = baseline_with(r, order)
@@ -64,7 +64,7 @@ def settled(r: Rollout) -> Rollout:
         said = f"{r.cluster} may promise {gpus_text(ceiling)}, and {r.baseline.tree.assigned()} are spoken for"
         if r.baseline.tree.assigned() > r.baseline.tree.assigned(r.written):
             said += ", with what its rollout took from others"
-        return _answered(r, order, Outcome.NO, said)
+        return _answered(r, order, GrantOutcome.NO, said)
     return r
 
 
@@ -77,7 +77,7 @@ def looked(r: Rollout, now: datetime) -> Rollout:
     if r.seen is None or r.seen.health is None or r.seen.backed or not _tested(r, values):
         return r
     return _answered(
-        r, order, Outcome.NO, "today's healthy GPUs do not back so many more beside what is promised already"
+        r, order, GrantOutcome.NO, "today's healthy GPUs do not back so many more beside what is promised already"
     )
 
 
@@ -87,7 +87,7 @@ def _tested(r: Rollout, values: dict[str, int]) -> bool:
 
 def put_off(r: Rollout, order: GrantOrder, why: str) -> Rollout:
     """The order is not waited for any longer; it may come again."""
-    return _answered(r, order, Outcome.LATER, why) if r.granting == order and not r.granting_begun else r
+    return _answered(r, order, GrantOutcome.LATER, why) if r.granting == order and not r.granting_begun else r
 
 
 def landed(r: Rollout, receipt: Receipt, now: datetime) -> Rollout:
@@ -98,7 +98,7 @@ def landed(r: Rollout, receipt: Receipt, now: datetime) -> Rollout:
         return failed(r, f"others have changed {', '.join(c.team for c in receipt.conflicts)}")
     raised = order.raised or raises(r.baseline.tree, _values(r), order.team, order.gpus)
     grants = {name: each for name, each in r.grants.items() if name != order.request}
-    if r.order is not None and r.order.why is Why.UNDO:  # it was ordered while this was under way
+    if r.order is not None and r.order.why is UndoCause.UNDO:  # it was ordered while this was under way
         target = {**r.order.target, **moved(r.order.target, raised, ends=order.ends)}
         r = r.but(order=r.order.model_copy(update={"target": target}))
     r = r.but(
@@ -116,12 +116,12 @@ def landed(r: Rollout, receipt: Receipt, now: datetime) -> Rollout:
         request=order.request,
         raised=raised,
     )
-    return _answered(r, order, Outcome.DONE, said, raised)
+    return _answered(r, order, GrantOutcome.DONE, said, raised)
 
 
 def failed(r: Rollout, why: str) -> Rollout:
     """Nothing was written; whoever asked may ask again."""
-    return r if r.granting is None else _answered(r, r.granting, Outcome.LATER, why)
+    return r if r.granting is None else _answered(r, r.granting, GrantOutcome.LATER, why)
 
 
 def _values(r: Rollout) -> dict[str, int]:
@@ -129,7 +129,7 @@ def _values(r: Rollout) -> dict[str, int]:
 
 
 def _answered(
-    r: Rollout, order: GrantOrder, outcome: Outcome, said: str, raised: Mapping[str, int] | None = None
+    r: Rollout, order: GrantOrder, outcome: GrantOutcome, said: str, raised: Mapping[str, int] | None = None
 ) -> Rollout:
     told = Granted(request=order.request, ends=order.ends, outcome=outcome, said=said, raised=dict(raised or {}))
     if r.granting != order:

@@ -65,7 +65,7 @@ def agree(one: HealthSample, other: HealthSample, plausible_drop: Fraction) -> b
     return not (implausible(one, other, plausible_drop) or implausible(other, one, plausible_drop))
 
 
-class Clock(Model):
+class QuotaClock(Model):
     """One quota's breach timer. Exactly one of `short_since` and `good_since` is set."""
 
     short_since: Time | None = None
@@ -83,7 +83,7 @@ class Clock(Model):
 class Clocks(Model):
     """The timers of one cluster's quotas, and since when none is short."""
 
-    by_team: dict[str, Clock] = Field(default_factory=dict)
+    by_team: dict[str, QuotaClock] = Field(default_factory=dict)
     all_good_since: Time | None = None
     """Since when everything has been backed; None while it is not, or before the first look."""
 
@@ -95,16 +95,16 @@ class Clocks(Model):
         `backed`: False where a declared absence explains a shortage that is not listed: no breach comes
         of it, but health is not good either.
         """
-        clocks: dict[str, Clock] = {}
+        clocks: dict[str, QuotaClock] = {}
         for team in sorted({*self.by_team, *shortage}):
-            clock = self.by_team.get(team, Clock(good_since=now))
+            clock = self.by_team.get(team, QuotaClock(good_since=now))
             if clock.good_since is not None and now - clock.good_since >= clear_after:
-                clock = Clock(good_since=clock.good_since)
+                clock = QuotaClock(good_since=clock.good_since)
             if team in shortage:
                 since = clock.short_since if clock.short_since is not None else now
-                clocks[team] = Clock(short_since=since, earlier=clock.earlier, missing_gpus=shortage[team])
+                clocks[team] = QuotaClock(short_since=since, earlier=clock.earlier, missing_gpus=shortage[team])
             elif clock.short_since is not None:
-                clocks[team] = Clock(good_since=now, earlier=clock.spent(now))
+                clocks[team] = QuotaClock(good_since=now, earlier=clock.spent(now))
             elif clock.earlier > timedelta(0):
                 clocks[team] = clock
         good = (self.all_good_since or now) if not shortage and backed is not False else None

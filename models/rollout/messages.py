@@ -12,7 +12,7 @@ from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time,
 from models.cluster.health_buffer import Derived, HealthTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy
-from models.cluster.readings import HealthSample, Mode, QuotaReading
+from models.cluster.readings import HealthSample, LimitMode, QuotaReading
 from models.cluster.snapshot import Snapshot
 from models.planning.plan import Envelope, Plan
 from models.planning.window_forecast import Foretold
@@ -111,7 +111,7 @@ class ValueLeft(Model):
     """It may have the target already: a write was never answered, or somebody newer owns the cluster."""
 
 
-class Undoing(Model):
+class UndoStatus(Model):
     """What a rollback has done, what it has left to do, and what can be done where it is stuck."""
 
     why: str
@@ -215,7 +215,7 @@ class RolloutStatus(Model):
     foretold: tuple[Foretold, ...] = ()
     """Quotas that declared windows will leave without backing, the next window first."""
     breach_of: tuple[str, ...]
-    undoing: Undoing | None
+    undoing: UndoStatus | None
     teams: tuple[TeamStatus, ...]
     needs: str = ""
     """What a person has to do, if anything."""
@@ -241,7 +241,7 @@ class Opening(Model):
     reading: QuotaReading
     health: HealthSample | None
     adopted_from: str = ""
-    modes: dict[str, Mode] = Field(default_factory=dict)
+    modes: dict[str, LimitMode] = Field(default_factory=dict)
     envelope: Envelope | None = None
     """What was approved of this cluster with the fleet rollout that launches it."""
 

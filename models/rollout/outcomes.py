@@ -40,7 +40,7 @@ from models.rollout.looks import _breach_held, _given_up
 from models.rollout.mailing import noticing
 from models.rollout.messages import LaunchRequest, Opening
 from models.rollout.stages import Stage
-from models.rollout.state import Order, Rollout, Why
+from models.rollout.state import Order, Rollout, UndoCause
 from models.rollout.stuck import calling
 
 # --- the beginning ---------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
         values = {q.team: q.gpus for q in r.baseline.quotas}
     text = ", ".join(f"{t} lacks {r.clocks.at_risk.get(t, 0)} GPUs" for t in r.aiming)
     order = Order(
-        why=Why.BREACH,
+        why=UndoCause.BREACH,
         actor="guard",
         reason=f"breach: {text}",
         at=now,
@@ -260,7 +260,7 @@ def _rolled_back(r: Rollout, now: datetime) -> Rollout:
     if r.stuck_on:
         why = "; ".join(f"{u.kind} is not undone: {u.reason}" for u in r.stuck_on)
         return calling(r, f"{r.order.why}, by {r.order.actor}: {r.order.reason}").reaching(Stage.STUCK, now, why)
-    order, breach = r.order, r.order.why is Why.BREACH
+    order, breach = r.order, r.order.why is UndoCause.BREACH
     notes = [f"broken floors: {'; '.join(order.broken_floors)}"] if order.broken_floors else []
     if r.foreign:
         notes.append(f"left as others changed it: {', '.join(r.foreign)}")

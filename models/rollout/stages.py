@@ -87,7 +87,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Undoing:
+class UndoOr:
     """Roll back where effects stand; where none does, go straight to `otherwise`.
 
     After a breach rollback a rollout is `planned` again with effects standing: the stage alone cannot
@@ -97,7 +97,7 @@ class Undoing:
     otherwise: Stage | Refused
 
 
-Answer = Stage | Refused | Undoing
+Answer = Stage | Refused | UndoOr
 
 _ENDED = Refused("the rollout has ended; launch a new one")
 _ROLLING = Refused("a rollback is running and nothing stops it; wait for rolled_back")
@@ -113,8 +113,8 @@ ANSWERS: dict[tuple[Stage, Command], Answer] = {
     (_S.PLANNED, _C.RESUME): _S.PLANNED,
     (_S.PLANNED, _C.RESOLVE): _S.PLANNED,
     (_S.PLANNED, _C.PROMOTE): _S.PLANNED,
-    (_S.PLANNED, _C.ABORT): Undoing(otherwise=_S.ABORTED),
-    (_S.PLANNED, _C.ROLLBACK): Undoing(otherwise=Refused("nothing has been applied yet; `abort` ends the rollout")),
+    (_S.PLANNED, _C.ABORT): UndoOr(otherwise=_S.ABORTED),
+    (_S.PLANNED, _C.ROLLBACK): UndoOr(otherwise=Refused("nothing has been applied yet; `abort` ends the rollout")),
     (_S.PLANNED, _C.RETRY): Refused("nothing to retry: the rollout is waiting at its first gate"),
     (_S.PLANNED, _C.CLOSE): Refused("nothing is promised yet; `abort` ends the rollout"),
     (_S.BUFFERED, _C.APPROVE): _S.BUFFERED,
@@ -168,8 +168,8 @@ ANSWERS: dict[tuple[Stage, Command], Answer] = {
     (_S.ROLLED_BACK, _C.RESUME): _S.ROLLED_BACK,
     (_S.ROLLED_BACK, _C.RESOLVE): _S.ROLLED_BACK,
     (_S.ROLLED_BACK, _C.PROMOTE): Refused("rolled back; `retry` starts the next attempt"),
-    (_S.ROLLED_BACK, _C.ABORT): Undoing(otherwise=_S.ABORTED),
-    (_S.ROLLED_BACK, _C.ROLLBACK): Undoing(otherwise=Refused("already rolled back to the baseline")),
+    (_S.ROLLED_BACK, _C.ABORT): UndoOr(otherwise=_S.ABORTED),
+    (_S.ROLLED_BACK, _C.ROLLBACK): UndoOr(otherwise=Refused("already rolled back to the baseline")),
     (_S.ROLLED_BACK, _C.RETRY): _S.PLANNED,
     (_S.ROLLED_BACK, _C.CLOSE): _S.CLOSED,
     (_S.STUCK, _C.APPROVE): _STUCK,
@@ -209,6 +209,6 @@ TRANSITIONS: frozenset[tuple[Stage, Stage]] = frozenset(
 def answer(stage: Stage, command: Command, *, effects_stand: bool) -> Stage | Refused:
     """The next stage, or the refusal with its reason."""
     cell = ANSWERS[stage, command]
-    if isinstance(cell, Undoing):
+    if isinstance(cell, UndoOr):
         return Stage.ROLLING_BACK if effects_stand else cell.otherwise
     return cell

@@ -17,7 +17,7 @@ from models.audit import BACKSTOP, AuditEntry, AuditKind
 from models.base import Count, Model, Name, Time
 from models.cluster.island import Island
 from models.cluster.policy import Policy
-from models.cluster.readings import Mode, Observation
+from models.cluster.readings import LimitMode, Observation
 from models.cluster.snapshot import Snapshot
 from models.notices import Notice, NoticeKind
 from models.planning.grants import Granted, GrantOrder
@@ -28,7 +28,7 @@ from models.rollout.holds import Hold
 from models.rollout.stages import TRANSITIONS, Stage
 
 
-class Why(StrEnum):
+class UndoCause(StrEnum):
     UNDO = "undo"
     BREACH = "breach"
 
@@ -36,7 +36,7 @@ class Why(StrEnum):
 class Order(Model):
     """A rollback under way: why, by whom, and where to."""
 
-    why: Why
+    why: UndoCause
     actor: str
     reason: str
     at: Time
@@ -76,7 +76,7 @@ class Rollout(Model):
     policy: Policy
     baseline: Snapshot
     """The quotas before the first effect, with the usage frozen for planning."""
-    modes: dict[str, Mode] = Field(default_factory=dict)
+    modes: dict[str, LimitMode] = Field(default_factory=dict)
     """The baseline's modes by team."""
     generation: Count = 0
     """The generation our picture of the cluster was made from."""
@@ -135,7 +135,7 @@ class Rollout(Model):
     """What we believe the quota system holds: baseline, then what we wrote."""
     foreign: tuple[str, ...] = ()
     """Teams whose value others changed after ours was written, and that we have not written since."""
-    modes_given: dict[str, Mode] = Field(default_factory=dict)
+    modes_given: dict[str, LimitMode] = Field(default_factory=dict)
     """Modes by team that others set after ours, taken as given; ours again once we write them."""
     attempted: dict[str, int] = Field(default_factory=dict)
     """Values of a write that was never answered: where they are found, they are ours."""

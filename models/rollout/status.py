@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.base import duration_text
-from models.cluster.readings import Standing
+from models.cluster.readings import PresentBacking
 from models.planning.window_forecast import Foretold, foretold
 from models.rollout.actions import Wait
 from models.rollout.calls import flex_published
@@ -14,7 +14,7 @@ from models.rollout.gates import conditions, gate_of, health_fresh, holds_now
 from models.rollout.holds import PROPOSAL, HoldKind
 from models.rollout.messages import ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus
 from models.rollout.stages import Stage
-from models.rollout.state import Rollout, Why, proposed_changes
+from models.rollout.state import Rollout, UndoCause, proposed_changes
 from models.rollout.stuck import LAUNCH, choices, undoing_of
 
 
@@ -119,10 +119,10 @@ def _present(r: Rollout) -> dict[str, int]:
     return r.written if r.shadow or r.seen is None or overtaken else r.seen.reading.values
 
 
-def standing_now(r: Rollout) -> Standing:
+def standing_now(r: Rollout) -> PresentBacking:
     """What present values stand on; in shadow, what the values would that the rollout has not written."""
     if r.seen is None:
-        return Standing()
+        return PresentBacking()
     return r.seen.model_copy(update={"present": None}).now if r.shadow else r.seen.now
 
 
@@ -195,7 +195,12 @@ def needs_of(r: Rollout, now: datetime) -> str:
 
 def waiting_sentence(r: Rollout, now: datetime) -> str:
     """One sentence for the Temporal UI: what the rollout waits for."""
-    if r.stage is Stage.ROLLED_BACK and r.order is not None and r.order.why is Why.BREACH and retries_by_itself(r):
+    if (
+        r.stage is Stage.ROLLED_BACK
+        and r.order is not None
+        and r.order.why is UndoCause.BREACH
+        and retries_by_itself(r)
+    ):
         return f"waits until health has been good for {duration_text(recovery_pause(r))}"
     unmet = [c.text for c in conditions(r, now) if not c.met]
     return "; ".join(unmet) if unmet else "watches"

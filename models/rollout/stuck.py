@@ -11,14 +11,14 @@ from collections.abc import Iterable
 
 from models.base import gpus_text
 from models.cluster.policy import RollbackTo
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.notices import NoticeKind
 from models.rollout.commands import left_to_undo
 from models.rollout.decide import retries_by_itself
 from models.rollout.effects import INVERSE, EffectKind
-from models.rollout.messages import Choice, Undoing, ValueLeft
+from models.rollout.messages import Choice, UndoStatus, ValueLeft
 from models.rollout.stages import Command, Stage
-from models.rollout.state import Rollout, Undone, Why
+from models.rollout.state import Rollout, UndoCause, Undone
 
 LAUNCH = "launch"
 _FEW = 3
@@ -27,13 +27,13 @@ _VALUES_TOLD = 20
 _BEFORE, _MAY_BE = "as before the rollout", "may be reserved"
 
 
-def undoing_of(r: Rollout) -> Undoing | None:
+def undoing_of(r: Rollout) -> UndoStatus | None:
     """The rollback under way, done, or stuck; None where there is none."""
     if r.stage not in (Stage.ROLLING_BACK, Stage.STUCK, Stage.ROLLED_BACK):
         return None
     stuck = r.stage is Stage.STUCK
     given = choices(r) if stuck else ()
-    shown = Undoing(
+    shown = UndoStatus(
         why="superseded",
         reason=r.superseded,
         actor="ledger",
@@ -134,7 +134,7 @@ def _unsure(r: Rollout, kind: EffectKind) -> bool:
 
 
 def _breach(r: Rollout) -> bool:
-    return r.order is not None and r.order.why is Why.BREACH
+    return r.order is not None and r.order.why is UndoCause.BREACH
 
 
 def _goal(r: Rollout) -> str:
@@ -154,7 +154,7 @@ def _limits(r: Rollout) -> str:
 
 
 def _limits_are_right(r: Rollout) -> bool:
-    wanted = {Mode.SOFT} if _breach(r) else {*r.modes.values()}
+    wanted = {LimitMode.SOFT} if _breach(r) else {*r.modes.values()}
     return _limits(r) == _BEFORE or {m.value for m in wanted} <= {_limits(r)}
 
 

@@ -30,10 +30,10 @@ from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 from activities.adapters.ledger.ledger import upgrade
 from client.backstop import Backstop
 from client.compression import data_converter
-from client.connection import Target
+from client.connection import NAMESPACE, TemporalTarget
 from tests.chaos.outcome import WITNESS, Row
 from tests.chaos.proxy import OnCommit, Proxy, Trap
-from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal
+from workers.embedded_temporal import EmbeddedTemporal
 
 T = TypeVar("T")
 _SQLSTATES = ("40001", "40P01", "53300", "57P03", "XX000")
@@ -170,7 +170,7 @@ class Site:
 
     def person(self, name: str) -> Backstop:
         options = {"target_host": self.temporal.address, "namespace": NAMESPACE}
-        return Backstop(self.client, name, Target(options=options, embedded=True))
+        return Backstop(self.client, name, TemporalTarget(options=options, embedded=True))
 
     def _connection(self) -> psycopg.Connection[Row]:
         """Past the proxy, as another tool's."""

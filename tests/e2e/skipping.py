@@ -43,6 +43,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from activities.adapters.ledger.ledger import Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
 from client.compression import data_converter
+from client.connection import NAMESPACE
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import (
     AimRequest,
@@ -57,7 +58,7 @@ from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 from models.wire import HEALTH_SIGNAL, SEARCH_ATTRIBUTES, TASK_QUEUE
 from tests.e2e.world import Sql, World, eventually, team
-from workers.embedded_temporal import NAMESPACE, RETENTION, temporal_binary
+from workers.embedded_temporal import RETENTION, temporal_binary
 from workers.main import FAILURES, make_worker, sandbox
 from workflows.cluster_rollout import ClusterRollout
 

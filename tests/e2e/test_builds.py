@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
+from client.connection import NAMESPACE
 from client.doctor import Check
 from models.errors import BadInput, Refusal
 from models.rollout.messages import RolloutInput
@@ -25,7 +26,7 @@ from tests.e2e.world import (
     replayed,
     worked_case,
 )
-from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal
+from workers.embedded_temporal import EmbeddedTemporal
 from workers.main import ensure_watch, serving
 from workers.settings import Settings
 

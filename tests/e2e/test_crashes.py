@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 
 from activities.adapters.ledger.ledger import upgrade
+from client.connection import NAMESPACE
 from models.errors import Refusal
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import Sql, World, cluster, connected, eventually, team
 from workers import embedded_temporal as embedded
-from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal, LeftBehind
+from workers.embedded_temporal import EmbeddedTemporal, LeftBehind
 
 pytestmark = pytest.mark.chaos
 

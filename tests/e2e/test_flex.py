@@ -8,7 +8,7 @@ import pytest
 
 from models.cluster.jobs import ClusterJob, RunsOn
 from models.errors import BadInput, Refusal
-from models.flex.division import Mode
+from models.flex.division import FlexMode
 from tests.e2e.world import World, cluster, fresh, team
 
 HOUR = timedelta(hours=1)
@@ -18,7 +18,7 @@ async def test_flex_is_what_the_ledger_says_now(world_on_each: World) -> None:
     world, name = world_on_each, fresh("flex-now")
     quotas = [team("research", 300, busy=310), team("evals", 6, busy=0)]
     await world.fleet(cluster(name, {"a": (200, 190), "b": (161, 129)}, quotas))
-    (found,) = await world.tpm.flex(name, Mode.QUOTA)
+    (found,) = await world.tpm.flex(name, FlexMode.QUOTA)
     assert (found.healthy_gpus, found.promised_gpus, found.in_quota_gpus) == (319, 306, 300)
     assert (found.surplus_gpus, found.unused_gpus, found.used_gpus, found.available_gpus) == (13, 6, 10, 9)
     assert [(o.team, o.gpus) for o in found.on_flex] == [("research", 10)]

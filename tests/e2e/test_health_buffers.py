@@ -12,7 +12,7 @@ import pytest
 from models.buffers.backtest import Series, explained
 from models.buffers.estimator import derived
 from models.buffers.health_generator import Recipe, simulated
-from models.cluster.health_buffer import Ground
+from models.cluster.health_buffer import BufferBasis
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.errors import Refusal
@@ -166,5 +166,5 @@ async def test_an_island_that_has_fallen_silent_is_unknown_and_not_gone(world: W
     await world.person("exporter").add_health(samples)
     snapshot, _ = await world.tpm.snapshot(name)
     assert snapshot.derived is not None
-    assert (snapshot.derived.ground, snapshot.derived.known_hours) == (Ground.STALE, 5 * 168 - 240)
+    assert (snapshot.derived.ground, snapshot.derived.known_hours) == (BufferBasis.STALE, 5 * 168 - 240)
     assert snapshot.derived.needed >= 264

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from activities.adapters.ledger.ledger import upgrade
+from client.connection import NAMESPACE
 from models.rollout.stages import Command, Stage
 from models.wire import rollout_workflow_id
 from tests.e2e.test_crashes import PATIENT, free_ports, killed, ledger_of, processes, world_at
 from tests.e2e.world import cluster, replayed, team
-from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal
+from workers.embedded_temporal import EmbeddedTemporal
 
 pytestmark = pytest.mark.chaos
 

@@ -12,10 +12,11 @@ from temporalio.client import Client
 
 from activities import watch
 from client import doctor as checks
+from client.connection import NAMESPACE
 from models.rollout.stages import Stage
 from models.wire import TASK_QUEUE, WATCH_ID, watch_parts
 from tests.e2e.world import WATCH_SECONDS, connected, fresh, worked_case, world_of
-from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal
+from workers.embedded_temporal import EmbeddedTemporal
 from workers.main import serving
 from workers.settings import Settings
 from workflows import health_watch

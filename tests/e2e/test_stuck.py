@@ -17,12 +17,12 @@ from temporalio.client import Client
 
 from activities.adapters.ledger.ledger import Ledger
 from activities.ports import OpenRollout, QuotaPort
+from client.connection import NAMESPACE
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
 from tests.e2e.faults import Fault, FaultyQuotas, Way, refused
 from tests.e2e.test_cli_offline import BACKSTOP, environment
 from tests.e2e.world import World, cluster, eventually, fresh, team, without_flex_moves, world_of
-from workers.embedded_temporal import NAMESPACE
 
 K = EffectKind
 PATIENT = 60

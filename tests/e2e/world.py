@@ -27,7 +27,7 @@ from activities.adapters.notify.notifier import Notifier
 from activities.ports import QuotaPort
 from client.backstop import Backstop
 from client.compression import data_converter
-from client.connection import Target
+from client.connection import NAMESPACE, TemporalTarget
 from models.audit import AuditEntry, ChainedEntry, ChainHead, broken_links
 from models.cluster.fleet_file import Fleet
 from models.cluster.island import Island
@@ -40,7 +40,6 @@ from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, 
 from models.rollout.stages import Command, Stage
 from models.wire import MOVES_ON, TASK_QUEUE, WATCH_ID, request_workflow_id, rollout_workflow_id
 from tests.integration.ledger.world import ForeignTool
-from workers.embedded_temporal import NAMESPACE
 from workers.main import FAILURES, ensure_watch, make_worker, sandbox
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
@@ -192,7 +191,7 @@ class World:
         """Somebody at the client's door."""
         address = self.client.service_client.config.target_host
         options = {"target_host": address, "namespace": self.client.namespace}
-        return Backstop(self.client, name, Target(options=options, embedded=True))
+        return Backstop(self.client, name, TemporalTarget(options=options, embedded=True))
 
     @property
     def tpm(self) -> Backstop:

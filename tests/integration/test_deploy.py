@@ -26,8 +26,9 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
+from client.connection import NAMESPACE
 from models.wire import SEARCH_ATTRIBUTES
-from workers.embedded_temporal import NAMESPACE, EmbeddedTemporal, temporal_binary
+from workers.embedded_temporal import EmbeddedTemporal, temporal_binary
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -16,10 +16,11 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from client.connection import NAMESPACE
 from models.errors import Refusal, Unavailable
 from models.wire import SEARCH_ATTRIBUTES
 from workers import embedded_temporal as embedded
-from workers.embedded_temporal import NAMESPACE, RETENTION, EmbeddedTemporal
+from workers.embedded_temporal import RETENTION, EmbeddedTemporal
 
 QUEUE = "embedded-test"
 

@@ -41,7 +41,7 @@ from models.rollout.actions import Finish, Wait
 from models.rollout.commands import CommandRequest, refusal
 from models.rollout.decide import FRESH, RECHECK, decide, recovery_pause
 from models.rollout.effects import INVERSE, Change
-from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Refused, Stage, Undoing, answer
+from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Refused, Stage, UndoOr, answer
 from models.rollout.state import Rollout
 from tests.property.witness import Observed
 from tests.unit import pure_world
@@ -565,7 +565,7 @@ def cells() -> frozenset[Cell]:
     """Every answer that the table can give."""
     found: set[Cell] = set()
     for (stage, command), cell in ANSWERS.items():
-        for one in (Stage.ROLLING_BACK, cell.otherwise) if isinstance(cell, Undoing) else (cell,):
+        for one in (Stage.ROLLING_BACK, cell.otherwise) if isinstance(cell, UndoOr) else (cell,):
             found.add((stage, command, None if isinstance(one, Refused) else one))
     return frozenset(found)
 

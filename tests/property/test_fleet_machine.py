@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.base import DAY, HOUR
 from models.cluster.windows import Window, WindowKind
 from models.fleet import commands as fleet_commands
 from models.fleet import decide as fleet_steps
@@ -28,6 +29,7 @@ from models.fleet.messages import (
 )
 from models.fleet.order import pick, plan_hash, wanted
 from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
+from models.rollout.actions import Finish, Wait
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 NEXT = {"planned": "buffered", "buffered": "enforced", "enforced": "monitored", "rolled_back": "planned"}
@@ -58,7 +60,7 @@ class Fleet:
 
     # --- what happens ---------------------------------------------------------------------------
 
-    def step(self) -> fleet_steps.Wait | fleet_steps.Finish:
+    def step(self) -> Wait | Finish:
         """Until there is nothing to do; checked after everything."""
         for _ in range(10_000):
             before, self.f = self.f, fleet_steps.advance(self.f, self.now)
@@ -68,20 +70,20 @@ class Fleet:
             action = fleet_steps.decide(self.f, self.now)
             self.calls[type(action).__name__] += 1
             match action:
-                case fleet_steps.Wait() | fleet_steps.Finish():
+                case Wait() | Finish():
                     return action
-                case fleet_steps.Plan():
+                case fleet_steps.PlanFleet():
                     taken = wanted(self.launch, self.world.values())
                     plan = FleetPlan(fleet="f", hash=plan_hash(taken), clusters=taken)
                     self.f = fleet_events.planned(self.f, self.launch, plan, self.now)
-                case fleet_steps.Pick():
+                case fleet_steps.PickMembers():
                     self.picks(action)
-                case fleet_steps.Start():
+                case fleet_steps.StartMember():
                     names = [m.cluster for m in action.members]
                     for m in action.members:
                         self.rollouts[m.rollout] = Noted(rollout=m.rollout, stage="planned")
                     self.f = fleet_events.started(self.f, names, StartAnswer(), self.now)
-                case fleet_steps.Abort():
+                case fleet_steps.AbortMembers():
                     for m in action.members:
                         self.rollouts[m.rollout] = self.rollouts[m.rollout].model_copy(update={"stage": "aborted"})
                     self.f = fleet_events.abort_told(
@@ -90,7 +92,7 @@ class Fleet:
                     self.note()
         raise AssertionError("it never rests")
 
-    def picks(self, action: fleet_steps.Pick) -> None:
+    def picks(self, action: fleet_steps.PickMembers) -> None:
         before = self.f
         request = PickRequest(
             fleet="f",
@@ -163,7 +165,7 @@ class Fleet:
 
     def check(self) -> None:
         f = self.f
-        for span, most in ((fleet_steps.HOUR, f.pace.budget_per_hour), (fleet_steps.DAY, f.pace.budget_per_day)):
+        for span, most in ((HOUR, f.pace.budget_per_hour), (DAY, f.pace.budget_per_day)):
             assert sum(gpus for at, _, gpus in self.started if at > self.now - span) <= most
         assert {m.cluster for m in f.failed} == self.fallen
         names = [name for _, name, _ in self.started]

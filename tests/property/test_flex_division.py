@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from models.flex.division import FlexDemand, FlexTeam, FlexUse, Mode, division
+from models.flex.division import FlexDemand, FlexMode, FlexTeam, FlexUse, division
 
 
 @st.composite
@@ -37,13 +37,13 @@ def teams(draw: st.DrawFn) -> tuple[FlexTeam, ...]:
     return tuple(t.model_copy(update={"demand_gpus": 0}) if t.team in parents else t for t in found)
 
 
-modes = st.sampled_from(Mode)
+modes = st.sampled_from(FlexMode)
 capacities = st.integers(0, 150)
 uses = st.lists(st.tuples(st.integers(0, 8), st.floats(0, 1000), st.floats(0, 1000)), max_size=4)
 
 
 def demand(
-    capacity: int, mode: Mode, given_teams: tuple[FlexTeam, ...], used: list[tuple[int, float, float]]
+    capacity: int, mode: FlexMode, given_teams: tuple[FlexTeam, ...], used: list[tuple[int, float, float]]
 ) -> FlexDemand:
     usage = [
         FlexUse(team=given_teams[n % len(given_teams)].team, gpu_hours=hours, hours_ago=ago) for n, hours, ago in used
@@ -76,7 +76,7 @@ def room(asked: FlexDemand, name: str, got: dict[str, int]) -> int:
 
 @given(capacity=capacities, mode=modes, among=teams(), used=uses)
 def test_gpus_are_conserved_and_nobody_gets_more_than_it_can_use(
-    capacity: int, mode: Mode, among: tuple[FlexTeam, ...], used: list[tuple[int, float, float]]
+    capacity: int, mode: FlexMode, among: tuple[FlexTeam, ...], used: list[tuple[int, float, float]]
 ) -> None:
     asked = demand(capacity, mode, among, used)
     found = division(asked)
@@ -91,7 +91,7 @@ def test_gpus_are_conserved_and_nobody_gets_more_than_it_can_use(
 
 @given(capacity=capacities, mode=modes, among=teams(), used=uses)
 def test_one_more_gpu_lowers_nobodys_share(
-    capacity: int, mode: Mode, among: tuple[FlexTeam, ...], used: list[tuple[int, float, float]]
+    capacity: int, mode: FlexMode, among: tuple[FlexTeam, ...], used: list[tuple[int, float, float]]
 ) -> None:
     before, after = (shares(demand(c, mode, among, used)) for c in (capacity, capacity + 1))
     assert all(after[name] >= before[name] for name in before)
@@ -99,7 +99,7 @@ def test_one_more_gpu_lowers_nobodys_share(
 
 @given(capacity=capacities, mode=modes, among=teams(), used=uses, dice=st.randoms(use_true_random=False))
 def test_the_order_of_the_teams_does_not_matter(
-    capacity: int, mode: Mode, among: tuple[FlexTeam, ...], used: list[tuple[int, float, float]], dice: object
+    capacity: int, mode: FlexMode, among: tuple[FlexTeam, ...], used: list[tuple[int, float, float]], dice: object
 ) -> None:
     asked = demand(capacity, mode, among, used)
     shuffled = list(asked.teams)
@@ -111,7 +111,7 @@ def test_the_order_of_the_teams_does_not_matter(
 
 
 @given(capacity=capacities, mode=modes, among=teams())
-def test_nobody_envies_a_sibling_of_its_own_weight(capacity: int, mode: Mode, among: tuple[FlexTeam, ...]) -> None:
+def test_nobody_envies_a_sibling_of_its_own_weight(capacity: int, mode: FlexMode, among: tuple[FlexTeam, ...]) -> None:
     """Of two siblings alike in weight, quota and priority the one with less flex has all that it can use."""
     asked = demand(capacity, mode, among, [])
     got = shares(asked)
@@ -135,7 +135,7 @@ def test_nobody_envies_a_sibling_of_its_own_weight(capacity: int, mode: Mode, am
 def test_a_flat_fleet_gets_its_quotas_before_anybody_gets_flex(capacity: int, among: tuple[FlexTeam, ...]) -> None:
     flat = tuple(t.model_copy(update={"parent": None}) for t in among)
     assume(len({t.team for t in flat}) == len(flat))
-    asked = demand(capacity, Mode.EQUAL, flat, [])
+    asked = demand(capacity, FlexMode.EQUAL, flat, [])
     owed = {
         t.team: min(t.demand_gpus, t.quota_gpus or 0, *([] if t.limit_gpus is None else [t.limit_gpus])) for t in flat
     }

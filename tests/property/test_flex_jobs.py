@@ -8,8 +8,8 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.flex.division import FlexTeam, Mode
-from models.flex.scenario import FlexJob, FlexStep, FlexStory, On, Scene, Target
+from models.flex.division import FlexMode, FlexTeam
+from models.flex.scenario import FlexJob, FlexStep, FlexStory, JobTarget, On, Scene
 from models.flex.simulation import told
 
 TEAMS = ("a", "b", "c")
@@ -39,13 +39,13 @@ def stories(draw: st.DrawFn) -> FlexStory:
         elif kind == "capacity":
             steps.append(FlexStep(capacity_gpus=draw(st.integers(0, 20)), after=after))
         else:
-            target = draw(st.sampled_from(Target))
+            target = draw(st.sampled_from(JobTarget))
             job = FlexJob(
                 job=f"j{n}",
                 team=draw(st.sampled_from(TEAMS)),
                 gpus=draw(st.sampled_from([Fraction(1, 2), *map(Fraction, range(1, 7))])),
                 target=target,
-                preemptible=target is Target.FLEX or draw(st.booleans()),
+                preemptible=target is JobTarget.FLEX or draw(st.booleans()),
                 priority=draw(st.integers(0, 1)),
             )
             there.append(job.job)
@@ -53,7 +53,7 @@ def stories(draw: st.DrawFn) -> FlexStory:
     minutes = st.integers(0, 30).map(lambda m: timedelta(minutes=m))
     return FlexStory(
         capacity_gpus=draw(st.integers(0, 20)),
-        mode=draw(st.sampled_from(Mode)),
+        mode=draw(st.sampled_from(FlexMode)),
         teams=teams,
         steps=tuple(steps),
         min_run=draw(minutes),
@@ -82,9 +82,9 @@ def test_no_gpu_is_given_twice_and_no_quota_or_limit_is_passed(story: FlexStory)
         assert all(not has(scene, t.team, On.SIBLINGS) for t in story.teams if t.parent is None)
         for job in scene.running:
             spec = specs[job.job]
-            assert job.on is On.FLEX or spec.target is not Target.FLEX
-            assert job.on is On.QUOTA or (spec.preemptible and spec.target is not Target.QUOTA)
-            assert job.on is not On.SIBLINGS or spec.target is Target.BOTH
+            assert job.on is On.FLEX or spec.target is not JobTarget.FLEX
+            assert job.on is On.QUOTA or (spec.preemptible and spec.target is not JobTarget.QUOTA)
+            assert job.on is not On.SIBLINGS or spec.target is JobTarget.BOTH
 
 
 @given(story=stories())
@@ -95,7 +95,7 @@ def test_nothing_is_free_that_a_waiting_job_could_use(story: FlexStory) -> None:
         for job in scene.queued:
             team, spec = teams[job.team], specs[job.job]
             limited = team.limit_gpus is not None and has(scene, job.team) + job.gpus > team.limit_gpus
-            quota_only = not spec.preemptible or spec.target is Target.QUOTA
+            quota_only = not spec.preemptible or spec.target is JobTarget.QUOTA
             outside = quota_only and has(scene, job.team, On.QUOTA) + job.gpus > (team.quota_gpus or 0)
             over = teams.get(team.parent or "")
             if over is not None and over.limit_gpus is not None:

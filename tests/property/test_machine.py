@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from models.cluster.quota import Quota
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
-from models.planning.grants import Outcome
+from models.planning.grants import GrantOutcome
 from models.rollout.effects import INVERSE, EffectKind
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Command, Stage
@@ -128,8 +128,8 @@ class Machine(RuleBasedStateMachine):
             return  # nobody could tell this value from ours
         self._do(lambda: world.foreign(team, gpus))
 
-    @rule(team=st.sampled_from("abc"), mode=st.sampled_from(Mode))
-    def foreign_mode(self, team: str, mode: Mode) -> None:
+    @rule(team=st.sampled_from("abc"), mode=st.sampled_from(LimitMode))
+    def foreign_mode(self, team: str, mode: LimitMode) -> None:
         there = self.world.quotas.get(team)
         if there is not None:
             self._do(lambda: self.world.foreign(team, there.gpus, by="ann", mode=mode))
@@ -178,7 +178,7 @@ class Machine(RuleBasedStateMachine):
         raised = self.world.r.grants.get(request)
         before = self.world.values
         answer = self.world.grant(team, gpus, request, raised)
-        if answer.outcome is not Outcome.DONE and not self.world.shadow:
+        if answer.outcome is not GrantOutcome.DONE and not self.world.shadow:
             grown = {t for t, v in self.world.values.items() if v > before.get(t, 0)}
             assert EffectKind.GRANT not in self.world.effects[-1:] or not grown
 

@@ -11,7 +11,7 @@ from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.readings import TeamUsage
 from models.cluster.snapshot import Snapshot
-from models.planning.placement import Ground
+from models.planning.placement import PlacementSolver
 from models.reports.pending import in_quota
 
 ISLANDS = ("X", "Y", "Z")
@@ -31,7 +31,7 @@ def found(health: tuple[int, ...], given_leaves: list[Leaf]) -> tuple[int, int]:
         f"t{n}": TeamUsage(team=f"t{n}", scheduled_gpus=s, pending_gpus=p)
         for n, (_, _, s, p) in enumerate(given_leaves)
     }
-    made = in_quota(Ground(Snapshot(cluster="c", islands=islands, quotas=quotas)), usage)
+    made = in_quota(PlacementSolver(Snapshot(cluster="c", islands=islands, quotas=quotas)), usage)
     assert made.pending_gpus is not None
     assert made.lacking_gpus is not None
     return made.pending_gpus, made.lacking_gpus

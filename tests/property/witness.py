@@ -14,7 +14,7 @@ from typing import Any
 
 from models.cluster.island import Island
 from models.cluster.quota import QuotaTree
-from models.cluster.readings import Mode, QuotaReading
+from models.cluster.readings import LimitMode, QuotaReading
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import back
 from models.planning.grants import moved, raises
@@ -25,7 +25,7 @@ from models.rollout.effects import INVERSE, Change, EffectKind, Receipt
 from models.rollout.gates import drift_of
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Command, Stage
-from models.rollout.state import Why
+from models.rollout.state import UndoCause
 from models.rollout.status import needs_of, waiting_sentence
 from tests.unit.pure_world import Flight, Refused, World
 
@@ -207,7 +207,7 @@ class Observed(World):
         if change.kind is EffectKind.SET_SOFT and not self.rewriting:
             self._was_agreed(change)
         in_place = self.r.realigning and not self.r.proposing
-        if moved and (in_place or (change.kind not in INVERSE and self._order_is(Why.BREACH))):
+        if moved and (in_place or (change.kind not in INVERSE and self._order_is(UndoCause.BREACH))):
             assert self.ever_blind or self.longest_short >= self.policy.breach_after, "a write on a blip"
         self._stays_in_the_radius(change, before, limit)
         if change.kind is EffectKind.GRANT:
@@ -237,7 +237,7 @@ class Observed(World):
         if self.expected is not None:
             self.expected |= moved(before, raised, ends=order.ends)
 
-    def _order_is(self, why: Why) -> bool:
+    def _order_is(self, why: UndoCause) -> bool:
         return self.r.order is not None and self.r.order.why is why
 
     def _may_go_on(self, change: Change) -> None:
@@ -310,7 +310,7 @@ class Observed(World):
         assert self.status.stage is self.stage
         waiting_sentence(self.r, self.now)
         needs = needs_of(self.r, self.now)
-        if self.stage is Stage.STUCK or (self.stage is Stage.ROLLED_BACK and self._order_is(Why.UNDO)):
+        if self.stage is Stage.STUCK or (self.stage is Stage.ROLLED_BACK and self._order_is(UndoCause.UNDO)):
             assert needs
 
     def it_always_wakes_again(self) -> None:
@@ -332,7 +332,7 @@ class Observed(World):
             assert tree.assigned(values) <= declared.healthy_gpus
 
     def no_blip_rolls_back(self) -> None:
-        if self._order_is(Why.BREACH) and self.r.stage is Stage.ROLLING_BACK and not self.ever_blind:
+        if self._order_is(UndoCause.BREACH) and self.r.stage is Stage.ROLLING_BACK and not self.ever_blind:
             assert self.longest_short >= self.policy.breach_after
 
     def what_stands_is_owed(self) -> None:
@@ -349,7 +349,9 @@ class Observed(World):
         if r.stage is Stage.ROLLING_BACK:
             assert set(r.owed) <= set(r.standing)
         if EffectKind.HARDEN in r.standing and r.stage.promises and not drift_of(r):
-            assert {q.mode for t, q in self.quotas.items() if t in r.written and t not in self.touched} <= {Mode.HARD}
+            assert {q.mode for t, q in self.quotas.items() if t in r.written and t not in self.touched} <= {
+                LimitMode.HARD
+            }
 
     def an_undo_restores_the_baseline_but_for_what_others_changed(self) -> None:
         r = self.r

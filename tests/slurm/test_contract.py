@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from activities.ports import OpenRollout, QuotaPort
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.cluster.snapshot import snapshot_of
 from models.errors import Conflict, Drift, Refusal
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueWrite
@@ -62,7 +62,7 @@ class System:
         self, kind: EffectKind, counter: int, *writes: tuple[str, int, int], rollout: str = "r-1", **more: Any
     ) -> Receipt:
         made = tuple(
-            ValueWrite(team=self._site.team(t), expected_gpus=before, gpus=after, mode=Mode.HARD)
+            ValueWrite(team=self._site.team(t), expected_gpus=before, gpus=after, mode=LimitMode.HARD)
             for t, before, after in writes
         )
         fence = Fence(rollout=rollout, counter=counter)
@@ -114,7 +114,7 @@ def test_its_own_writes_do_not_move_the_generation(system: System) -> None:
     read = system.generation()
     system.apply(EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32), expected_generation=read)
     system.apply(EffectKind.SET_SOFT, 2, ("a", 24, 16), expected_generation=read)
-    system.apply(EffectKind.HARDEN, 3, mode=Mode.HARD, expected_generation=read)
+    system.apply(EffectKind.HARDEN, 3, mode=LimitMode.HARD, expected_generation=read)
     assert system.generation() == read
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from activities.ports import OpenRollout, SchedulerCheck
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.cluster.snapshot import snapshot_of
 from models.errors import BadInput, Conflict, Drift, Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueWrite
@@ -62,17 +62,17 @@ def test_a_whole_rollout_is_seen_in_sacctmgr(site: Site) -> None:
         expected_generation=reading.generation,
     )
     assert site.limits() == ["40", "24", "16"], "what bounds them all, and nothing else yet"
-    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=Mode.SOFT, expected_generation=reading.generation)
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=LimitMode.SOFT, expected_generation=reading.generation)
     assert site.quotas.read(site.cluster).values[site.team("a")] == 16
     assert site.limits() == ["40", "24", "16"], "soft: what was admitted still is"
-    land(site, EffectKind.HARDEN, 3, mode=Mode.HARD, expected_generation=reading.generation)
+    land(site, EffectKind.HARDEN, 3, mode=LimitMode.HARD, expected_generation=reading.generation)
     assert site.limits() == ["32", "16", "16"]
     land(site, EffectKind.FOLLOW, 4, expected_generation=reading.generation, flex_gpus=16)
     assert site.slurms.qos_limit(site.source) == 48, "16 that no quota stands on, and what quotas may leave unused"
     land(site, EffectKind.UNFOLLOW, 5)
-    land(site, EffectKind.SOFTEN, 6, mode=Mode.SOFT)
+    land(site, EffectKind.SOFTEN, 6, mode=LimitMode.SOFT)
     assert site.limits() == ["40", "24", "16"], "soft again: what was admitted before is"
-    land(site, EffectKind.RESTORE, 7, ("a", 16, 24), to=Mode.HARD)
+    land(site, EffectKind.RESTORE, 7, ("a", 16, 24), to=LimitMode.HARD)
     land(site, EffectKind.RELEASE, 8)
     assert site.limits() == ["", "24", "16"], "as it was"
     assert site.slurms.qos_limit(site.source) is None
@@ -83,7 +83,7 @@ def test_other_limits_of_an_account_stay(site: Site) -> None:
     site.lab.run("sacctmgr", "-i", "-Q", "modify", "account", site.team("a"), "set", "GrpTRES=cpu=512")
     site.adopt()
     opened(site)
-    land(site, EffectKind.SET_SOFT, 1, ("a", 24, 16), to=Mode.HARD)
+    land(site, EffectKind.SET_SOFT, 1, ("a", 24, 16), to=LimitMode.HARD)
     shown = site.lab.run(
         "sacctmgr", "-n", "-P", "show", "assoc", f"account={site.team('a')}", "user=", "format=GrpTRES"
     )
@@ -94,7 +94,7 @@ def test_a_raise_that_slurm_lets_through_is_found_and_says_who(site: Site) -> No
     site.adopt()
     opened(site)
     land(site, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
-    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=Mode.HARD)
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=LimitMode.HARD)
     before, version = site.quotas.read(site.cluster).generation, site.quotas.versions([site.cluster])
     site.lab.set_limit(site.team("b"), 40)
     assert site.quotas.versions([site.cluster]) != version, "the watch sees it"
@@ -104,8 +104,8 @@ def test_a_raise_that_slurm_lets_through_is_found_and_says_who(site: Site) -> No
     assert (change.team, change.by) == (site.team("b"), "root, by sacctmgr")
     assert site.limits()[0] == "32", "and what bounds them all still does"
     with pytest.raises(Drift):
-        land(site, EffectKind.HARDEN, 3, mode=Mode.HARD, expected_generation=before)
-    receipt = land(site, EffectKind.RESTORE, 4, ("b", 16, 16), ("a", 16, 24), to=Mode.HARD)
+        land(site, EffectKind.HARDEN, 3, mode=LimitMode.HARD, expected_generation=before)
+    receipt = land(site, EffectKind.RESTORE, 4, ("b", 16, 16), ("a", 16, 24), to=LimitMode.HARD)
     assert [c.found_gpus for c in receipt.conflicts] == [40]
     assert site.limits()[1:] == ["24", "40"], "left alone"
 
@@ -114,11 +114,11 @@ def test_a_bound_that_somebody_takes_away_is_told_and_put_right_by_the_next_writ
     site.adopt()
     opened(site)
     land(site, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
-    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=Mode.HARD)
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=LimitMode.HARD)
     site.lab.set_limit(site.root, -1)
     wrong = f"limits that are not what they should be: pool:{site.root}"
     assert site.slurms.check() == {site.cluster: SchedulerCheck(wrong=wrong)}
-    land(site, EffectKind.SET_SOFT, 3, ("a", 16, 16), to=Mode.HARD)
+    land(site, EffectKind.SET_SOFT, 3, ("a", 16, 16), to=LimitMode.HARD)
     assert site.limits()[0] == "32"
     assert site.slurms.check() == {site.cluster: SchedulerCheck()}
 
@@ -134,8 +134,8 @@ def test_a_look_while_a_bound_is_written_takes_it_for_nobody_s(site: Site, monke
 
     monkeypatch.setattr(site.slurms, "_write", looked_at)
     land(site, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
-    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=Mode.HARD)
-    land(site, EffectKind.RESTORE, 3, ("a", 16, 24), to=Mode.HARD)
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=LimitMode.HARD)
+    land(site, EffectKind.RESTORE, 3, ("a", 16, 24), to=LimitMode.HARD)
     land(site, EffectKind.RELEASE, 4)
     assert site.limits() == ["", "24", "16"]
 
@@ -166,9 +166,9 @@ def test_an_account_that_comes_or_goes_is_a_change_by_others(site: Site) -> None
 def test_fences_are_kept_though_slurm_has_none(site: Site) -> None:
     site.adopt()
     opened(site)
-    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=Mode.HARD)
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=LimitMode.HARD)
     with pytest.raises(Conflict):
-        land(site, EffectKind.SET_SOFT, 1, ("a", 24, 8), to=Mode.HARD)
+        land(site, EffectKind.SET_SOFT, 1, ("a", 24, 8), to=LimitMode.HARD)
     assert site.limits()[1] == "16"
 
 
@@ -180,7 +180,7 @@ def test_what_was_cut_short_is_finished_by_the_next_try(site: Site) -> None:
         kind=EffectKind.SET_SOFT,
         fence=Fence(rollout="r-1", counter=1),
         writes=tuple(
-            ValueWrite(team=site.team(t), expected_gpus=before, gpus=8, mode=Mode.HARD)
+            ValueWrite(team=site.team(t), expected_gpus=before, gpus=8, mode=LimitMode.HARD)
             for t, before in (("a", 24), ("b", 16))
         ),
     )
@@ -203,7 +203,7 @@ def test_without_slurmdbd_nothing_is_known_and_nothing_is_written(site: Site) ->
         assert site.ledger.quotas.read(site.cluster).values[site.team("a")] == 24
     finally:
         site.lab.start_slurmdbd()
-    land(site, EffectKind.SET_SOFT, 1, ("a", 24, 16), to=Mode.HARD)
+    land(site, EffectKind.SET_SOFT, 1, ("a", 24, 16), to=LimitMode.HARD)
     assert site.limits()[1] == "16"
 
 
@@ -219,7 +219,7 @@ def test_it_is_taken_out_again_and_slurm_is_as_it_was(site: Site) -> None:
     site.adopt()
     opened(site)
     land(site, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
-    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), ("b", 16, 8), to=Mode.HARD)
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), ("b", 16, 8), to=LimitMode.HARD)
     with pytest.raises(Refusal, match="rollout r-1 is open in lab: close or abort it first"):
         site.slurms.detach(site.cluster, restore=True)
     land(site, EffectKind.CLOSE, 3)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.errors import Refusal
 from models.rollout.effects import EffectKind, Reserve
 from tests.slurm.conftest import LESSER, Site
@@ -44,7 +44,7 @@ def test_whoever_may_only_look_can_plan_and_rehearse(lesser: Site) -> None:
     assert (check.wrong, ACCOUNTS in check.barred) == ("", True)
     opened(lesser)
     with pytest.raises(Refusal, match="Slurm does not let us run sacctmgr"):
-        land(lesser, EffectKind.SET_SOFT, 1, ("a", 24, 16), to=Mode.HARD)
+        land(lesser, EffectKind.SET_SOFT, 1, ("a", 24, 16), to=LimitMode.HARD)
     assert lesser.limits() == ["", "24", "16"]
 
 
@@ -60,13 +60,13 @@ def test_an_operator_may_all_but_size_flex(known: Site) -> None:
     opened(known)
     assert known.quotas.barred(known.cluster) == ""
     land(known, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
-    land(known, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=Mode.HARD)
+    land(known, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=LimitMode.HARD)
     land(known, EffectKind.FOLLOW, 3, flex_gpus=16)
     assert known.limits() == ["32", "16", "16"]
     assert known.slurms.qos_limit(source) is None, "left alone"
     assert known.slurms.check()[known.cluster].wrong == ""
     land(known, EffectKind.UNFOLLOW, 4)
-    land(known, EffectKind.RESTORE, 5, ("a", 16, 24), to=Mode.HARD)
+    land(known, EffectKind.RESTORE, 5, ("a", 16, 24), to=LimitMode.HARD)
     land(known, EffectKind.RELEASE, 6)
     assert known.limits() == ["", "24", "16"]
 

@@ -32,13 +32,13 @@ from models.fleet.messages import (
     Prospect,
 )
 from models.fleet.state import FleetStage, Wave
-from models.flex.division import Mode
+from models.flex.division import FlexMode
 from models.flex.now import FlexNow
 from models.planning.plan import make_plan
 from models.reports.milestones import MilestoneFile, PlanNow
 from models.reports.tallies import Point
 from models.reports.weekly import Past
-from models.reports.why import Why
+from models.reports.why import TeamWhy
 from models.requests.state import RequestState
 from models.rollout.commands import CommandRequest
 from models.rollout.holds import Hold, HoldKind
@@ -142,7 +142,7 @@ class FakeBackstop:
         default_factory=lambda: HealthHours(cluster="h100-worked", total_gpus=361, gpus_per_node=8)
     )
     flexes: list[FlexNow] = field(default_factory=list)
-    whys: list[Why] = field(default_factory=list)
+    whys: list[TeamWhy] = field(default_factory=list)
     requests_open: list[RequestState] = field(default_factory=list)
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)
@@ -312,11 +312,11 @@ class FakeBackstop:
         self._ask("health_hours", cluster)
         return self.hours
 
-    async def flex(self, cluster: str = "", mode: Mode = Mode.EQUAL) -> list[FlexNow]:
+    async def flex(self, cluster: str = "", mode: FlexMode = FlexMode.EQUAL) -> list[FlexNow]:
         self._ask("flex", cluster, mode)
         return self.flexes
 
-    async def why(self, team: str, cluster: str, gpus: int | None, *, block: bool) -> list[Why]:
+    async def why(self, team: str, cluster: str, gpus: int | None, *, block: bool) -> list[TeamWhy]:
         self._ask("why", team, cluster, gpus, block)
         return self.whys
 

@@ -21,7 +21,7 @@ from models.cluster.health_buffer import Derived, stepped
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree
-from models.cluster.readings import ForeignChange, HealthSample, Mode, Observation, Present, QuotaReading
+from models.cluster.readings import ForeignChange, HealthSample, LimitMode, Observation, Present, QuotaReading
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind, explained
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
@@ -496,7 +496,7 @@ class World:
                 continue
             changed = {"gpus": write.gpus, "mode": write.mode or present.mode}
             self.quotas[write.team] = present.model_copy(update=changed)
-        mode = {EffectKind.HARDEN: Mode.HARD, EffectKind.SOFTEN: Mode.SOFT}.get(change.kind)
+        mode = {EffectKind.HARDEN: LimitMode.HARD, EffectKind.SOFTEN: LimitMode.SOFT}.get(change.kind)
         if mode is not None:
             self.quotas = {t: q.model_copy(update={"mode": mode}) for t, q in self.quotas.items()}
         if change.kind in (EffectKind.RESERVE, EffectKind.RELEASE, EffectKind.CLOSE, EffectKind.GRANT):
@@ -608,7 +608,7 @@ class World:
         return {t: q.gpus for t, q in sorted(self.quotas.items())}
 
     @property
-    def modes(self) -> set[Mode]:
+    def modes(self) -> set[LimitMode]:
         return {q.mode for q in self.quotas.values()}
 
     @property

@@ -21,7 +21,7 @@ from cli.commands.schemas import makers
 from cli.main import run
 from client.inputs.health_series import read_series
 from models.buffers.backtest import Series, fixed, policies, promises, record
-from models.buffers.estimator import WEEK
+from models.buffers.estimator import WEEK_HOURS
 from models.buffers.health_generator import Recipe, simulated
 from models.errors import BadInput
 
@@ -37,8 +37,8 @@ def series(worst: np.ndarray, total: int = 100, name: str = "train") -> Series:
 
 def test_a_record_counts_what_a_person_would() -> None:
     """Two weeks of 100 nodes: 90 healthy, but 80 for three hours of the second week. Promised: 85."""
-    worst = np.full(2 * WEEK, 90.0)
-    worst[WEEK : WEEK + 3] = 80
+    worst = np.full(2 * WEEK_HOURS, 90.0)
+    worst[WEEK_HOURS : WEEK_HOURS + 3] = 80
     made = promises(series(worst), fixed(Fraction(15, 100)), 1)
     found = record(series(worst), "fixed-15", made, 1)
     assert made == [85, 85]
@@ -50,25 +50,25 @@ def test_a_record_counts_what_a_person_would() -> None:
 
 
 def test_an_hour_counts_once_for_each_promise_made_for_it() -> None:
-    worst = np.full(2 * WEEK, 90.0)
-    worst[WEEK : WEEK + 3] = 80
+    worst = np.full(2 * WEEK_HOURS, 90.0)
+    worst[WEEK_HOURS : WEEK_HOURS + 3] = 80
     found = record(series(worst), "fixed-15", [85, 70], 4)
-    assert (found.hours, found.broken_hours, found.changes) == (2 * WEEK + WEEK, 3, 1)
+    assert (found.hours, found.broken_hours, found.changes) == (2 * WEEK_HOURS + WEEK_HOURS, 3, 1)
 
 
 def test_a_week_without_a_promise_counts_as_a_buffer_of_one() -> None:
-    found = record(series(np.full(2 * WEEK, 90.0)), "health", [None, 80], 1)
+    found = record(series(np.full(2 * WEEK_HOURS, 90.0)), "health", [None, 80], 1)
     assert (found.refused, found.broken_hours) == (0.5, 0)
     assert found.mean_buffer == pytest.approx(0.6)
     assert found.stranded_fraction == pytest.approx((0.9 + 0.1) / 2)
 
 
 def test_unknown_hours_and_declared_absence_break_nothing() -> None:
-    worst = np.full(WEEK, 80.0)
+    worst = np.full(WEEK_HOURS, 80.0)
     worst[:100] = np.nan
-    away = np.zeros(WEEK)
+    away = np.zeros(WEEK_HOURS)
     away[:] = 5
-    one = Series("train", np.full(WEEK, 100.0), worst, worst, away)
+    one = Series("train", np.full(WEEK_HOURS, 100.0), worst, worst, away)
     found = record(one, "fixed-15", [85], 1)
     assert (found.hours, found.broken_hours) == (68, 0)
 
@@ -83,9 +83,9 @@ def test_future_rows_cannot_change_a_past_decision(name: str, seed: int, week: i
     one = simulated(Recipe(nodes=64, weeks=10, failures=20.0), seed)
     dice = np.random.default_rng(seed)
     other = one.worst.copy()
-    other[week * WEEK :] = dice.integers(0, 65, len(other) - week * WEEK)
+    other[week * WEEK_HOURS :] = dice.integers(0, 65, len(other) - week * WEEK_HOURS)
     size = one.total.copy()
-    size[week * WEEK :] = 200
+    size[week * WEEK_HOURS :] = 200
     changed = Series(one.cluster, size, other, other, one.absent)
     decide = policies()[name]
     assert promises(one, decide, 4)[: week + 1] == promises(changed, decide, 4)[: week + 1]
@@ -127,7 +127,7 @@ def test_lemons_have_their_share_and_racks_fail_together() -> None:
     assert set(np.unique(racks.down)) >= {0.0, 8.0}
     assert not set(np.unique(racks.down)) - {0.0, 8.0, 16.0, 24.0, 32.0}
     worse = simulated(Recipe(nodes=64, weeks=40, change_week=20, change=10.0, repair_tail=0.5), 5)
-    assert worse.down[20 * WEEK :].mean() > 3 * worse.down[: 20 * WEEK].mean()
+    assert worse.down[20 * WEEK_HOURS :].mean() > 3 * worse.down[: 20 * WEEK_HOURS].mean()
 
 
 # --- files --------------------------------------------------------------------------------------------
@@ -283,7 +283,9 @@ def test_torn_gzip_data_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    return written(tmp_path / "health.csv", HOURLY + hourly("a", 4 * WEEK) + hourly("b", 4 * WEEK, healthy=80))
+    return written(
+        tmp_path / "health.csv", HOURLY + hourly("a", 4 * WEEK_HOURS) + hourly("b", 4 * WEEK_HOURS, healthy=80)
+    )
 
 
 FIELDS = "cluster policy horizon_weeks hours broken_hours broken_fraction worst_shortfall_fraction mean_buffer "
@@ -298,7 +300,11 @@ def test_json_and_csv_have_a_record_for_each_cluster_horizon_and_policy(
     assert len(found) == 2 * 2 * 8
     assert all(list(r) == FIELDS.split() for r in found)
     (flat,) = [r for r in found if (r["cluster"], r["policy"], r["horizon_weeks"]) == ("b", "fixed-15", 1)]
-    assert (flat["hours"], flat["broken_hours"], flat["mean_buffer"]) == (4 * WEEK, 4 * WEEK, pytest.approx(0.15))
+    assert (flat["hours"], flat["broken_hours"], flat["mean_buffer"]) == (
+        4 * WEEK_HOURS,
+        4 * WEEK_HOURS,
+        pytest.approx(0.15),
+    )
     assert flat["worst_shortfall_fraction"] == pytest.approx(0.05)
     assert run(["backtest", file, "--horizon", "1w,4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == found
@@ -368,7 +374,7 @@ def test_a_day_is_marked_where_it_falls_below_any_promise_that_was_made_for_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two bad weeks: by the second less is promised, but what was promised before them still holds for four weeks."""
-    rows = [97] * (4 * WEEK) + [89] * (2 * WEEK)
+    rows = [97] * (4 * WEEK_HOURS) + [89] * (2 * WEEK_HOURS)
     text = HOURLY + "".join(f"a,{h},,100,{n},{n}\n" for h, n in enumerate(rows))
     path, page = written(tmp_path / "h.csv", text), tmp_path / "r.html"
     said = []
@@ -417,7 +423,7 @@ def test_the_buffer_as_json_fits_its_schema(file: str, capsys: pytest.CaptureFix
 
 
 def test_what_cannot_be_promised_is_said_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wild = written(tmp_path / "w.csv", HOURLY + hourly("w", 4 * WEEK, healthy=30))
+    wild = written(tmp_path / "w.csv", HOURLY + hourly("w", 4 * WEEK_HOURS, healthy=30))
     assert run(["buffer", "w", "--health", wild]) == 0
     shown = capsys.readouterr().out
     assert "cannot honestly promise anything" in shown

@@ -15,7 +15,7 @@ import pytest
 from cli.main import run
 from cli.views.history_csv import as_csv
 from client.inputs.health_series import read_series
-from models.buffers.estimator import WEEK, derived
+from models.buffers.estimator import WEEK_HOURS, derived
 from models.buffers.health_generator import Recipe, simulated
 from models.buffers.hourly_health import HealthHours, Hourly
 from models.cluster.health_buffer import HealthTerms
@@ -84,7 +84,7 @@ def test_what_is_exported_is_read_back_as_it_was(
     for ours, wanted in ((one.total, kept.total), (one.worst, kept.worst), (one.absent, kept.planned)):
         assert np.array_equal(ours, wanted, equal_nan=True)
     assert np.allclose(one.mean, kept.mean, equal_nan=True, atol=1e-4)
-    assert len(one.total) == WEEKS * WEEK
+    assert len(one.total) == WEEKS * WEEK_HOURS
     assert run(["buffer", "h100-worked", "--health", str(packed)]) == 0
     assert capsys.readouterr().out.splitlines()[:6] == from_ledger
 
@@ -93,7 +93,7 @@ def test_what_is_exported_to_standard_output_is_alone_there(
     fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["buffer", "h100-worked", "--export", "-"]) == 0
-    assert capsys.readouterr().out.count("\n") == 1 + WEEKS * WEEK - 24
+    assert capsys.readouterr().out.count("\n") == 1 + WEEKS * WEEK_HOURS - 24
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_history_beside_the_file_is_gone_by(unit: str, tmp_path: Path, capsys:
 
 
 def test_a_plan_that_cannot_honestly_be_promised_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wild = "".join(f"h100-worked,{h},45,20\n" for h in range(4 * WEEK))
+    wild = "".join(f"h100-worked,{h},45,20\n" for h in range(4 * WEEK_HOURS))
     (tmp_path / "h.csv").write_text("cluster,hour,total_nodes,healthy_nodes_min\n" + wild)
     shown = planned(tmp_path, capsys, "--buffer", "health", "--health", str(tmp_path / "h.csv"))
     assert "more than 0.5: 200 down most of the time" in shown[1]
@@ -210,7 +210,7 @@ def test_the_ledger_is_asked_with_the_buffer_that_was_given(fake: FakeBackstop) 
 
 
 def test_status_says_what_the_buffer_stands_on(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
-    stands = derived(np.full(4 * WEEK, 16.0), 361, node=8)
+    stands = derived(np.full(4 * WEEK_HOURS, 16.0), 361, node=8)
     proposed = ProposalStatus(
         plan_hash="f00d", at=NOON, healthy_gpus=350, planned_gpus=361, inside=False, values=(), buffer=stands
     )

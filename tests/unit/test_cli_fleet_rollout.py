@@ -63,7 +63,7 @@ def fleet(many: int = 8, pilots: tuple[str, ...] = ("h100-0000",), **pace: objec
 def started(f: FleetRollout, many: int, now: datetime = NOON) -> FleetRollout:
     f = fleet_steps.advance(f, now)
     action = fleet_steps.decide(f, now)
-    assert isinstance(action, fleet_steps.Pick)
+    assert isinstance(action, fleet_steps.PickMembers)
     request = PickRequest(
         fleet=f.id,
         wave=f.wave,

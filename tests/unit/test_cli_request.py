@@ -12,7 +12,7 @@ from cli.main import run
 from cli.output import show
 from cli.views.request import list_parts, request_parts
 from models.errors import BadInput
-from models.planning.grants import Granted, Outcome, Room
+from models.planning.grants import Granted, GrantOutcome, Room
 from models.requests.state import (
     Assessment,
     Elsewhere,
@@ -51,7 +51,7 @@ def said(state: RequestState, command: RequestCommand, actor: str = "capacity") 
 
 
 def granted(**more: Any) -> RequestState:
-    done = Granted(request="q-1", outcome=Outcome.DONE, said="written", raised={"a": 16, "org": 4})
+    done = Granted(request="q-1", outcome=GrantOutcome.DONE, said="written", raised={"a": 16, "org": 4})
     return answered(said(asked(**more), RequestCommand.APPROVE), done, NOW)
 
 
@@ -132,7 +132,7 @@ def test_its_day_ends_what_it_is() -> None:
 
 
 def test_what_waits_is_said_once_and_tried_again() -> None:
-    later = Granted(request="q-1", outcome=Outcome.LATER, said="a rollout of c1 is planned")
+    later = Granted(request="q-1", outcome=GrantOutcome.LATER, said="a rollout of c1 is planned")
     waiting = answered(said(asked(), RequestCommand.APPROVE), later, NOW)
     assert (waiting.stage, waiting.said) == (RequestStage.APPROVED, "waits: a rollout of c1 is planned")
     assert answered(waiting, later, NOW) == waiting

@@ -21,7 +21,7 @@ from cli.views.status import status_line, status_parts
 from models.errors import Refusal, Unavailable
 from models.rollout.effects import EffectKind
 from models.rollout.gates import Condition
-from models.rollout.messages import RolloutStatus, Undoing
+from models.rollout.messages import RolloutStatus, UndoStatus
 from models.rollout.stages import Command, Stage
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.pure_world import World, quota
@@ -116,7 +116,7 @@ BUSY = status(
     Stage.STUCK,
     waiting_for=(Condition(name="soak", met=False, text="soak of 24h from 2026-01-31 12:00:00Z", until=NOON),),
     breach_of=("research",),
-    undoing=Undoing(
+    undoing=UndoStatus(
         why="breach",
         reason="research had 300 healthy GPUs behind 306 for 10m",
         actor="backstop",

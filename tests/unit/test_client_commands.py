@@ -12,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from client import backstop
 from client.backstop import Backstop
-from client.connection import Target
+from client.connection import TemporalTarget
 from models.errors import Unavailable
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer
@@ -46,7 +46,7 @@ def not_ready() -> RPCError:
 
 
 async def told(server: Server) -> CommandAnswer:
-    door = Backstop(cast("Client", server), "tpm", Target(options={"target_host": "here"}, embedded=True))
+    door = Backstop(cast("Client", server), "tpm", TemporalTarget(options={"target_host": "here"}, embedded=True))
     return await door.command("a", Command.ACK, REQUEST)
 
 

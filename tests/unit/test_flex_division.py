@@ -12,7 +12,7 @@ import pytest
 
 from cli.commands.schemas import makers
 from cli.main import run
-from models.flex.division import FlexDemand, Mode, division
+from models.flex.division import FlexDemand, FlexMode, division
 
 ROOT = Path(__file__).parents[2]
 MUCH = 10**6
@@ -35,7 +35,7 @@ SPARK = "Apache Spark documentation, Job Scheduling: a pool of weight 2 gets twi
 class Case(NamedTuple):
     source: str
     capacity: int
-    mode: Mode
+    mode: FlexMode
     teams: Sequence[Mapping[str, Any]]
     shares: Sequence[int]
 
@@ -53,7 +53,7 @@ def quotas(*pairs: tuple[int, int]) -> list[dict[str, Any]]:
     return [{"quota_gpus": q, "demand_gpus": d} for q, d in pairs]
 
 
-EQUAL, QUOTA, WEIGHT = Mode.EQUAL, Mode.QUOTA, Mode.WEIGHT
+EQUAL, QUOTA, WEIGHT = FlexMode.EQUAL, FlexMode.QUOTA, FlexMode.WEIGHT
 CASES = (
     Case(f"{KESHAV}, in tenths", 100, EQUAL, wanting(20, 26, 40, 50), (20, 26, 27, 27)),
     Case(f"{KESHAV}, weighted", 16, WEIGHT, weighing(2.5, 4, 0.5, 1, demands=(4, 2, 10, 4)), (4, 2, 6, 4)),
@@ -82,7 +82,7 @@ CASES = (
 )
 
 
-def shares(capacity: int, mode: Mode, teams: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, int]:
+def shares(capacity: int, mode: FlexMode, teams: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, int]:
     """Teams without a name are called a, b, c and so on."""
     named = [{"team": chr(ord("a") + n), **team} for n, team in enumerate(teams)]
     asked = FlexDemand.model_validate({"capacity_gpus": capacity, "mode": mode, "teams": named, **more})

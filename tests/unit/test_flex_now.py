@@ -13,7 +13,7 @@ from cli.commands.flex import hours_between
 from cli.main import run
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
-from models.flex.division import Mode
+from models.flex.division import FlexMode
 from models.flex.now import FlexNow, flex_now
 from models.reports.tallies import Point
 from tests.unit.cli_fakes import FakeBackstop, answering
@@ -25,7 +25,7 @@ def seen(
     quotas: dict[str, int],
     usage: dict[str, tuple[int, int]],
     *islands: tuple[int, int, int],
-    mode: Mode = Mode.EQUAL,
+    mode: FlexMode = FlexMode.EQUAL,
 ) -> FlexNow:
     """Usage: scheduled and pending by team. Islands: total, healthy, healthy on whole nodes."""
     reading = QuotaReading(
@@ -57,7 +57,7 @@ def test_who_is_furthest_above_its_share_would_give_back_first() -> None:
     usage = {"a": (9, 0), "b": (6, 4), "c": (1, 0)}
     found = seen(quotas, usage, (16, 16, 16))
     assert [(o.team, o.gpus, o.share_gpus, o.above_gpus) for o in found.on_flex] == [("a", 5, 4, 1), ("b", 2, 3, -1)]
-    by_quota = seen({"a": 6, "b": 2, "c": 8}, usage, (16, 16, 16), mode=Mode.QUOTA)
+    by_quota = seen({"a": 6, "b": 2, "c": 8}, usage, (16, 16, 16), mode=FlexMode.QUOTA)
     assert [(o.team, o.share_gpus, o.above_gpus) for o in by_quota.on_flex] == [("a", 3, 0), ("b", 4, 0)]
 
 
@@ -121,7 +121,7 @@ def test_the_fleet_has_a_line_for_each_cluster(fake: FakeBackstop, capsys: pytes
     assert "2 clusters: 7 GPUs of flex, 7 used, 0 free now." in shown
     assert "It has offered |" in shown
     assert "4 to 12 GPUs, 9 half of the time or more" in shown
-    assert fake.asked[0] == ("flex", "", Mode.EQUAL)
+    assert fake.asked[0] == ("flex", "", FlexMode.EQUAL)
 
 
 @pytest.mark.parametrize("words", [["flex", "h100-worked"], ["flex", "show", "h100-worked"]])
@@ -129,7 +129,7 @@ def test_a_cluster_by_its_name_alone(fake: FakeBackstop, words: list[str], capsy
     fake.flexes = fake.flexes[1:]
     assert run([*words, "--mode", "quota"]) == 0
     shown = capsys.readouterr().out
-    assert fake.asked[0] == ("flex", "h100-worked", Mode.QUOTA)
+    assert fake.asked[0] == ("flex", "h100-worked", FlexMode.QUOTA)
     assert "In quota: 16 promised, 16 backed, 9 used." in shown
     assert "Flex: 7 (0 that no quota stands on, 7 that quotas leave unused); 7 used, 0 free now." in shown
     assert [line.split()[:4] for line in shown.splitlines() if line.startswith(("a ", "b "))] == [

@@ -9,10 +9,10 @@ import pytest
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import QuotaTree
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import WindowKind
-from models.planning.grants import Outcome, moved, raises, room
+from models.planning.grants import GrantOutcome, moved, raises, room
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
 from tests.unit.pure_world import World, parent, quota
@@ -94,10 +94,10 @@ def test_quotas_above_rise_as_far_as_they_have_no_room(top: int, middle: int, as
 def test_a_monitored_rollout_writes_it_and_what_an_undo_brings_back_has_it() -> None:
     world = monitored()
     answer = world.grant("b", 16)
-    assert (answer.outcome, answer.raised) == (Outcome.DONE, {"b": 16})
+    assert (answer.outcome, answer.raised) == (GrantOutcome.DONE, {"b": 16})
     assert world.values == {"a": 200, "b": 106}
     assert world.limit == 306, "others may not raise the sum above that"
-    assert {q.mode for q in world.quotas.values()} == {Mode.HARD}
+    assert {q.mode for q in world.quotas.values()} == {LimitMode.HARD}
     world.wait("1d")
     assert (world.r.stage, world.r.holds, world.r.order) == (Stage.MONITORED, (), None)
     world.say(Command.ROLLBACK)
@@ -109,7 +109,7 @@ def test_it_ends_and_may_be_ended_twice() -> None:
     world = monitored()
     raised = world.grant("b", 16).raised
     for _ in range(2):
-        assert world.grant("b", 16, ends=raised).outcome is Outcome.DONE
+        assert world.grant("b", 16, ends=raised).outcome is GrantOutcome.DONE
         assert world.values == {"a": 200, "b": 90}
     assert (world.limit, world.effects.count(EffectKind.GRANT)) == (290, 2)
 
@@ -123,7 +123,7 @@ def test_asked_again_it_is_written_once() -> None:
 def test_above_the_ceiling_it_is_refused() -> None:
     world = monitored()
     answer = world.grant("b", 17)
-    assert (answer.outcome, answer.said) == (Outcome.NO, "c1 may promise 306 GPUs, and 290 are spoken for")
+    assert (answer.outcome, answer.said) == (GrantOutcome.NO, "c1 may promise 306 GPUs, and 290 are spoken for")
     assert world.values == {"a": 200, "b": 90}
 
 
@@ -131,18 +131,18 @@ def test_what_the_rollout_freed_is_nobody_s_to_take() -> None:
     world = monitored(CUT)
     assert sum(world.values.values()) == 306
     answer = world.grant("b", 1)
-    assert answer.outcome is Outcome.NO
+    assert answer.outcome is GrantOutcome.NO
     assert answer.said == "c1 may promise 306 GPUs, and 361 are spoken for, with what its rollout took from others"
 
 
 def test_hardware_that_does_not_back_it_refuses_it_and_no_clock_starts() -> None:
     world = monitored((quota("a", 20, islands=("x",)), quota("b", 20)), islands={"x": (25, 25), "y": (75, 75)})
     answer = world.grant("a", 6)
-    assert answer.outcome is Outcome.NO
+    assert answer.outcome is GrantOutcome.NO
     assert "do not back so many more" in answer.said
     world.wait("2h")
     assert (world.r.stage, world.r.clocks.at_risk) == (Stage.MONITORED, {})
-    assert world.grant("a", 5, "r-2").outcome is Outcome.DONE
+    assert world.grant("a", 5, "r-2").outcome is GrantOutcome.DONE
 
 
 @pytest.mark.parametrize("stage", [Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED])
@@ -151,7 +151,7 @@ def test_a_rollout_on_its_way_has_it_wait(stage: Stage) -> None:
     if stage is not Stage.PLANNED:
         world.start().until(stage)
     answer = world.grant("b", 1)
-    assert (answer.outcome, answer.said) == (Outcome.LATER, f"a rollout of c1 is {stage}")
+    assert (answer.outcome, answer.said) == (GrantOutcome.LATER, f"a rollout of c1 is {stage}")
 
 
 @pytest.mark.parametrize("what", ["pause", "sev", "risk", "drift"])
@@ -165,7 +165,7 @@ def test_whatever_holds_a_rollout_holds_a_grant(what: str) -> None:
         world.healthy(280)
     else:
         world.foreign("a", 199)
-    assert world.grant("b", 1).outcome is Outcome.LATER
+    assert world.grant("b", 1).outcome is GrantOutcome.LATER
     assert world.values["b"] == 90
     assert EffectKind.GRANT not in world.effects
 
@@ -176,18 +176,20 @@ def test_a_breach_cuts_what_was_granted_too_and_the_end_takes_only_what_is_left_
     world.healthy(250)
     world.until(Stage.ROLLED_BACK)
     assert sum(world.values.values()) == 250
-    assert world.grant("b", 16, ends=raised).outcome is Outcome.LATER
+    assert world.grant("b", 16, ends=raised).outcome is GrantOutcome.LATER
     world.healthy(361)
     world.until(Stage.MONITORED)
     assert world.values == {"a": 200, "b": 106}, "planned again from the baseline, the grant in it"
-    assert world.grant("b", 16, ends=raised).outcome is Outcome.DONE
+    assert world.grant("b", 16, ends=raised).outcome is GrantOutcome.DONE
     assert world.values == {"a": 200, "b": 90}
 
 
 def test_a_grant_from_before_the_launch_is_taken_back_from_what_the_plan_left_of_it() -> None:
     world = monitored((quota("a", 200), quota("b", 130, busy=100)))
     assert world.values == {"a": 200, "b": 106}
-    assert world.grant("b", 40, ends={"b": 40}).outcome is Outcome.DONE, "90 without it, and 24 of it are cut already"
+    assert world.grant("b", 40, ends={"b": 40}).outcome is GrantOutcome.DONE, (
+        "90 without it, and 24 of it are cut already"
+    )
     assert world.values == {"a": 200, "b": 90}
 
 
@@ -197,14 +199,14 @@ def test_what_others_changed_since_is_not_taken_back() -> None:
     world.foreign("b", 100)
     world.wait("1h")
     answer = world.grant("b", 16, ends=raised)
-    assert (answer.outcome, answer.said) == (Outcome.NO, "others have changed b since")
+    assert (answer.outcome, answer.said) == (GrantOutcome.NO, "others have changed b since")
     assert world.values["b"] == 100
 
 
 def test_an_undo_that_is_ordered_while_it_is_written_keeps_it() -> None:
     world = monitored()
     world.meanwhile("grant", lambda: world.say(Command.ROLLBACK, run=False))
-    assert world.grant("b", 16).outcome is Outcome.DONE
+    assert world.grant("b", 16).outcome is GrantOutcome.DONE
     world.until(Stage.ROLLED_BACK)
     assert world.values == {"a": 200, "b": 106}
 
@@ -212,8 +214,8 @@ def test_an_undo_that_is_ordered_while_it_is_written_keeps_it() -> None:
 def test_a_generation_that_moved_while_it_is_written_has_it_come_again() -> None:
     world = monitored()
     world.fail(EffectKind.GRANT, "Drift")
-    assert world.grant("b", 16).outcome is Outcome.LATER
-    assert (world.values["b"], world.grant("b", 16).outcome) == (90, Outcome.DONE)
+    assert world.grant("b", 16).outcome is GrantOutcome.LATER
+    assert (world.values["b"], world.grant("b", 16).outcome) == (90, GrantOutcome.DONE)
 
 
 def test_a_shadow_rollout_writes_no_grant() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from models.cluster.island import Island
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
 from models.notices import NoticeKind
 from models.rollout import outcomes
@@ -17,7 +17,7 @@ from models.rollout.actions import Action, Aim, Draft, Look, Perform
 from models.rollout.decide import urgent
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
-from models.rollout.state import Order, Why
+from models.rollout.state import Order, UndoCause
 from tests.unit.pure_world import TWO, Refused, World, parent, quota
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -56,9 +56,9 @@ def test_an_approved_rollout_goes_to_monitored_by_itself_on_the_policys_clock() 
     assert world.waits_for == {"approval", "notice"}
     world.start()
     assert world.until(Stage.BUFFERED) == 3 * DAY
-    assert (world.values, world.modes, world.limit) == (CUT, {Mode.SOFT}, 306)
+    assert (world.values, world.modes, world.limit) == (CUT, {LimitMode.SOFT}, 306)
     assert world.until(Stage.ENFORCED) == 24 * HOUR
-    assert (world.values, world.modes) == (CUT, {Mode.HARD})
+    assert (world.values, world.modes) == (CUT, {LimitMode.HARD})
     assert world.until(Stage.MONITORED) == 3 * DAY
     assert world.follows
     assert world.effects == FORWARD
@@ -575,7 +575,7 @@ def test_drift_holds_by_default_and_a_person_accepts_it() -> None:
     assert world.is_in(Stage.ENFORCED)
     world.say(Command.ROLLBACK)
     assert world.values == {"a": 200, "b": 90}  # what others changed is left alone
-    assert world.modes == {Mode.HARD}
+    assert world.modes == {LimitMode.HARD}
 
 
 def test_drift_is_restored_when_a_person_says_so_and_then_undone_like_ours() -> None:
@@ -583,7 +583,7 @@ def test_drift_is_restored_when_a_person_says_so_and_then_undone_like_ours() -> 
     world.foreign("b", 90)
     world.say(Command.RESOLVE, hold="drift", how="restore")
     assert world.values == CUT
-    assert (world.holds, world.modes, world.r.foreign) == (set(), {Mode.HARD}, ())
+    assert (world.holds, world.modes, world.r.foreign) == (set(), {LimitMode.HARD}, ())
     world.say(Command.ROLLBACK)
     assert world.values == BASELINE
 
@@ -783,7 +783,7 @@ def test_a_failed_effect_leaves_the_world_as_it_was(failing: EffectKind, landed:
     world.start()
     world.until(Stage.ROLLED_BACK)
     assert f"{failing} failed: {failing} did not answer" in world.story
-    assert (world.values, world.modes, world.limit, world.follows) == (BASELINE, {Mode.HARD}, None, False)
+    assert (world.values, world.modes, world.limit, world.follows) == (BASELINE, {LimitMode.HARD}, None, False)
     assert world.r.standing == ()
     assert world.told_of(NoticeKind.HELD) == ["tpm"]
     world.wait("9d")
@@ -801,7 +801,7 @@ def test_an_inverse_is_owed_once_when_an_abort_arrives_while_its_effect_is_under
         world.meanwhile(kind.value, lambda world=world: world.say(Command.ABORT, run=False))  # type: ignore[misc]
         world.start()
         world.until(Stage.ABORTED)
-        assert (world.values, world.modes, world.limit, world.follows) == (BASELINE, {Mode.HARD}, None, False)
+        assert (world.values, world.modes, world.limit, world.follows) == (BASELINE, {LimitMode.HARD}, None, False)
 
 
 @pytest.mark.parametrize("kind", FORWARD)
@@ -812,7 +812,7 @@ def test_an_effect_that_lands_after_an_abort_is_undone_exactly_once(kind: Effect
     world.until(Stage.ABORTED)
     made = FORWARD[: FORWARD.index(kind) + 1]
     assert world.effects == made + BACK[-len(made) :]
-    assert (world.values, world.modes, world.limit) == (BASELINE, {Mode.HARD}, None)
+    assert (world.values, world.modes, world.limit) == (BASELINE, {LimitMode.HARD}, None)
 
 
 def test_a_blast_radius_holds_and_is_lifted_for_the_whole_step() -> None:
@@ -869,7 +869,7 @@ def test_an_inverse_that_cannot_finish_makes_it_stuck_and_the_others_still_run()
     world.fail(EffectKind.SOFTEN, "Refusal")
     world.say(Command.ABORT)
     assert world.is_in(Stage.STUCK)
-    assert (world.values, world.limit, world.follows, world.modes) == (BASELINE, None, False, {Mode.HARD})
+    assert (world.values, world.limit, world.follows, world.modes) == (BASELINE, None, False, {LimitMode.HARD})
     undoing = world.status.undoing
     assert undoing is not None
     assert undoing.stuck_on == ("harden: soften did not answer",)
@@ -882,7 +882,7 @@ def test_an_inverse_that_cannot_finish_makes_it_stuck_and_the_others_still_run()
     assert world.is_in(Stage.ABORTED)
     assert world.effects[-4:] == [EffectKind.RESTORE, EffectKind.RELEASE, EffectKind.SOFTEN, EffectKind.RESTORE]
     # To soften sets every quota soft, and the baseline was hard: what had been restored is restored again.
-    assert (world.values, world.limit, world.follows, world.modes) == (BASELINE, None, False, {Mode.HARD})
+    assert (world.values, world.limit, world.follows, world.modes) == (BASELINE, None, False, {LimitMode.HARD})
 
 
 def test_what_is_restored_again_after_a_late_soften_leaves_alone_what_others_changed() -> None:
@@ -901,7 +901,7 @@ def test_a_stuck_breach_rollback_stays_soft_when_it_is_softened_at_last() -> Non
     breached(world)
     made = len(world.effects)
     world.say(Command.RETRY)
-    assert (world.stage, world.modes) == (Stage.ROLLED_BACK, {Mode.SOFT})
+    assert (world.stage, world.modes) == (Stage.ROLLED_BACK, {LimitMode.SOFT})
     assert world.effects[made:] == [EffectKind.SOFTEN]
 
 
@@ -944,8 +944,8 @@ def test_a_stuck_rollout_can_be_closed_with_a_reason() -> None:
 @pytest.mark.parametrize("stage", [Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED])
 def test_an_undo_restores_values_and_modes_and_is_not_retried(stage: Stage) -> None:
     world = World(**QUICK)
-    world.quotas["a"] = world.quotas["a"].model_copy(update={"mode": Mode.SOFT})
-    world.r = world.r.but(modes={"a": Mode.SOFT, "b": Mode.HARD})
+    world.quotas["a"] = world.quotas["a"].model_copy(update={"mode": LimitMode.SOFT})
+    world.r = world.r.but(modes={"a": LimitMode.SOFT, "b": LimitMode.HARD})
     before = dict(world.quotas)
     at(stage, world).say(Command.ROLLBACK)
     assert world.is_in(Stage.ROLLED_BACK)
@@ -1020,9 +1020,9 @@ def test_a_breach_rolls_back_to_what_is_backed_and_the_retry_starts_from_the_bas
     assert (world.stage, world.values) == (Stage.MONITORED, BASELINE)
     assert {r.team: (r.quota_gpus, r.backing_gpus) for r in world.status.at_risk} == {"a": (200, 166), "b": (161, 134)}
     world.wait("1m")
-    assert (world.stage, world.values, world.modes) == (Stage.ROLLED_BACK, {"a": 200, "b": 100}, {Mode.SOFT})
+    assert (world.stage, world.values, world.modes) == (Stage.ROLLED_BACK, {"a": 200, "b": 100}, {LimitMode.SOFT})
     assert world.limit == 300
-    assert (breaks(world).why, breaks(world).broken_floors) == (Why.BREACH, ())
+    assert (breaks(world).why, breaks(world).broken_floors) == (UndoCause.BREACH, ())
     assert world.promises == {}
     assert set(world.told_of(NoticeKind.BREACH)) == {"a", "b"}
     world.wait("9d")
@@ -1071,7 +1071,7 @@ def test_no_hold_stops_a_breach_rollback(held_by: str) -> None:
 
 def test_rollback_to_baseline_restores_it_softly_and_advisory() -> None:
     world = breached(at(Stage.MONITORED, World(**QUICK, rollback_to="baseline")))
-    assert (world.stage, world.values, world.modes) == (Stage.ROLLED_BACK, BASELINE, {Mode.SOFT})
+    assert (world.stage, world.values, world.modes) == (Stage.ROLLED_BACK, BASELINE, {LimitMode.SOFT})
     assert world.promises == {}
     world.healthy(361)
     world.until(Stage.BUFFERED)
@@ -1140,7 +1140,7 @@ def test_a_breach_during_a_rollback_does_not_move_its_target() -> None:
 def test_an_abort_after_a_breach_rollback_undoes_to_the_baseline() -> None:
     world = breached(at(Stage.MONITORED, World(**QUICK)))
     world.say(Command.ABORT)
-    assert (world.stage, world.values, world.modes, world.limit) == (Stage.ABORTED, BASELINE, {Mode.HARD}, None)
+    assert (world.stage, world.values, world.modes, world.limit) == (Stage.ABORTED, BASELINE, {LimitMode.HARD}, None)
 
 
 def test_a_quota_that_the_breach_does_not_touch_keeps_its_value() -> None:
@@ -1244,7 +1244,7 @@ def test_realign_inside_the_envelope_writes_in_place() -> None:
     world.until(Stage.ENFORCED)
     assert world.values == CUT
     breached(world)
-    assert (world.stage, world.values, world.modes) == (Stage.ENFORCED, {"a": 195, "b": 97}, {Mode.HARD})
+    assert (world.stage, world.values, world.modes) == (Stage.ENFORCED, {"a": 195, "b": 97}, {LimitMode.HARD})
     assert (world.limit, world.r.breach_of, world.holds) == (292, (), set())
     assert world.until(Stage.MONITORED) == HOUR - timedelta(minutes=1)  # the soak starts anew
     world.say(Command.ROLLBACK)
@@ -1550,5 +1550,5 @@ def test_softening_that_lands_on_a_retry_leaves_the_baseline_s_modes() -> None:
     world.say(Command.RETRY)
     assert world.is_in(Stage.ROLLED_BACK)
     assert world.effects.count(EffectKind.SOFTEN) == 1
-    assert world.modes == {Mode.HARD}, "the limits were hard before the rollout"
+    assert world.modes == {LimitMode.HARD}, "the limits were hard before the rollout"
     assert world.r.standing == ()

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from cli.main import run
 from client.inputs.documents import read_milestones
 from models.errors import BadInput, Refusal
-from models.reports.milestones import Milestone, Milestones, Note, Planned, State, replaced, standing, standings
+from models.reports.milestones import (
+    Milestone,
+    MilestoneNote,
+    Milestones,
+    Planned,
+    State,
+    replaced,
+    standing,
+    standings,
+)
 from tests.unit.cli_fakes import FakeBackstop, answering
 
 BEGAN = datetime(2026, 11, 2, tzinfo=UTC)
@@ -80,7 +89,7 @@ def test_more_is_never_worse_and_waiting_never_better(start: int, target: int, n
 
 def test_people_work_stands_where_it_was_last_noted_by_then() -> None:
     notes = tuple(
-        Note(milestone="m", at=BEGAN + n * DAY, number=number, actor="ana", reason="x")
+        MilestoneNote(milestone="m", at=BEGAN + n * DAY, number=number, actor="ana", reason="x")
         for n, number in ((5, 7), (1, 3), (3, 9))
     )
     plan = Milestones(planned=(planned(10, 0, "users trained"),), notes=notes)

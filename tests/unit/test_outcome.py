@@ -13,7 +13,7 @@ from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.snapshot import Snapshot, snapshot_of
-from models.planning.placement import Ground
+from models.planning.placement import PlacementSolver
 from models.reports.pending import in_quota
 from models.reports.tallies import Tally, slot_of, tally_of
 
@@ -31,7 +31,7 @@ def use(team: str, scheduled: int, pending: int | None = None, at: datetime | No
 
 def waits(healthy: dict[str, int], quotas: list[Quota], *usage: TeamUsage) -> tuple[int | None, int | None]:
     islands = tuple(Island(name=n, total_gpus=1000, healthy_gpus=h) for n, h in healthy.items())
-    ground = Ground(Snapshot(cluster="c", islands=islands, quotas=tuple(quotas)))
+    ground = PlacementSolver(Snapshot(cluster="c", islands=islands, quotas=tuple(quotas)))
     found = in_quota(ground, {u.team: u for u in usage})
     return found.pending_gpus, found.lacking_gpus
 
@@ -82,7 +82,7 @@ def test_unknown_demand_is_unknown_and_not_none() -> None:
 
 def test_of_some_unknown_demands_the_known_ones_are_summed_up() -> None:
     """The team that nobody knows of holds all of its quota, as everywhere."""
-    ground = Ground(
+    ground = PlacementSolver(
         Snapshot(
             cluster="c",
             islands=(Island(name="i", total_gpus=100, healthy_gpus=70),),

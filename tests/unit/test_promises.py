@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.buffers.estimator import SHAPE, WEEK, derived
+from models.buffers.estimator import SHAPE, WEEK_HOURS, derived
 from models.buffers.health_generator import Recipe, simulated
 from models.cluster.fleet_file import merged_policy
-from models.cluster.health_buffer import TERMS, Ground, HealthTerms, Steps, followed
+from models.cluster.health_buffer import TERMS, BufferBasis, HealthTerms, Steps, followed
 from models.cluster.policy import Policy
 
 NODES = 100
@@ -23,26 +23,26 @@ PRIOR = SHAPE.prior_share * NODES + SHAPE.prior_root * math.sqrt(NODES) + 1
 
 
 def flat(level: float, weeks: int) -> np.ndarray:
-    return np.full(weeks * WEEK, float(level))
+    return np.full(weeks * WEEK_HOURS, float(level))
 
 
 def test_without_history_the_floor_holds() -> None:
     found = derived(np.empty(0), NODES)
-    assert (found.ground, found.promise, found.buffer) == (Ground.SHORT, 85, Fraction(15, 100))
+    assert (found.ground, found.promise, found.buffer) == (BufferBasis.SHORT, 85, Fraction(15, 100))
     assert "no health history" in found.text
 
 
 def test_a_short_history_counts_where_it_asks_for_more_than_the_floor() -> None:
     calm, bad = derived(flat(1, 1), NODES), derived(flat(20, 1), NODES)
-    assert (calm.ground, calm.promise) == (Ground.SHORT, 85)
-    assert bad.ground is Ground.SHORT
+    assert (calm.ground, calm.promise) == (BufferBasis.SHORT, 85)
+    assert bad.ground is BufferBasis.SHORT
     assert bad.needed == 20 + bad.reserve > 20
 
 
 def test_two_quiet_weeks_leave_the_level_and_the_prior() -> None:
     """n = 2 weeks of 0 surprises beside 13 of the prior: 13/15 * exp(-s ln(1000) / 5) <= 0.001, so s = 5."""
     found = derived(flat(3, 3), NODES)
-    assert found.ground is Ground.HISTORY
+    assert found.ground is BufferBasis.HISTORY
     assert (found.level, found.reserve, found.promise) == (3, 5, 92)
     assert math.ceil(PRIOR * math.log(1000 * 13 / 15) / math.log(1000)) == 5
 
@@ -55,9 +55,9 @@ def test_years_of_calm_shrink_the_reserve_but_never_to_nothing() -> None:
 
 def test_a_burst_that_was_seen_is_held_in_reserve() -> None:
     down = flat(2, 20)
-    down[10 * WEEK : 10 * WEEK + 40] = 6
+    down[10 * WEEK_HOURS : 10 * WEEK_HOURS + 40] = 6
     assert derived(down, NODES).reserve == 5  # four above the level of 2 are within the prior's own size
-    down[10 * WEEK : 10 * WEEK + 40] = 12
+    down[10 * WEEK_HOURS : 10 * WEEK_HOURS + 40] = 12
     found = derived(down, NODES)
     assert found.worst == 12
     assert found.reserve == math.ceil(10 * SHAPE.enlarged)  # past it, what was seen is taken larger
@@ -65,11 +65,11 @@ def test_a_burst_that_was_seen_is_held_in_reserve() -> None:
 
 def test_an_outage_of_all_for_an_hour_a_year_is_within_the_target_and_one_a_week_is_not() -> None:
     rare, often = flat(0, 52), flat(0, 52)
-    rare[30 * WEEK] = NODES
-    often[::WEEK] = NODES
+    rare[30 * WEEK_HOURS] = NODES
+    often[::WEEK_HOURS] = NODES
     assert derived(rare, NODES).promise is not None
     wild = derived(often, NODES)
-    assert (wild.ground, wild.promise, wild.buffer) == (Ground.WILD, None, None)
+    assert (wild.ground, wild.promise, wild.buffer) == (BufferBasis.WILD, None, None)
     assert "more than 0.5" in wild.text
 
 
@@ -91,7 +91,7 @@ def test_a_stale_history_falls_back_to_the_floor() -> None:
     down = flat(3, 20)
     down[-10 * 24 :] = np.nan
     found = derived(down, NODES)
-    assert (found.ground, found.promise) == (Ground.STALE, 85)
+    assert (found.ground, found.promise) == (BufferBasis.STALE, 85)
     assert "mostly unknown" in found.text
 
 
@@ -114,10 +114,10 @@ histories = st.lists(st.integers(0, 30), min_size=1, max_size=40)
 
 @given(histories, st.integers(31, 400))
 def test_the_parts_add_up_and_stay_in_bounds(weeks: list[int], total: int) -> None:
-    down = np.repeat(np.array(weeks, dtype=float), WEEK)
+    down = np.repeat(np.array(weeks, dtype=float), WEEK_HOURS)
     found = derived(down, total)
     assert 0 <= found.needed <= total
-    if found.ground is Ground.HISTORY:
+    if found.ground is BufferBasis.HISTORY:
         assert found.needed == found.level + found.reserve
     if found.promise is not None:
         assert found.needed <= total * TERMS.most
@@ -125,7 +125,7 @@ def test_the_parts_add_up_and_stay_in_bounds(weeks: list[int], total: int) -> No
 
 @given(histories, st.integers(1, 20))
 def test_one_more_node_down_in_every_hour_never_promises_more(weeks: list[int], more: int) -> None:
-    down = np.repeat(np.array(weeks, dtype=float), WEEK)
+    down = np.repeat(np.array(weeks, dtype=float), WEEK_HOURS)
     better, worse = derived(down, 400), derived(down + more, 400)
     assert worse.promise is None or (better.promise is not None and worse.promise <= better.promise)
 
@@ -158,12 +158,12 @@ def test_a_history_in_gpus_promises_what_the_same_one_in_nodes_does(seed: int) -
 
 
 def test_what_still_lasts_is_level_and_no_surprise_as_well() -> None:
-    down = np.zeros(8 * WEEK)
+    down = np.zeros(8 * WEEK_HOURS)
     down[-30:] = 200
     lasting = derived(down, 1024, node=8)
-    calm = derived(np.zeros(8 * WEEK), 1024, node=8)
+    calm = derived(np.zeros(8 * WEEK_HOURS), 1024, node=8)
     assert (lasting.level, lasting.reserve) == (200, calm.reserve)
-    over = derived(np.append(down, np.zeros(3 * WEEK)), 1024, node=8)
+    over = derived(np.append(down, np.zeros(3 * WEEK_HOURS)), 1024, node=8)
     assert (over.level, over.reserve >= 200) == (0, True), "once it is over it is a surprise that may come again"
     down[-10:] = 264
     assert derived(down, 1024, node=8).level == 200
@@ -171,7 +171,7 @@ def test_what_still_lasts_is_level_and_no_surprise_as_well() -> None:
 
 
 def test_of_two_middle_hours_the_worse_is_the_level() -> None:
-    half = np.tile([24.0, 32.0], 3 * WEEK)
+    half = np.tile([24.0, 32.0], 3 * WEEK_HOURS)
     assert derived(half, 768, node=8).level == 32
 
 
@@ -186,6 +186,6 @@ def test_terms_lie_over_the_terms_that_stand() -> None:
 
 
 def test_a_cluster_that_needs_all_it_has_is_left_nothing() -> None:
-    found = derived(np.full(4 * WEEK, 240.0), 256, node=8)
-    assert (found.ground, found.needed, found.promise) == (Ground.WILD, 256, None)
+    found = derived(np.full(4 * WEEK_HOURS, 240.0), 256, node=8)
+    assert (found.ground, found.needed, found.promise) == (BufferBasis.WILD, 256, None)
     assert found.text.startswith("all 256 would have to stay unpromised, more than 0.5: 240 down most of the time")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.cluster.health_buffer import TERMS, Derived, Ground
+from models.cluster.health_buffer import TERMS, BufferBasis, Derived
 from models.notices import NoticeKind
 from models.rollout.stages import Stage
 from tests.unit.pure_world import World
@@ -23,7 +23,7 @@ POLICY: dict[str, Any] = {
 TOTAL = 361
 
 
-def asks(needed: int, ground: Ground = Ground.HISTORY) -> Derived:
+def asks(needed: int, ground: BufferBasis = BufferBasis.HISTORY) -> Derived:
     """`needed` of the 361 GPUs must stay unpromised."""
     text = f"{needed - 20} down most of the time, 20 in reserve"
     return Derived(
@@ -122,7 +122,7 @@ def test_a_few_gpus_change_nothing_and_ask_nobody(needed: int) -> None:
 
 def test_when_nothing_can_be_promised_any_more_a_person_is_called_and_nothing_is_written() -> None:
     world = monitored(60)
-    world.asked = asks(200, Ground.WILD)
+    world.asked = asks(200, BufferBasis.WILD)
     world.wait("8d")
     assert (promised(world), world.status.proposal) == (301, None)
     (notice,) = [n for n in world.sent if n.kind is NoticeKind.HELD]
@@ -132,7 +132,7 @@ def test_when_nothing_can_be_promised_any_more_a_person_is_called_and_nothing_is
 
 
 def test_a_cluster_too_wild_to_promise_is_not_launched() -> None:
-    world = World(before=asking(asks(361, Ground.WILD)), **POLICY)
+    world = World(before=asking(asks(361, BufferBasis.WILD)), **POLICY)
     assert world.is_in(Stage.ABORTED)
     assert world.r.ended_because.startswith("cannot honestly promise anything of this cluster: 341 down most")
     assert promised(world) == TOTAL

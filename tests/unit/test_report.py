@@ -22,7 +22,7 @@ from cli.views.report import markdown
 from client.backstop import RolloutSummary
 from models.errors import Unavailable
 from models.reports.milestones import Milestones
-from models.reports.weekly import Move, Outcome, Passage, monitored_at, spans, steps_of, totals, waves_done, week
+from models.reports.weekly import BeforeAndAfter, Move, Passage, monitored_at, spans, steps_of, totals, waves_done, week
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import RolloutStatus
 from models.rollout.stages import Stage
@@ -87,8 +87,8 @@ def test_before_is_before_the_first_write_and_after_is_while_monitored() -> None
 
 
 def test_the_totals_are_of_clusters_that_have_both() -> None:
-    def outcome(before: float | None, after: float | None, ended: bool = True) -> Outcome:
-        return Outcome(
+    def outcome(before: float | None, after: float | None, ended: bool = True) -> BeforeAndAfter:
+        return BeforeAndAfter(
             cluster="c",
             wrote_at=UNTIL,
             monitored_at=UNTIL if ended else None,

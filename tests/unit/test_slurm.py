@@ -26,7 +26,7 @@ from activities.adapters.slurm.parsing import (
     use_of,
 )
 from models.cluster.jobs import RunsOn
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.cluster.sources import SlurmSource
 from models.errors import BadInput, Refusal, Unavailable
 from workers.settings import load_settings
@@ -93,9 +93,16 @@ def test_a_limit_of_one_kind_of_gpu_is_another_limit() -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "mode", "earlier", "limit"),
-    [(16, Mode.HARD, 24, 16), (16, Mode.SOFT, 24, 24), (30, Mode.SOFT, 24, 30), (16, Mode.SOFT, None, 16)],
+    [
+        (16, LimitMode.HARD, 24, 16),
+        (16, LimitMode.SOFT, 24, 24),
+        (30, LimitMode.SOFT, 24, 30),
+        (16, LimitMode.SOFT, None, 16),
+    ],
 )
-def test_a_soft_quota_admits_what_was_admitted_before(gpus: int, mode: Mode, earlier: int | None, limit: int) -> None:
+def test_a_soft_quota_admits_what_was_admitted_before(
+    gpus: int, mode: LimitMode, earlier: int | None, limit: int
+) -> None:
     assert admitted(gpus, mode, earlier) == limit
 
 

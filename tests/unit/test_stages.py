@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from models.rollout.effects import INVERSE
-from models.rollout.stages import ANSWERS, STEP_FROM, STEPS, TRANSITIONS, Command, Refused, Stage, Undoing, answer
+from models.rollout.stages import ANSWERS, STEP_FROM, STEPS, TRANSITIONS, Command, Refused, Stage, UndoOr, answer
 
 P, B, E, M = Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED
 ROLLING, BACK, STUCK, CLOSED, ABORTED = (
@@ -76,7 +76,7 @@ def test_an_ended_rollout_takes_no_command_and_goes_nowhere(stage: Stage) -> Non
 
 
 def test_what_a_command_undoes_depends_only_on_whether_effects_stand() -> None:
-    pairs = {pair for pair, cell in ANSWERS.items() if isinstance(cell, Undoing)}
+    pairs = {pair for pair, cell in ANSWERS.items() if isinstance(cell, UndoOr)}
     assert pairs == set(product((P, BACK), (Command.ABORT, Command.ROLLBACK)))
     for stage, command in pairs:
         assert answer(stage, command, effects_stand=True) is ROLLING

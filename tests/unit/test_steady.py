@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.cluster.flex_pool import FlexSight, following
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
 from models.notices import NoticeKind
 from models.rollout.actions import Perform
@@ -313,46 +313,46 @@ def test_whoever_changes_it_next_is_named() -> None:
 
 def test_a_mode_that_others_set_is_a_drift_and_holds() -> None:
     world = monitored()
-    world.foreign("a", 200, mode=Mode.SOFT, by="ann")
+    world.foreign("a", 200, mode=LimitMode.SOFT, by="ann")
     (hold,) = world.status.holds
     assert hold.reason.startswith("changed by others: a hard -> soft, by ann")
-    world.foreign("a", 200, mode=Mode.HARD)
+    world.foreign("a", 200, mode=LimitMode.HARD)
     assert world.holds == set()
 
 
 def test_a_mode_is_restored_and_no_value_is_moved_for_it() -> None:
     world = monitored(on_drift="restore")
-    world.foreign("b", 106, mode=Mode.SOFT)
-    assert (world.values, world.modes, world.holds) == (CUT, {Mode.HARD}, set())
+    world.foreign("b", 106, mode=LimitMode.SOFT)
+    assert (world.values, world.modes, world.holds) == (CUT, {LimitMode.HARD}, set())
     assert world.effects.count(EffectKind.SET_SOFT) == 2
 
 
 def test_a_value_and_its_mode_are_one_drift() -> None:
     world = monitored()
-    world.foreign("a", 180, mode=Mode.SOFT)
+    world.foreign("a", 180, mode=LimitMode.SOFT)
     (hold,) = world.status.holds
     assert hold.reason == "changed by others: a 200 -> 180, hard -> soft"
     world.say(Command.RESOLVE, hold="drift", how="restore")
-    assert (world.values, world.modes, world.holds) == (CUT, {Mode.HARD}, set())
+    assert (world.values, world.modes, world.holds) == (CUT, {LimitMode.HARD}, set())
 
 
 @pytest.mark.parametrize("policy", ["accept", "hold"])
 def test_an_accepted_mode_stays_and_an_undo_leaves_it(policy: str) -> None:
     world = monitored(on_drift=policy)
-    world.foreign("a", 200, mode=Mode.SOFT)
+    world.foreign("a", 200, mode=LimitMode.SOFT)
     if policy == "hold":
         world.say(Command.RESOLVE, hold="drift", how="accept")
     assert world.holds == set()
     world.wait("3h")
-    assert world.quotas["a"].mode is Mode.SOFT
+    assert world.quotas["a"].mode is LimitMode.SOFT
     assert world.holds == set()
-    world.foreign("b", 106, mode=Mode.SOFT)
+    world.foreign("b", 106, mode=LimitMode.SOFT)
     if policy == "hold":
         assert world.holds == {"drift"}
         world.say(Command.RESOLVE, hold="drift", how="restore")
-        assert (world.quotas["a"].mode, world.quotas["b"].mode) == (Mode.SOFT, Mode.HARD)
+        assert (world.quotas["a"].mode, world.quotas["b"].mode) == (LimitMode.SOFT, LimitMode.HARD)
     world.say(Command.ROLLBACK)
-    assert world.quotas["a"].mode is Mode.SOFT
+    assert world.quotas["a"].mode is LimitMode.SOFT
     assert world.values == {"a": 200, "b": 161}
 
 
@@ -371,7 +371,7 @@ def test_our_own_modes_are_no_drift_at_any_stage() -> None:
 def test_a_quota_system_that_does_not_count_modes_is_not_asked_for_them() -> None:
     world = monitored()
     world.counts_modes = False
-    world.foreign("a", 200, mode=Mode.SOFT)
+    world.foreign("a", 200, mode=LimitMode.SOFT)
     assert world.holds == set()
 
 
@@ -419,7 +419,7 @@ def test_worse_health_in_the_long_run_is_proposed_and_waits_for_approval() -> No
     assert world.values == before, "nothing outside what was approved is written by itself"
     world.approve()
     assert (world.is_in(Stage.MONITORED), sum(world.values.values())) == (True, 345)
-    assert (world.status.proposal, world.r.realigning, world.modes, world.limit) == (None, False, {Mode.HARD}, 345)
+    assert (world.status.proposal, world.r.realigning, world.modes, world.limit) == (None, False, {LimitMode.HARD}, 345)
     assert world.r.plan is not None
     assert (world.r.plan.hash, world.r.approved) == (proposal.plan_hash, True)
     assert world.told_of(NoticeKind.CHANGED) == ["b"]

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from activities.rendering import render
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.notices import NoticeKind
 from models.rollout.effects import EffectKind
-from models.rollout.messages import Undoing, ValueLeft
+from models.rollout.messages import UndoStatus, ValueLeft
 from models.rollout.stages import Command, Stage
-from models.rollout.state import Why
+from models.rollout.state import UndoCause
 from models.rollout.status import needs_of
 from models.rollout.stuck import value_text
 from tests.unit.pure_world import TWO, Refused, World, quota
@@ -41,7 +41,7 @@ BY_HAND = "Nothing more is undone: from then on you change quotas by hand"
 
 def a_soft(world: World) -> None:
     """The baseline has a soft quota and a hard one."""
-    world.quotas["a"] = world.quotas["a"].model_copy(update={"mode": Mode.SOFT})
+    world.quotas["a"] = world.quotas["a"].model_copy(update={"mode": LimitMode.SOFT})
 
 
 def monitored(**more: Any) -> World:
@@ -64,7 +64,7 @@ def stuck(how: str, *kinds: EffectKind, times: int = 1, **more: Any) -> World:
     return world
 
 
-def undoing(world: World) -> Undoing:
+def undoing(world: World) -> UndoStatus:
     found = world.status.undoing
     assert found is not None
     return found
@@ -75,25 +75,25 @@ def does(world: World, command: str) -> str:
     return found
 
 
-def by_team(world: World) -> dict[str, Mode]:
+def by_team(world: World) -> dict[str, LimitMode]:
     return {t: q.mode for t, q in world.quotas.items()}
 
 
 # --- what it says stands -----------------------------------------------------------------------
 
-_TRUE: dict[str, Callable[[World, dict[str, Mode]], bool]] = {
+_TRUE: dict[str, Callable[[World, dict[str, LimitMode]], bool]] = {
     "follow: the flex pool no longer follows health": lambda w, _: not w.follows,
     "follow: the flex pool still follows health": lambda w, _: w.follows,
-    "harden: the limits are soft again": lambda w, _: w.modes == {Mode.SOFT},
+    "harden: the limits are soft again": lambda w, _: w.modes == {LimitMode.SOFT},
     "harden: the limits are as before the rollout": lambda w, before: by_team(w) == before,
     "harden: the limits are as before the rollout all the same, by restore": lambda w, before: by_team(w) == before,
-    "harden: the limits are soft all the same, by restore": lambda w, _: w.modes == {Mode.SOFT},
-    "harden: the limits are still hard": lambda w, _: w.modes == {Mode.HARD},
+    "harden: the limits are soft all the same, by restore": lambda w, _: w.modes == {LimitMode.SOFT},
+    "harden: the limits are still hard": lambda w, _: w.modes == {LimitMode.HARD},
     "set_soft: the quotas have their earlier values, with limits as before the rollout": lambda w, before: (
         w.values == BASELINE and by_team(w) == before
     ),
     "set_soft: the quotas have the values that hardware backed when the rollback began, with limits soft": (
-        lambda w, _: w.values == BACKED and w.modes == {Mode.SOFT}
+        lambda w, _: w.values == BACKED and w.modes == {LimitMode.SOFT}
     ),
     "set_soft: the quotas still have the rollout's values": lambda w, _: w.values == CUT,
     "reserve: the freed capacity is released": lambda w, _: w.limit is None,
@@ -104,7 +104,7 @@ _TRUE: dict[str, Callable[[World, dict[str, Mode]], bool]] = {
 }
 
 
-def is_true(world: World, before: dict[str, Mode]) -> None:
+def is_true(world: World, before: dict[str, LimitMode]) -> None:
     """Every sentence of the status is so, and every effect has one."""
     shown = undoing(world)
     for text in shown.undone:
@@ -141,7 +141,7 @@ def retry_keeps_its_word(world: World) -> None:
     assert (world.follows, world.limit) == (False, sum(world.values.values()) if shown.why == "breach" else None)
 
 
-def close_keeps_its_word(world: World, before: dict[str, Mode]) -> None:
+def close_keeps_its_word(world: World, before: dict[str, LimitMode]) -> None:
     text, values, modes, limit, follows = does(world, "close"), world.values, by_team(world), world.limit, world.follows
     parts = re.fullmatch(rf"ends the rollout as it is: (.*); limits stay (.*?)\.(?: Then (.*)\.)? {BY_HAND}", text)
     assert parts is not None, text
@@ -149,12 +149,12 @@ def close_keeps_its_word(world: World, before: dict[str, Mode]) -> None:
     assert said == "closed as it is; the values and limits stay, nothing more is undone"
     assert (world.stage, world.values, by_team(world)) == (Stage.CLOSED, values, modes)
     kept = re.findall(r"(\w+) stays at (\d+), not (\d+)", parts[1])
-    back = BACKED if world.r.order is not None and world.r.order.why is Why.BREACH else BASELINE
+    back = BACKED if world.r.order is not None and world.r.order.why is UndoCause.BREACH else BASELINE
     assert kept == [(t, str(gpus), str(back[t])) for t, gpus in values.items() if gpus != back[t]]
     if not kept:
         goal = "the values that hardware backed when the rollback began" if back is BACKED else "their earlier values"
         assert (parts[1], values) == (f"the quotas stay at {goal}", back)
-    told = {mode.value: dict.fromkeys(modes, mode) for mode in Mode}
+    told = {mode.value: dict.fromkeys(modes, mode) for mode in LimitMode}
     assert modes == told.get(parts[2], before)
     assert parts[2] in ("hard", "soft", "as before the rollout")
     ends = ["what is reserved is released"] * (limit is not None) + ["the flex pool stops following health"] * follows
@@ -170,7 +170,7 @@ def test_whatever_fails_the_status_is_true_and_its_commands_keep_their_word(
     kinds: tuple[EffectKind, ...], how: str, before: Callable[[World], None]
 ) -> None:
     world = stuck(how, *kinds, before=before, every_state=False)
-    modes = {"a": Mode.HARD if before is not a_soft else Mode.SOFT, "b": Mode.HARD}
+    modes = {"a": LimitMode.HARD if before is not a_soft else LimitMode.SOFT, "b": LimitMode.HARD}
     is_true(world, modes)
     assert [text.split(":")[0] for text in undoing(world).not_undone] == [FORWARD[3 - BACK.index(k)] for k in kinds]
     assert world.told_of(NoticeKind.STUCK) == ["tpm"]
@@ -346,7 +346,7 @@ def test_values_that_are_back_already_are_not_said_to_be_the_rollouts(before: Ca
     world = stuck("rollback", K.SOFTEN, before=before)
     world.fail(K.RESTORE, "Refusal")
     world.say(Command.RETRY)
-    assert (world.stage, world.values, world.modes) == (Stage.STUCK, BASELINE, {Mode.SOFT})
+    assert (world.stage, world.values, world.modes) == (Stage.STUCK, BASELINE, {LimitMode.SOFT})
     shown = undoing(world)
     assert shown.not_undone == (
         "set_soft: the quotas have their earlier values, but limits are soft; restore failed: restore did not answer",
@@ -354,7 +354,7 @@ def test_values_that_are_back_already_are_not_said_to_be_the_rollouts(before: Ca
     assert (shown.values, shown.undone[-1]) == ((), SOFT_AGAIN)
     assert "the quotas stay at their earlier values; limits stay soft" in does(world, "close")
     retry_keeps_its_word(world)
-    assert by_team(world)["b"] is Mode.HARD
+    assert by_team(world)["b"] is LimitMode.HARD
 
 
 def test_a_breach_that_goes_back_to_the_baseline_is_not_called_backed() -> None:
@@ -549,7 +549,7 @@ def test_what_was_never_answered_may_stand(kind: EffectKind, may: str, landed: b
     assert (closed.values, by_team(closed), closed.limit, closed.follows) == (values, modes, None, False)
     world.say(Command.RETRY)
     assert (world.stage, world.values) == (Stage.ROLLED_BACK, BASELINE)
-    assert (world.modes, world.limit, world.follows) == ({Mode.HARD}, None, False)
+    assert (world.modes, world.limit, world.follows) == ({LimitMode.HARD}, None, False)
 
 
 def test_values_that_were_never_written_are_sure_once_restore_has_found_them() -> None:
@@ -591,7 +591,7 @@ OWNED = (
 )
 
 
-def superseded(world: World, *texts: str, values: Iterable[ValueLeft] = ()) -> Undoing:
+def superseded(world: World, *texts: str, values: Iterable[ValueLeft] = ()) -> UndoStatus:
     shown = undoing(world)
     assert shown.not_undone == texts
     assert shown.values == tuple(values)
@@ -691,7 +691,7 @@ def test_the_lines_can_be_pasted_into_a_shell() -> None:
 
 def test_nothing_is_offered_before_it_is_stuck() -> None:
     world = monitored(quotas=TWO)
-    seen: list[Undoing] = []
+    seen: list[UndoStatus] = []
     world.fail(K.SOFTEN, "Refusal")
     world.meanwhile("restore", lambda: seen.append(undoing(world)))
     world.say(Command.ROLLBACK)

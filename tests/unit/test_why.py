@@ -17,7 +17,7 @@ from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.windows import Window, WindowKind
 from models.errors import Refusal
-from models.reports.why import Why, why
+from models.reports.why import TeamWhy, why
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 
@@ -37,7 +37,7 @@ def history(*healthy: int) -> Stretch:
     return stretches(at, np.full(len(healthy), 361.0), np.array(healthy, dtype=float))
 
 
-def asked(gpus: int | None = None, *, block: bool = False, **changes: Any) -> Why:
+def asked(gpus: int | None = None, *, block: bool = False, **changes: Any) -> TeamWhy:
     """The worked case: 345 of quota, 319 of 361 healthy, 310 scheduled."""
     usage = changes.pop("usage", {"research": TeamUsage(team="research", scheduled_gpus=310, idle_gpus=12)})
     quotas = changes.pop("quotas", (Present(team="research", gpus=345),))
@@ -48,7 +48,7 @@ def asked(gpus: int | None = None, *, block: bool = False, **changes: Any) -> Wh
     return why(reading, sample, usage, changes.pop("windows", ()), past, "research", gpus, NOW, block=block)
 
 
-def reasons(found: Why) -> list[tuple[str, int]]:
+def reasons(found: TeamWhy) -> list[tuple[str, int]]:
     return [(r.cause.value, r.gpus) for r in found.reasons]
 
 

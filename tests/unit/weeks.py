@@ -5,9 +5,21 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 
 from models.cluster.windows import Entry, Window, WindowKind
-from models.reports.milestones import Milestone, Milestones, Note, Planned
+from models.reports.milestones import Milestone, MilestoneNote, Milestones, Planned
 from models.reports.tallies import Point
-from models.reports.weekly import AtRisk, Blocked, Live, Mean, Move, NextStep, Outcome, Past, Step, Week, week
+from models.reports.weekly import (
+    AtRisk,
+    BeforeAndAfter,
+    Blocked,
+    Live,
+    Mean,
+    MonitoredStep,
+    Move,
+    NextStep,
+    Past,
+    Week,
+    week,
+)
 
 UNTIL = datetime(2026, 11, 27, 16, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -49,8 +61,8 @@ def a_plan(clusters: int, until: datetime = UNTIL) -> Milestones:
             planned("users trained", "users trained", 40, date(2026, 12, 11), 0, began),
         ),
         notes=(
-            Note(milestone="users trained", at=until - 6 * DAY, number=4, actor="ana", reason="first class"),
-            Note(milestone="users trained", at=until - DAY, number=9, actor="ana", reason="second | class"),
+            MilestoneNote(milestone="users trained", at=until - 6 * DAY, number=4, actor="ana", reason="first class"),
+            MilestoneNote(milestone="users trained", at=until - DAY, number=9, actor="ana", reason="second | class"),
         ),
     )
 
@@ -88,9 +100,12 @@ def a_past(clusters: int) -> Past:
         moves=tuple(sorted((*moves, back), key=lambda m: m.at)),
         monitored=tuple(there),
         monitored_before=len(there) - len(new),
-        steps=(Step(at=UNTIL - 8 * DAY, clusters=len(there) - len(new)), Step(at=UNTIL - DAY, clusters=len(there))),
+        steps=(
+            MonitoredStep(at=UNTIL - 8 * DAY, clusters=len(there) - len(new)),
+            MonitoredStep(at=UNTIL - DAY, clusters=len(there)),
+        ),
         outcomes=tuple(
-            Outcome(
+            BeforeAndAfter(
                 cluster=name,
                 wrote_at=UNTIL - 9 * DAY,
                 monitored_at=UNTIL - 3 * DAY if name in there else None,

@@ -9,11 +9,10 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, func
 
 from activities.adapters.ledger.database import one_at_a_time
+from models.base import DAY, HOUR
 from models.errors import BlastRadius
 from models.rollout.effects import Fence
 from models.tables import MoveRow
-
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def booked(session: Session, now: datetime) -> tuple[int, int]:

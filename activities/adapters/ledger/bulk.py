@@ -21,7 +21,7 @@ from sqlmodel import Session, SQLModel
 
 Row = dict[str, Any]
 
-FEW = 20
+FEW_ROWS = 20
 """Up to here one statement for each row costs less than planning the other form."""
 
 
@@ -137,7 +137,7 @@ def _dialect(session: Session) -> str:
 
 
 def _as_one(session: Session, rows: Sequence[Row]) -> bool:
-    return len(rows) > FEW and _dialect(session) == "postgresql"
+    return len(rows) > FEW_ROWS and _dialect(session) == "postgresql"
 
 
 def _as_table(table: type[SQLModel], rows: Sequence[Row]) -> Any:

@@ -11,7 +11,7 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import add, keep
 from activities.adapters.ledger.database import Database, one_at_a_time
 from models.errors import Refusal
-from models.reports.milestones import MEASURED, Milestone, Milestones, Note, Planned, replaced
+from models.reports.milestones import MEASURED, Milestone, MilestoneNote, Milestones, Planned, replaced
 from models.tables import MilestoneNoteRow, MilestoneRow
 
 
@@ -31,7 +31,8 @@ class LedgerMilestones:
                 .order_by(col(MilestoneNoteRow.at), col(MilestoneNoteRow.key))
             )
             notes = tuple(
-                Note(milestone=r.milestone, at=r.at, number=r.number, actor=r.actor, reason=r.reason) for r in rows
+                MilestoneNote(milestone=r.milestone, at=r.at, number=r.number, actor=r.actor, reason=r.reason)
+                for r in rows
             )
             return Milestones(planned=planned, notes=notes)
 
@@ -42,7 +43,7 @@ class LedgerMilestones:
             session.execute(sa.delete(MilestoneRow))
             add(session, MilestoneRow, [_row(number, planned) for number, planned in enumerate(made)])
 
-    def note_milestone(self, key: str, note: Note) -> None:
+    def note_milestone(self, key: str, note: MilestoneNote) -> None:
         with self._database.writing() as session:
             row = session.get(MilestoneRow, note.milestone)
             if row is None:

@@ -17,18 +17,18 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, among, update
 from activities.adapters.ledger.database import Database
-from models.cluster.readings import ForeignChange, Mode, Present, QuotaReading
+from models.cluster.readings import ForeignChange, LimitMode, Present, QuotaReading
 from models.errors import Conflict, Drift, Refusal
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueConflict, ValueWrite
 from models.tables import ClusterRow, GrantReceiptRow, QuotaChangeRow, QuotaRow, ReceiptRow, ReserveLimitRow, RolloutRow
 
 log = logging.getLogger(__name__)
 
-Standing = sa.Row[Any]
+ClusterLine = sa.Row[Any]
 """Of a cluster: its row but for its name, GPU model, size of a node, policy and ramp."""
 
 FORWARD = frozenset({EffectKind.SET_SOFT, EffectKind.RESERVE, EffectKind.HARDEN, EffectKind.FOLLOW, EffectKind.GRANT})
-MODES: Mapping[EffectKind, Mode] = {EffectKind.HARDEN: Mode.HARD, EffectKind.SOFTEN: Mode.SOFT}
+MODES: Mapping[EffectKind, LimitMode] = {EffectKind.HARDEN: LimitMode.HARD, EffectKind.SOFTEN: LimitMode.SOFT}
 FOLLOWS: Mapping[EffectKind, bool] = {
     EffectKind.FOLLOW: True,
     EffectKind.UNFOLLOW: False,
@@ -109,7 +109,7 @@ class LedgerQuotas:
                 raise Refusal(f"cluster {cluster} has no quota of team {team}")
         log.info("%s set the quota of team %s in cluster %s to %d GPUs", actor, team, cluster, gpus)
 
-    def _land(self, session: Session, cluster: Standing, change: Change, *, alone: bool) -> Receipt:
+    def _land(self, session: Session, cluster: ClusterLine, change: Change, *, alone: bool) -> Receipt:
         quotas = _quotas_by_team(session, change.cluster) if _touches_quotas(change) else {}
         named = [write.team for write in change.writes if write.team in quotas]
         before = {team: quotas[team]["gpus"] for team in named}
@@ -176,7 +176,7 @@ def locked_cluster(session: Session, cluster: str) -> ClusterRow:
     return row
 
 
-def _locked_standing(session: Session, cluster: str) -> Standing:
+def _locked_standing(session: Session, cluster: str) -> ClusterLine:
     """As `locked_cluster`, and about twice as fast."""
     row = session.connection().execute(_standing_for_update(), {"cluster": cluster}).first()
     if row is None:
@@ -234,7 +234,7 @@ def present_of(row: QuotaRow | sa.Row[Any]) -> Present:
     return Present(
         team=row.team,
         gpus=row.gpus,
-        mode=Mode(row.mode),
+        mode=LimitMode(row.mode),
         islands=tuple(row.islands.split(",")) if row.islands else None,
         protected_blocks=tuple(int(block) for block in row.blocks.split(",") if block),
         minimum_gpus=row.minimum,
@@ -259,7 +259,7 @@ def _quotas_by_team(session: Session, cluster: str) -> dict[str, Row]:
     return {row.team: {name: getattr(row, name) for name in names} for row in rows}
 
 
-def _stored_receipt(session: Session, change: Change, cluster: Standing) -> Receipt | None:
+def _stored_receipt(session: Session, change: Change, cluster: ClusterLine) -> Receipt | None:
     """The receipt of a repeated fence; None where the fence is new. Errors: Conflict for a dead one."""
     fence = change.fence
     if cluster.open_rollout != fence.rollout:
@@ -274,7 +274,7 @@ def _stored_receipt(session: Session, change: Change, cluster: Standing) -> Rece
     return Receipt.model_validate_json(row.receipt)
 
 
-def _stored_grant(session: Session, change: Change, cluster: Standing) -> Receipt | None:
+def _stored_grant(session: Session, change: Change, cluster: ClusterLine) -> Receipt | None:
     """As `_stored_receipt`, for a request that writes where no rollout is open. Errors: Conflict where one is."""
     fence = change.fence
     last = session.exec(
@@ -294,7 +294,7 @@ def _stored_grant(session: Session, change: Change, cluster: Standing) -> Receip
     return None
 
 
-def _last_receipt_of_an_ended_rollout(session: Session, change: Change, cluster: Standing) -> Receipt:
+def _last_receipt_of_an_ended_rollout(session: Session, change: Change, cluster: ClusterLine) -> Receipt:
     """A rollout that ended in good order may still ask for the answer to its last effect."""
     fence = change.fence
     rollout = session.get(RolloutRow, fence.rollout)
@@ -311,7 +311,7 @@ def _last_receipt_of_an_ended_rollout(session: Session, change: Change, cluster:
     raise Conflict(f"rollout {fence.rollout} may not write to cluster {change.cluster}: {owner} open there")
 
 
-def _refuse_drift(cluster: Standing, change: Change) -> None:
+def _refuse_drift(cluster: ClusterLine, change: Change) -> None:
     expected = change.expected_generation
     if expected is not None and change.kind in FORWARD and expected != cluster.generation:
         raise Drift(

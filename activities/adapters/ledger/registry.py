@@ -25,7 +25,7 @@ from activities.ports import ClusterFacts, OpenRollout, Overview
 from models.audit import AuditEntry
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.errors import Conflict, Refusal
 from models.fleet.messages import Noted
@@ -315,7 +315,7 @@ def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, Ope
             shadow=row.shadow,
             stage=row.stage,
             last_counter=counters[row.id],
-            modes={team: Mode(mode) for team, mode in json.loads(row.modes).items()},
+            modes={team: LimitMode(mode) for team, mode in json.loads(row.modes).items()},
             adopted_from=row.adopted_from or "",
             fleet=row.fleet,
         )

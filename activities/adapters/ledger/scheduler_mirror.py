@@ -20,7 +20,7 @@ from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.quotas import locked_cluster, signed
 from activities.adapters.slurm.parsing import Held, admitted
 from models.cluster.island import Island
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.cluster.sources import PrometheusSource, SlurmSource
 from models.errors import Refusal, Unavailable
@@ -40,16 +40,16 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Quota:
+class MirroredQuota:
     gpus: int
-    mode: Mode
+    mode: LimitMode
     parent: str | None
     written: int | None
     """What Backstop wrote last, whoever has changed it since; None: nothing."""
 
 
 @dataclass(frozen=True)
-class Standing:
+class MirroredCluster:
     """A cluster in the ledger at one moment. Equal where nothing was written in between."""
 
     generation: int
@@ -57,7 +57,7 @@ class Standing:
     counter: int
     reserved: bool
     flex_gpus: int | None
-    quotas: Mapping[str, Quota]
+    quotas: Mapping[str, MirroredQuota]
     limits: Mapping[str, Limit]
     baseline: Mapping[str, int]
     """Of the open rollout: what a soft quota still admits."""
@@ -114,7 +114,7 @@ class SchedulerBook:
         with self._database.reading() as session:
             return [(name, text) for name, text in session.connection().execute(rows, given)]
 
-    def standing(self, cluster: str) -> Standing:
+    def standing(self, cluster: str) -> MirroredCluster:
         with self._database.reading() as session:
             return _standing(session, cluster)
 
@@ -139,7 +139,7 @@ class SchedulerBook:
     def take(
         self,
         cluster: str,
-        seen: Standing,
+        seen: MirroredCluster,
         held: Mapping[str, Held],
         foreign: Sequence[str],
         landed: Sequence[str],
@@ -207,19 +207,19 @@ class SchedulerBook:
             session.execute(sa.delete(SchedulerLimitRow).where(col(SchedulerLimitRow.cluster) == cluster))
 
 
-def _standing(session: Session, cluster: str) -> Standing:
+def _standing(session: Session, cluster: str) -> MirroredCluster:
     row = session.get(ClusterRow, cluster)
     if row is None:
         raise Refusal(f"the ledger has no cluster {cluster!r}")
     quotas = session.exec(select(QuotaRow).where(col(QuotaRow.cluster) == cluster)).all()
     limits = session.exec(select(SchedulerLimitRow).where(col(SchedulerLimitRow.cluster) == cluster)).all()
-    return Standing(
+    return MirroredCluster(
         generation=row.generation,
         rollout=row.open_rollout,
         counter=row.last_counter,
         reserved=row.reserve_limit is not None,
         flex_gpus=row.flex_gpus if row.follows_health else None,
-        quotas={q.team: Quota(q.gpus, Mode(q.mode), q.parent, q.written_gpus) for q in quotas},
+        quotas={q.team: MirroredQuota(q.gpus, LimitMode(q.mode), q.parent, q.written_gpus) for q in quotas},
         limits={limit.name: Limit(limit.gpus, limit.first_gpus, limit.ours) for limit in limits},
         baseline=_baseline(session, row.open_rollout),
     )

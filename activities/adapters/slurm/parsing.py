@@ -17,7 +17,7 @@ from pydantic import Field
 from models.base import GpuCount, Model, Name
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn
-from models.cluster.readings import Mode, TeamUsage
+from models.cluster.readings import LimitMode, TeamUsage
 from models.cluster.sources import WHOLE, SlurmSource
 from models.errors import Unavailable
 
@@ -86,9 +86,9 @@ def quotas_of(accounts: Mapping[str, Account], source: SlurmSource) -> dict[str,
     return found
 
 
-def admitted(gpus: int, mode: Mode, earlier: int | None) -> int:
+def admitted(gpus: int, mode: LimitMode, earlier: int | None) -> int:
     """The limit to enforce: of a soft quota what was admitted before it was lowered (DESIGN.md, "soft, hard")."""
-    return gpus if mode is Mode.HARD or earlier is None else max(gpus, earlier)
+    return gpus if mode is LimitMode.HARD or earlier is None else max(gpus, earlier)
 
 
 # --- transactions ------------------------------------------------------------------------------

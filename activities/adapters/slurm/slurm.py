@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from activities.adapters.ledger.ledger import Ledger
-from activities.adapters.ledger.scheduler_mirror import SchedulerBook, Standing
+from activities.adapters.ledger.scheduler_mirror import MirroredCluster, SchedulerBook
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
 from activities.adapters.slurm.parsing import (
     ASSOC_FORMAT,
@@ -105,7 +105,7 @@ class Slurms:
             raise Unavailable(f"Slurm has no account {source.root!r} in cluster {source.cluster or cluster}")
         return found
 
-    def sync(self, cluster: str, source: SlurmSource) -> Standing:
+    def sync(self, cluster: str, source: SlurmSource) -> MirroredCluster:
         """The ledger has what Slurm has; what others changed there is a change by others. Answers how it stands."""
         for _ in range(_TRIES):
             seen = self.book.standing(cluster)
@@ -124,8 +124,8 @@ class Slurms:
         raise Unavailable(f"the quotas of {cluster} change faster than they can be read")
 
     def _bounded(
-        self, cluster: str, source: SlurmSource, standing: Standing, accounts: Mapping[str, Account]
-    ) -> Standing:
+        self, cluster: str, source: SlurmSource, standing: MirroredCluster, accounts: Mapping[str, Account]
+    ) -> MirroredCluster:
         """With what else is limited there noted as it was found first."""
         found: dict[str, int | None] = {}
         if source.root != "root" and POOL + source.root not in standing.limits:
@@ -317,7 +317,7 @@ class Slurms:
         return back
 
 
-def _differences(seen: Standing, held: Mapping[str, Held]) -> tuple[list[str], list[str]]:
+def _differences(seen: MirroredCluster, held: Mapping[str, Held]) -> tuple[list[str], list[str]]:
     """What others changed since it was last seen, and what of our own writes was never answered and has landed."""
     foreign, landed = [], []
     for team in sorted({*seen.quotas, *held}):
@@ -334,7 +334,7 @@ def _differences(seen: Standing, held: Mapping[str, Held]) -> tuple[list[str], l
     return foreign, landed
 
 
-def _wanted(standing: Standing, source: SlurmSource) -> dict[str, int | None]:
+def _wanted(standing: MirroredCluster, source: SlurmSource) -> dict[str, int | None]:
     """What Slurm's limits should be, by name; only of what the ledger knows to be there."""
     wanted: dict[str, int | None] = {
         team: standing.admitted(team) for team in standing.quotas if team in standing.limits

@@ -14,7 +14,7 @@ from alembic.config import Config
 from activities.adapters.ledger import database
 from activities.adapters.ledger.database import PATIENCE, make_engine
 from activities.adapters.ledger.ledger import Ledger, upgrade
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.rollout.effects import EffectKind
 from tests.integration.ledger.world import (
     CLUSTER,
@@ -100,8 +100,8 @@ def test_an_import_is_the_work_of_whoever_imported(ledger: Ledger, tool: Foreign
     assert found["c"] != "tpm"
 
 
-@pytest.mark.parametrize("mode", [Mode.SOFT, Mode.HARD])
-def test_a_reading_says_that_modes_count_and_what_they_are(mode: Mode, ledger: Ledger, tool: ForeignTool) -> None:
+@pytest.mark.parametrize("mode", [LimitMode.SOFT, LimitMode.HARD])
+def test_a_reading_says_that_modes_count_and_what_they_are(mode: LimitMode, ledger: Ledger, tool: ForeignTool) -> None:
     tool.run("UPDATE quotas SET mode = ? WHERE team = 'a' AND cluster = 'alpha'", mode.value)
     reading = ledger.quotas.read(CLUSTER)
     assert reading.counts_modes

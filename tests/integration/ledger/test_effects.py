@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.ledger import Ledger
-from models.cluster.readings import Mode, QuotaReading
+from models.cluster.readings import LimitMode, QuotaReading
 from models.errors import Conflict, Drift, Refusal
 from models.rollout.effects import EffectKind, Receipt, Reserve, ValueConflict
 from tests.integration.ledger.world import (
@@ -41,7 +41,7 @@ def test_a_reading_shows_the_quotas_and_their_generation(ledger: Ledger, tool: F
     assert by_team["b"].protected_blocks == (64,)
     assert by_team["b"].minimum_gpus == 10
     assert by_team["org-1"].parent == "org"
-    assert {quota.mode for quota in reading.quotas} == {Mode.HARD}
+    assert {quota.mode for quota in reading.quotas} == {LimitMode.HARD}
 
 
 def test_an_unknown_cluster_is_refused(ledger: Ledger) -> None:
@@ -146,9 +146,9 @@ def test_a_value_that_is_there_already_is_no_conflict(ledger: Ledger, tool: Fore
 
 
 FORWARD: dict[EffectKind, dict[str, Any]] = {
-    EffectKind.SET_SOFT: {"writes": values(("a", 100, 90), mode=Mode.SOFT)},
+    EffectKind.SET_SOFT: {"writes": values(("a", 100, 90), mode=LimitMode.SOFT)},
     EffectKind.RESERVE: {"reserve": Reserve(freed_gpus=10, limit_gpus=350)},
-    EffectKind.HARDEN: {"mode": Mode.HARD},
+    EffectKind.HARDEN: {"mode": LimitMode.HARD},
     EffectKind.FOLLOW: {},
 }
 
@@ -182,9 +182,9 @@ def test_an_inverse_does_not_mind_a_moved_generation(kind: EffectKind, ledger: L
 
 def test_limits_become_hard_and_soft_for_the_whole_cluster(ledger: Ledger, tool: ForeignTool) -> None:
     open_rollout(ledger)
-    land(ledger, EffectKind.SOFTEN, 1, mode=Mode.SOFT)
+    land(ledger, EffectKind.SOFTEN, 1, mode=LimitMode.SOFT)
     assert set(tool.modes().values()) == {"soft"}
-    land(ledger, EffectKind.HARDEN, 2, mode=Mode.HARD)
+    land(ledger, EffectKind.HARDEN, 2, mode=LimitMode.HARD)
     assert set(tool.modes().values()) == {"hard"}
     assert tool.modes("beta") == {"a": "hard"}
 

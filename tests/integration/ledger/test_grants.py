@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from activities.adapters.ledger.ledger import Ledger
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.errors import Conflict, Drift
 from models.rollout.effects import Change, EffectKind, Fence, Reserve
 from tests.integration.ledger.world import CLUSTER, ForeignTool, land, open_rollout, set_soft, twice, values
@@ -52,7 +52,7 @@ def test_beside_an_open_rollout_only_that_one_writes_it(ledger: Ledger, tool: Fo
     before = tool.generation()
     reserve = Reserve(freed_gpus=0, limit_gpus=1000)
     done = twice(
-        lambda: land(ledger, EffectKind.GRANT, 1, writes=values(("a", 100, 116), mode=Mode.HARD), reserve=reserve)
+        lambda: land(ledger, EffectKind.GRANT, 1, writes=values(("a", 100, 116), mode=LimitMode.HARD), reserve=reserve)
     )
     assert (done.after, tool.gpus()["a"], tool.generation()) == ({"a": 116}, 116, before), "ours: no change by others"
     assert tool.one("SELECT reserve_limit FROM clusters WHERE name = ?", CLUSTER) == 1000

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from activities.adapters.ledger.ledger import Ledger
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
 from models.rollout.effects import EffectKind, Fence, Receipt
 from tests.integration.ledger.world import (
@@ -53,7 +53,7 @@ def test_one_effect_delivered_to_two_workers_lands_once(ledger: Ledger, tool: Fo
     open_rollout(ledger)
     for counter in range(1, 11):
         before, after = (100, 90) if counter % 2 else (90, 100)
-        change = effect(EffectKind.SET_SOFT, counter, writes=values(("a", before, after), mode=Mode.SOFT))
+        change = effect(EffectKind.SET_SOFT, counter, writes=values(("a", before, after), mode=LimitMode.SOFT))
         first, second = at_once(*[lambda c=change: ledger.quotas.apply(c)] * 2)
         assert first == second
         assert not isinstance(first, BackstopError)
@@ -126,7 +126,7 @@ def test_effects_and_foreign_tools_do_not_wait_for_each_other_in_a_circle(
     def backstop() -> int:
         for counter in range(1, 21):
             present = tool.gpus()
-            writes = values(*[(team, gpus, gpus) for team, gpus in present.items()], mode=Mode.SOFT)
+            writes = values(*[(team, gpus, gpus) for team, gpus in present.items()], mode=LimitMode.SOFT)
             ledger.quotas.apply(effect(EffectKind.SET_SOFT, counter, writes=writes))
             ledger.registry.note_stage("r-1", "planned", ended=False, completed=False)
         return 20

@@ -10,7 +10,7 @@ import pytest
 from activities.adapters.ledger.ledger import Ledger
 from models.audit import AuditEntry, AuditKind
 from models.errors import Refusal
-from models.reports.milestones import Milestone, Note
+from models.reports.milestones import Milestone, MilestoneNote
 from models.reports.tallies import Tally
 from models.reports.weekly import Span
 from models.rollout.effects import EffectKind
@@ -132,8 +132,8 @@ def milestone(name: str, measure: str = "users trained", target: int = 5) -> Mil
     return Milestone(name=name, measure=measure, target=target, due=date(2026, 12, 4))
 
 
-def note(name: str, number: int, hours: int = 0) -> Note:
-    return Note(milestone=name, at=NOW + hours * HOUR, number=number, actor="ana", reason="second class")
+def note(name: str, number: int, hours: int = 0) -> MilestoneNote:
+    return MilestoneNote(milestone=name, at=NOW + hours * HOUR, number=number, actor="ana", reason="second class")
 
 
 def test_a_plan_takes_the_place_of_the_one_before_and_notes_stay(ledger: Ledger, tool: ForeignTool) -> None:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from activities.adapters.ledger.ledger import Ledger
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.errors import Refusal
 from models.rollout.effects import INVERSE, Change, EffectKind, Fence, Reserve, ValueWrite
 from tests.integration.ledger.world import CLUSTER, ForeignTool, fleet, import_fleet, opening
@@ -98,7 +98,7 @@ class World:
     def undo(self) -> None:
         for kind, writes in reversed(self.attempted):
             back = tuple(
-                ValueWrite(team=w.team, expected_gpus=w.gpus, gpus=w.expected_gpus, mode=Mode.HARD) for w in writes
+                ValueWrite(team=w.team, expected_gpus=w.gpus, gpus=w.expected_gpus, mode=LimitMode.HARD) for w in writes
             )
             self._apply(INVERSE[kind], back, None)
 
@@ -116,7 +116,7 @@ class World:
 
     def _lowered(self, team: str, by: int) -> ValueWrite:
         present = self.expected[team]
-        return ValueWrite(team=team, expected_gpus=present, gpus=max(0, present - by), mode=Mode.SOFT)
+        return ValueWrite(team=team, expected_gpus=present, gpus=max(0, present - by), mode=LimitMode.SOFT)
 
     def _sums(self) -> tuple[int, int]:
         return sum(self.expected[t] for t in LEAVES), sum(self.expected[t] for t in ON_X)

@@ -14,7 +14,7 @@ import pytest
 
 from activities.adapters.ledger.ledger import Ledger
 from activities.ports import OpenRollout
-from models.cluster.readings import Mode
+from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot, snapshot_of
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueWrite
 
@@ -124,11 +124,11 @@ def land(ledger: Ledger, kind: EffectKind, counter: int, rollout: str = "r-1", *
 
 def set_soft(ledger: Ledger, counter: int, *writes: tuple[str, int, int], **more: Any) -> Receipt:
     """Writes are (team, expected, new)."""
-    return land(ledger, EffectKind.SET_SOFT, counter, writes=values(*writes, mode=Mode.SOFT), **more)
+    return land(ledger, EffectKind.SET_SOFT, counter, writes=values(*writes, mode=LimitMode.SOFT), **more)
 
 
 def restore(ledger: Ledger, counter: int, *writes: tuple[str, int, int], **more: Any) -> Receipt:
-    return land(ledger, EffectKind.RESTORE, counter, writes=values(*writes, mode=Mode.HARD), **more)
+    return land(ledger, EffectKind.RESTORE, counter, writes=values(*writes, mode=LimitMode.HARD), **more)
 
 
 def reserve(ledger: Ledger, counter: int, limit: int, **islands: int) -> Receipt:
@@ -136,7 +136,7 @@ def reserve(ledger: Ledger, counter: int, limit: int, **islands: int) -> Receipt
     return land(ledger, EffectKind.RESERVE, counter, reserve=kept)
 
 
-def values(*writes: tuple[str, int, int], mode: Mode | None = None) -> tuple[ValueWrite, ...]:
+def values(*writes: tuple[str, int, int], mode: LimitMode | None = None) -> tuple[ValueWrite, ...]:
     return tuple(ValueWrite(team=t, expected_gpus=e, gpus=g, mode=mode) for t, e, g in writes)
 
 
