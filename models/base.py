@@ -27,6 +27,12 @@ class Model(BaseModel):
                 del copied.__dict__[name]
         return copied
 
+    def but(self, **changes: Any) -> Self:
+        """The same value with these fields changed. They are not validated: they come from our own code."""
+        if unknown := changes.keys() - type(self).model_fields.keys():
+            raise AttributeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
+        return self.model_copy(update=changes)
+
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 120

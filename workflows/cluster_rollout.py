@@ -243,13 +243,13 @@ class ClusterRollout:
         """Everything is archived; the teams are told, or have been tried for long enough."""
         await workflow.wait_condition(self._all_recorded)
         try:
-            await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
+            await workflow.wait_condition(lambda: not self._state.post.mail, timeout=_LAST_MAIL)
         except TimeoutError:
-            workflow.logger.warning("ended with %d notices undelivered", len(self._state.mail))
+            workflow.logger.warning("ended with %d notices undelivered", len(self._state.post.mail))
         await workflow.wait_condition(self._all_recorded)
 
     def _all_recorded(self) -> bool:
-        return not self._state.outbox and self._state.noted is self._state.stage and not self._busy_recording
+        return not self._state.post.outbox and self._state.post.noted is self._state.stage and not self._busy_recording
 
     @property
     def _state(self) -> Rollout:
@@ -332,7 +332,7 @@ class ClusterRollout:
             return
         if action.islands:
             self._set(looks.reconsidered(self._state, draft.plan, workflow.now()))
-        elif self._state.replan:  # else a person's undo came first
+        elif self._state.stay.replan:  # else a person's undo came first
             self._set(outcomes.drafted(self._state, draft.baseline, draft.reading, draft.plan, workflow.now()))
 
     async def _aim(self) -> None:
@@ -349,13 +349,13 @@ class ClusterRollout:
                     current=current,
                     islands=r.baseline.islands if known is None else known.islands,
                     policy=r.policy,
-                    exempt=r.exempt,
+                    exempt=r.stay.exempt,
                     at=workflow.now(),
                 ),
                 start_to_close_timeout=timedelta(minutes=5),
                 heartbeat_timeout=_SILENCE,
                 retry_policy=_STEADY,
-                summary=f"aim the rollback: {', '.join(r.aiming)}",
+                summary=f"aim the rollback: {', '.join(r.stay.aiming)}",
             )
         except ActivityError as error:
             self._r = outcomes.aim_failed(self._state, *reason_of(error), workflow.now())
@@ -365,9 +365,9 @@ class ClusterRollout:
     async def _perform(self, kind: EffectKind) -> None:
         self._r, change = effect_outcomes.began(self._state, kind)
         forward = kind in INVERSE
-        breach = self._state.order is not None and self._state.order.why is UndoCause.BREACH
-        exempt = self._state.exempt or (not forward and breach) or kind is EffectKind.CLOSE
-        order = self._state.granting if kind is EffectKind.GRANT else None
+        breach = self._state.undo is not None and self._state.undo.why is UndoCause.BREACH
+        exempt = self._state.stay.exempt or (not forward and breach) or kind is EffectKind.CLOSE
+        order = self._state.grant_order if kind is EffectKind.GRANT else None
         baseline = None if order is None else baseline_with(self._state, order)
         try:
             receipt = await workflow.execute_activity_method(
@@ -400,12 +400,15 @@ class ClusterRollout:
                 lambda: (
                     not self._leaving
                     and not self._state.closing  # the registry would end the rollout before its last effect
-                    and (self._state.noted is not self._state.stage or (bool(self._state.outbox) and not self._haste))
+                    and (
+                        self._state.post.noted is not self._state.stage
+                        or (bool(self._state.post.outbox) and not self._haste)
+                    )
                 )
             )
             r = self._state
             self._busy_recording = True
-            batch = _carried(r.outbox)
+            batch = _carried(r.post.outbox)
             try:
                 await workflow.execute_activity_method(
                     ArchiveActivities.record,
@@ -431,11 +434,17 @@ class ClusterRollout:
             self._busy_recording = False
             self._set(mailing.recorded(self._state, (e.key for e in batch), r.stage))
 
+    def _may_record(self) -> bool:
+        if self._leaving or self._state.closing:  # closing: the registry would end the rollout before its last effect
+            return False
+        post = self._state.post
+        return post.noted is not self._state.stage or (bool(post.outbox) and not self._haste)
+
     async def _mail(self) -> None:
         while True:
-            await workflow.wait_condition(lambda: not self._leaving and not self._haste and bool(self._state.mail))
+            await workflow.wait_condition(lambda: not self._leaving and not self._haste and bool(self._state.post.mail))
             r = self._state
-            batch = r.mail[:_BATCH]
+            batch = r.post.mail[:_BATCH]
             self._busy_mailing = True
             try:
                 answer = await workflow.execute_activity_method(
@@ -452,7 +461,7 @@ class ClusterRollout:
                 answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in batch})
             self._busy_mailing = False
             self._set(mailing.mailed(self._state, batch, answer, workflow.now()))
-            if self._state.mail_trouble:
+            if self._state.post.trouble:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
 
     # --- what people see --------------------------------------------------------------------
@@ -528,10 +537,10 @@ class ClusterRollout:
         """What became of the order; one that has to wait for long is to be sent again."""
         self._set(granting.ordered(self._state, order))
         with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(lambda: self._state.granting != order, timeout=_GRANT_PATIENCE)
+            await workflow.wait_condition(lambda: self._state.grant_order != order, timeout=_GRANT_PATIENCE)
         why = f"{self._state.cluster} is not at rest: {waiting_sentence(self._state, workflow.now())}"
         self._set(granting.put_off(self._state, order, why))
-        await workflow.wait_condition(lambda: self._state.granting != order)
+        await workflow.wait_condition(lambda: self._state.grant_order != order)
         answer = granting.answer_to(self._state, order)
         return answer or Granted(request=order.request, ends=order.ends, outcome=GrantOutcome.LATER, said=why)
 

@@ -38,7 +38,7 @@ def flex_moves(r: Rollout, kind: EffectKind) -> bool:
 
 def flex_published(r: Rollout) -> int | None:
     """What a scheduler reads, as last seen: others may have written there. In shadow: what it would read."""
-    return r.flex_gpus if r.shadow or r.seen is None else r.seen.reading.flex_gpus
+    return r.flex.gpus if r.shadow or r.seen is None else r.seen.reading.flex_gpus
 
 
 def flex_band(r: Rollout) -> int:
@@ -54,7 +54,7 @@ def baseline_with(r: Rollout, order: GrantOrder) -> Snapshot:
 
 def _granting(r: Rollout, fence: Fence) -> Change:
     """The order's writes, and what stays reserved beside them. What a plan cut of a grant is not taken back twice."""
-    order = r.granting
+    order = r.grant_order
     assert order is not None
     after = baseline_with(r, order)
     kept = {q.team: q.gpus for q in after.quotas}
@@ -90,14 +90,14 @@ def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
 
 def may_propose(r: Rollout, now: datetime) -> bool:
     """A plan on the long-run health may be proposed, as far as time and what is under way go."""
-    if r.stage is not Stage.MONITORED or r.policy.on_long_run is OnLongRun.IGNORE or r.realigning or r.replan:
+    if r.stage is not Stage.MONITORED or r.policy.on_long_run is OnLongRun.IGNORE or r.realigning or r.stay.replan:
         return False
     return r.proposed_at is None or now - r.proposed_at >= r.policy.replan_window
 
 
 def _derives(r: Rollout, now: datetime) -> bool:
     """A buffer from health history is derived anew once in a window, if a plan may come of it."""
-    return may_propose(r, now) and now - (r.derived_at or r.entered_at) >= r.policy.replan_window
+    return may_propose(r, now) and now - (r.stay.outlook.derived_at or r.stay.since) >= r.policy.replan_window
 
 
 def change_for(r: Rollout, kind: EffectKind) -> Change:
@@ -113,7 +113,7 @@ def change_for(r: Rollout, kind: EffectKind) -> Change:
                 expected_generation=r.plan.generation,
                 reserve=_reserve(r, r.plan.values),
             )
-        case EffectKind.SET_SOFT if r.restoring:
+        case EffectKind.SET_SOFT if r.stay.restoring:
             assert r.seen is not None
             return Change(
                 cluster=r.cluster,
@@ -135,7 +135,7 @@ def change_for(r: Rollout, kind: EffectKind) -> Change:
             return Change(cluster=r.cluster, kind=kind, fence=fence, writes=_restoring(r))
         case EffectKind.RELEASE:
             target = _target(r)
-            keeps = r.order is not None and r.order.why is UndoCause.BREACH
+            keeps = r.undo is not None and r.undo.why is UndoCause.BREACH
             return Change(cluster=r.cluster, kind=kind, fence=fence, reserve=_reserve(r, target) if keeps else None)
         case EffectKind.HARDEN:
             return Change(
@@ -170,8 +170,8 @@ def _mode(r: Rollout) -> LimitMode:
 
 
 def _target(r: Rollout) -> dict[str, int]:
-    assert r.order is not None
-    return r.order.target
+    assert r.undo is not None
+    return r.undo.target
 
 
 def _restoring(r: Rollout) -> tuple[ValueWrite, ...]:
@@ -179,9 +179,9 @@ def _restoring(r: Rollout) -> tuple[ValueWrite, ...]:
 
     An undo brings the baseline's modes back too; a breach leaves limits soft.
     """
-    assert r.order is not None
+    assert r.undo is not None
     target = _target(r)
-    return _writes(r, target, r.modes if r.order.why is UndoCause.UNDO else dict.fromkeys(target, LimitMode.SOFT))
+    return _writes(r, target, r.modes if r.undo.why is UndoCause.UNDO else dict.fromkeys(target, LimitMode.SOFT))
 
 
 def _writes(r: Rollout, values: Mapping[str, int], modes: Mapping[str, LimitMode]) -> tuple[ValueWrite, ...]:

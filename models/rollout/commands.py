@@ -18,7 +18,7 @@ from models.rollout.effects import INVERSE, EffectKind
 from models.rollout.gates import believed, changed_by_others, mode_drift
 from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.rollout.stages import Command, Refused, Stage, answer
-from models.rollout.state import Order, Rollout, UndoCause
+from models.rollout.state import Approval, Rollout, Undo, UndoCause
 
 
 class CommandRequest(Model):
@@ -61,7 +61,7 @@ def refusal(r: Rollout, command: Command, request: CommandRequest) -> str | None
         case Command.RESOLVE:
             return _refuse_resolve(r, request)
         case Command.PROMOTE:
-            return "already promoted: the other conditions of this gate cannot be waived" if r.waived else None
+            return "already promoted: the other conditions of this gate cannot be waived" if r.stay.waived else None
         case Command.CLOSE:
             if (r.at_risk or r.breach_of or r.stage is Stage.STUCK) and not request.reason.strip():
                 return f"close needs a reason while {'stuck' if r.stage is Stage.STUCK else 'a quota is at risk'}"
@@ -77,7 +77,7 @@ def refusal(r: Rollout, command: Command, request: CommandRequest) -> str | None
 def _refuse_approve(r: Rollout, request: CommandRequest) -> str | None:
     if r.proposal is not None:
         return _refuse_proposal(r, r.proposal.plan.hash, request)
-    if r.plan is None or r.replan:
+    if r.plan is None or r.stay.replan:
         return "no plan awaits approval: a new one is being made"
     if request.plan_hash != r.plan.hash:
         return f"the plan is {r.plan.hash}, not {request.plan_hash or '(none given)'}: look at it and approve that"
@@ -144,7 +144,8 @@ def obey(r: Rollout, command: Command, request: CommandRequest, now: datetime) -
         case Command.APPROVE:
             return _approve(said, request, now)
         case Command.ACK:
-            return said.but(acks=tuple(sorted({*said.acks, request.team}))), f"{request.team} has acknowledged"
+            acks = tuple(sorted({*said.announced.acks, request.team}))
+            return said.announcing(acks=acks), f"{request.team} has acknowledged"
         case Command.OBJECT:
             return _object(said, request, now)
         case Command.PAUSE:
@@ -156,7 +157,7 @@ def obey(r: Rollout, command: Command, request: CommandRequest, now: datetime) -
             return _resolve(said, request, now)
         case Command.PROMOTE:
             waived = "notice, soak and acknowledgements of this gate are waived, nothing else"
-            return said.but(waived=True), waived
+            return said.staying(waived=True), waived
         case Command.ABORT | Command.ROLLBACK:
             return _undo(said, command, request, now)
         case Command.RETRY:
@@ -177,10 +178,10 @@ def _closed(r: Rollout) -> str:
 def _approve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     if r.proposal is not None:
         plan = r.proposal.plan
-        agreed = r.but(envelope=envelope_of(plan), approved_by=request.actor, look_asked=True)
+        agreed = r.but(approval=Approval(envelope=envelope_of(plan), by=request.actor), look_asked=True)
         return agreed, f"plan {plan.hash} is approved, and written if today's health backs it"
     assert r.plan is not None
-    approved = r.but(envelope=envelope_of(r.plan), approved_by=request.actor)
+    approved = r.but(approval=Approval(envelope=envelope_of(r.plan), by=request.actor))
     return lifting(approved, REALIGN, now, request.actor, "approved"), f"plan {r.plan.hash} is approved"
 
 
@@ -242,21 +243,23 @@ def lifting(r: Rollout, hold_id: str, now: datetime, actor: str, reason: str) ->
 
 def _resume(r: Rollout, now: datetime) -> Rollout:
     left = tuple(h for h in r.holds if h.kind is not HoldKind.PAUSED)
-    return r.but(holds=left, soak_since=now, look_asked=True)
+    return r.but(holds=left, look_asked=True).staying(soak_since=now)
 
 
 def _resolve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     hold = next((h for h in r.holds if h.id == request.hold), None)
     if hold is None and request.hold == PROPOSAL and r.proposal is not None:
         declined = r.proposal.plan.hash
-        return r.but(proposal=None), f"plan {declined} is declined; the quotas stay, and so does the plan they are from"
+        return r.looking_out(
+            proposal=None
+        ), f"plan {declined} is declined; the quotas stay, and so does the plan they are from"
     if hold is None:  # unknown health: a person confirms what was seen
         return r.but(sight=r.sight.confirmed(), look_asked=True), "the sample is confirmed and counts from now on"
     freed = lifting(r, hold.id, now, request.actor, request.reason).but(look_asked=True)
     if hold.id == REPLAN:
-        return freed.but(replan=f"asked again by {request.actor}"), "another plan is being made"
+        return freed.staying(replan=f"asked again by {request.actor}"), "another plan is being made"
     if hold.id == REALIGN:
-        again = freed.but(realigning=False, plan=r.plan_before or r.plan, plan_before=None)
+        again = freed.but(plan=r.plan_standing).staying(realigning=None)
         return again, "another plan is made, if quotas are still short"
     match hold.kind:
         case HoldKind.DRIFT:
@@ -264,7 +267,7 @@ def _resolve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollou
                 return restoring(freed, now), "our values are written again"
             return taken_as_given(freed, now), "the changed values are taken as given"
         case HoldKind.BLAST_RADIUS:
-            return freed.but(exempt=True), "the blast radius is lifted for what is next written"
+            return freed.staying(exempt=True), "the blast radius is lifted for what is next written"
         case HoldKind.BREACH:
             return freed, "the hold is lifted; the promise stays withdrawn until health has been good for long enough"
         case _:
@@ -273,7 +276,7 @@ def _resolve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollou
 
 def restoring(r: Rollout, now: datetime) -> Rollout:
     """Our values are to be written again over those of others; what they added or took away is taken as given."""
-    return taken_as_given(r, now, but_values=True).but(restoring=True)
+    return taken_as_given(r, now, but_values=True).staying(restoring=True)
 
 
 def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False) -> Rollout:
@@ -299,10 +302,11 @@ def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False) -> Ro
         t: r.written[t] if t in r.written and t not in changed and (r.shadow or but_values) else q.gpus
         for t, q in present.items()
     }
-    order = r.order
-    if order is not None and r.stage is Stage.ROLLING_BACK:
-        left = {t: present[t].gpus if t in changed else v for t, v in order.target.items() if t in present}
-        order = order.model_copy(update={"target": left})
+    undo = r.undo
+    if undo is not None and r.stage is Stage.ROLLING_BACK:
+        undo = undo.but(
+            target={t: present[t].gpus if t in changed else v for t, v in undo.target.items() if t in present}
+        )
     baseline = r.baseline.model_copy(update={"quotas": quotas, "generation": reading.generation})
     taken = r.but(
         baseline=on_islands(baseline, r.baseline.islands),
@@ -311,10 +315,10 @@ def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False) -> Ro
         modes_given={**r.modes_given, **modes},
         written=written,
         foreign=tuple(sorted({*r.foreign, *changed} & {*present})) if r.values_stand else (),
-        order=order,
+        undo=undo,
     )
     if r.stage is Stage.PLANNED or r.realigning:
-        taken = taken.but(replan="others changed the cluster")
+        taken = taken.staying(replan="others changed the cluster")
     return taken.noting(
         AuditKind.PLAN,
         f"taken as given: {', '.join(sorted({*changed, *modes})) or 'a change that moved no quota'}",
@@ -344,13 +348,13 @@ def on_islands(snapshot: Snapshot, islands: tuple[Island, ...]) -> Snapshot:
 def _undo(r: Rollout, command: Command, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     then = Stage.ABORTED if command is Command.ABORT else Stage.ROLLED_BACK
     if not r.effects_stand:
-        ended = r.telling(NoticeKind.CLOSED, sorted(r.told_cuts), detail=request.reason).but(
+        ended = r.telling(NoticeKind.CLOSED, sorted(r.announced.cuts), detail=request.reason).but(
             ended_because=request.reason
         )
         return ended.reaching(Stage.ABORTED, now, request.reason, request.actor), "aborted; nothing had been applied"
     undone = undoing(r, now, actor=request.actor, reason=request.reason, then=then)
     said = "rolling back to the baseline" + ("; then the rollout ends" if then is Stage.ABORTED else "")
-    missing = undone.order.unbacked_gpus if undone.order is not None else 0
+    missing = undone.undo.unbacked_gpus if undone.undo is not None else 0
     return undone, said + (f"; {missing} GPUs of it have no healthy hardware today" if missing else "")
 
 
@@ -359,7 +363,7 @@ def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage =
     missing = 0
     if r.sight.known is not None:
         missing = max(0, r.baseline.tree.assigned() - r.sight.known.healthy_gpus)
-    order = Order(
+    undo = Undo(
         why=UndoCause.UNDO,
         actor=actor,
         reason=reason,
@@ -368,10 +372,10 @@ def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage =
         target=_baseline_left_to(r),
         changed=changed_by_others(r),
         unbacked_gpus=missing,
+        owed=tuple(reversed(r.standing)),
     )
     note = f"; {missing} GPUs of the baseline have no healthy hardware today" if missing else ""
-    owed = tuple(reversed(r.standing))
-    moved = without_own_holds(r).but(order=order, owed=owed, undone=(), stuck_on=(), breach_of=())
+    moved = without_own_holds(r).but(undo=undo, breach_of=())
     return moved.reaching(Stage.ROLLING_BACK, now, f"undo: {reason}{note}", actor)
 
 
@@ -393,7 +397,7 @@ def _retry(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout,
         left = left_to_undo(r)
         standing = tuple(k for k in INVERSE if k in {*r.standing, *left})
         undone = tuple(k for k in r.undone if k not in left)
-        again = r.but(owed=left, undone=undone, stuck_on=(), standing=standing)
+        again = r.but(standing=standing).rolling_back(owed=left, undone=undone, stuck_on=())
         return again.reaching(Stage.ROLLING_BACK, now, "retry of what was left to undo", request.actor), (
             f"running {', '.join(INVERSE[kind] for kind in left)} again; if that fails, it is stuck as before"
         )
@@ -404,8 +408,8 @@ def left_to_undo(r: Rollout) -> tuple[EffectKind, ...]:
     """What a stuck rollback still owes. Softening makes every quota soft: the baseline's modes come after it."""
     left = tuple(u.kind for u in r.stuck_on)
     if (
-        r.order is None
-        or r.order.why is not UndoCause.UNDO
+        r.undo is None
+        or r.undo.why is not UndoCause.UNDO
         or EffectKind.HARDEN not in left
         or EffectKind.SET_SOFT in left
     ):
@@ -416,7 +420,7 @@ def left_to_undo(r: Rollout) -> tuple[EffectKind, ...]:
 
 def next_attempt(r: Rollout, now: datetime, actor: str, why: str) -> Rollout:
     """Planned again, from the same baseline."""
-    fresh = r.but(attempt=r.attempt + 1, order=None, receipts=(), breach_of=())
-    return fresh.reaching(Stage.PLANNED, now, f"attempt {r.attempt + 1}: {why}", actor).but(
+    fresh = r.but(attempt=r.attempt + 1, undo=None, breach_of=())
+    return fresh.reaching(Stage.PLANNED, now, f"attempt {r.attempt + 1}: {why}", actor).staying(
         replan=f"attempt {r.attempt + 1}"
     )

@@ -37,23 +37,23 @@ def decide(r: Rollout, now: datetime) -> Action:
         return Wait(None)
     if r.stage is Stage.ROLLING_BACK:
         return Perform(INVERSE[r.owed[0]]) if r.owed else Wait(now)  # with nothing owed, `advance` ends it
-    if r.aiming:
+    if r.stay.aiming:
         return Aim()
-    if r.replan:
-        return Draft(r.replan)
-    if r.restoring:
+    if r.stay.replan:
+        return Draft(r.stay.replan)
+    if r.stay.restoring:
         return Perform(EffectKind.SET_SOFT)
     if _wants_look(r, now):
         return Look(_why_look(r, now), _tested(r))
     flexed = _flex(r, now)
-    if flexed is None and r.reconsider:
-        return Draft("long-run health has changed", r.reconsider)
+    if flexed is None and r.stay.outlook.reconsider:
+        return Draft("long-run health has changed", r.stay.outlook.reconsider)
     return flexed or _realignment(r, now) or _grant(r, now) or _step(r, now) or Wait(_wake(r, now))
 
 
 def urgent(r: Rollout, action: Action) -> bool:
     """Whether it answers a breach: until then a promise stands that hardware does not keep."""
-    breach = r.order is not None and r.order.why is UndoCause.BREACH
+    breach = r.undo is not None and r.undo.why is UndoCause.BREACH
     return isinstance(action, Aim) or (breach and isinstance(action, Perform) and EffectKind.SET_SOFT in r.owed)
 
 
@@ -66,7 +66,7 @@ def _step(r: Rollout, now: datetime) -> Action | None:
 
 def _flex(r: Rollout, now: datetime) -> Action | None:
     """The flex pool as it should be. No hold stops it: it moves no quota, and says what hardware there is."""
-    if flex_wanted(r) is None or (r.flex_failed_at is not None and now < r.flex_failed_at + RECHECK):
+    if flex_wanted(r) is None or (r.flex.failed_at is not None and now < r.flex.failed_at + RECHECK):
         return None
     return Perform(EffectKind.FOLLOW) if looked_recently(r, now) else Look("before flex moves", _tested(r))
 
@@ -75,12 +75,12 @@ def flex_due(r: Rollout) -> datetime | None:
     """When a larger surplus will have stood for long enough, or another try to publish one is due."""
     if r.stage is not Stage.MONITORED:
         return None
-    if r.flex_failed_at is not None:
-        return r.flex_failed_at + RECHECK
-    if r.flex_since is None or r.looked_at is None:
+    if r.flex.failed_at is not None:
+        return r.flex.failed_at + RECHECK
+    if r.flex.more_since is None or r.looked_at is None:
         return None
     # It takes a new look, and while the last one counts as fresh none is made.
-    return max(r.flex_since + r.policy.clear_after, r.looked_at + FRESH + timedelta(milliseconds=1))
+    return max(r.flex.more_since + r.policy.clear_after, r.looked_at + FRESH + timedelta(milliseconds=1))
 
 
 def _realignment(r: Rollout, now: datetime) -> Action | None:
@@ -93,12 +93,12 @@ def _realignment(r: Rollout, now: datetime) -> Action | None:
         return Look("before the realignment", r.plan.values)
     if r.seen is None or not r.seen.backed:
         return None  # `looked` has asked for another plan, or holds
-    return Perform(EffectKind.SET_SOFT if EffectKind.RESERVE in r.done else EffectKind.RESERVE)
+    return Perform(EffectKind.SET_SOFT if EffectKind.RESERVE in r.stay.done else EffectKind.RESERVE)
 
 
 def _grant(r: Rollout, now: datetime) -> Action | None:
     """A request's order, once nothing else is wanted; more quota only where today's health backs it."""
-    order = r.granting
+    order = r.grant_order
     if order is None or not at_rest(r, now):
         return None
     if order.ends:
@@ -128,7 +128,7 @@ def promises_less(r: Rollout, plan: Plan) -> bool:
 
 def at_rest(r: Rollout, now: datetime) -> bool:
     """Monitored, backed, no drift, no hold, and nothing else wanted."""
-    busy = r.restoring or r.replan or r.aiming or r.breach_of or r.look_failed
+    busy = r.stay.restoring or r.stay.replan or r.stay.aiming or r.breach_of or r.look_failed
     if r.stage is not Stage.MONITORED or busy or r.seen is None or not r.seen.backed or not health_fresh(r):
         return False
     return r.seen.reading.generation == r.generation and not drift_of(r) and not holds_now(r, now)
@@ -151,7 +151,7 @@ def planned_on(r: Rollout, sample: HealthSample | None) -> bool:
 
 def _next_effect(r: Rollout) -> EffectKind:
     step = STEP_FROM[r.stage]
-    return next(forward for forward, _ in step.effects if forward not in r.done)
+    return next(forward for forward, _ in step.effects if forward not in r.stay.done)
 
 
 def _tested(r: Rollout) -> dict[str, int] | None:
@@ -216,7 +216,7 @@ def breach_due(r: Rollout) -> datetime | None:
     """When the first short quota breaches; None where nothing acts on it."""
     if r.stage.guarded:
         return r.clocks.next_breach(r.policy.breach_after, but=r.breach_of if answered(r) else ())
-    if r.stage is Stage.PLANNED and r.plan is not None and not r.replan and not planned_on(r, r.sight.known):
+    if r.stage is Stage.PLANNED and r.plan is not None and not r.stay.replan and not planned_on(r, r.sight.known):
         return r.clocks.next_breach(r.policy.breach_after)
     return None
 
@@ -227,14 +227,14 @@ def answered(r: Rollout) -> bool:
         case OnBreach.HOLD:
             return True
         case OnBreach.ROLLBACK:
-            return bool(r.aiming) or any(h.id == ROLLBACK for h in r.holds)
+            return bool(r.stay.aiming) or any(h.id == ROLLBACK for h in r.holds)
         case OnBreach.REALIGN:
             return (r.realigning and not r.proposing) or any(h.id in (REALIGN, RADIUS) for h in r.holds)
 
 
 def clear_due(r: Rollout) -> datetime | None:
     """When a breach that was not rolled back is over, if health stays good."""
-    if not r.breach_of or not r.stage.guarded or r.aiming or r.clocks.all_good_since is None:
+    if not r.breach_of or not r.stage.guarded or r.stay.aiming or r.clocks.all_good_since is None:
         return None
     return r.clocks.all_good_since + r.policy.clear_after
 
@@ -249,8 +249,8 @@ def retries_by_itself(r: Rollout) -> bool:
     """True after a breach rollback with attempts left."""
     return (
         r.stage is Stage.ROLLED_BACK
-        and r.order is not None
-        and r.order.why is UndoCause.BREACH
+        and r.undo is not None
+        and r.undo.why is UndoCause.BREACH
         and r.failures < r.policy.attempts
     )
 

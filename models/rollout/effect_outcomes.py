@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from models.audit import BACKSTOP, AuditKind
 from models.cluster.readings import LimitMode
@@ -19,7 +18,7 @@ from models.rollout.effects import INVERSE, Change, EffectKind, Receipt, ValueCo
 from models.rollout.guard import Clocks
 from models.rollout.holds import RADIUS, REALIGN, Hold, HoldKind
 from models.rollout.stages import STEP_FROM, Stage
-from models.rollout.state import Proposal, Rollout, UndoCause, Undone
+from models.rollout.state import Proposal, PublishedFlex, Rollout, UndoCause, Undone
 from models.rollout.stuck import calling
 
 FORWARD = {inverse: forward for forward, inverse in INVERSE.items()}
@@ -30,7 +29,9 @@ KEPT_IN_A_BREACH = (EffectKind.RESERVE, EffectKind.SET_SOFT)
 def began(r: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
     """The call to make, and the state that owes its inverse from before the call on."""
     change = change_for(r, kind)
-    begun = r.but(fence=r.fence + 1, stood=r.standing, granting_begun=kind is EffectKind.GRANT)
+    begun = r.but(fence=r.fence + 1, stood=r.standing)
+    if kind is EffectKind.GRANT and r.granting is not None:
+        begun = begun.but(granting=r.granting.but(begun=True))
     if flex_moves(r, kind) and r.looked_after == r.fence:
         # It writes no quota: what was seen of them is not overtaken, and a drift can be answered meanwhile.
         begun = begun.but(looked_after=begun.fence)
@@ -42,12 +43,12 @@ def began(r: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
 def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollout:
     """After an effect's receipt: values, conflicts, and the next stage where the step is done."""
     kind = change.kind
-    flex_before, followed = r.flex_gpus, kind is EffectKind.FOLLOW
+    flex_before, followed = r.flex.gpus, kind is EffectKind.FOLLOW
     r = r.but(written={**r.written, **receipt.after})
     if change.mode is not None or change.writes:
         r = r.but(modes_given={} if change.mode is not None else _still_given(r, change))
     if followed or kind in (EffectKind.UNFOLLOW, EffectKind.CLOSE):
-        r = r.but(flex_gpus=change.flex_gpus, flex_since=None, flex_failed_at=None)
+        r = r.but(flex=PublishedFlex(gpus=change.flex_gpus))
     moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
     changes = ", ".join(f"{t} {old} -> {new}" for t, (old, new) in sorted(moved.items()))
     if followed and change.flex_gpus is not None:
@@ -81,9 +82,9 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
         return r  # an undo was ordered while this was under way; it is owed already
     if flex_moves(r, kind):
         return _flex_moved(r, change, now)
-    if r.restoring:
-        return r.but(restoring=False, exempt=False, look_asked=True)
-    r = r.but(done=(*r.done, kind))
+    if r.stay.restoring:
+        return r.but(look_asked=True).staying(restoring=False, exempt=False)
+    r = r.staying(done=(*r.stay.done, kind))
     return _realigned(r, now) if r.realigning else _stepped(r, now)
 
 
@@ -94,7 +95,7 @@ def _flex_moved(r: Rollout, change: Change, now: datetime) -> Rollout:
     news = {"flex_gpus": change.flex_gpus, "flex_band_gpus": change.flex_band_gpus}
     seen = r.seen.model_copy(update={"reading": r.seen.reading.model_copy(update=news)})
     more = r.seen.flex.surplus_gpus - change.flex_gpus > change.flex_band_gpus
-    return r.but(seen=seen, flex_since=now if more else None)
+    return r.but(seen=seen, flex=r.flex.but(more_since=now if more else None))
 
 
 def _still_given(r: Rollout, change: Change) -> dict[str, LimitMode]:
@@ -119,60 +120,50 @@ def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], 
             now,
             conflict=conflict.model_dump(mode="json"),
         )
-    restored, undo = change.kind is EffectKind.RESTORE, r.order is not None and r.order.why is UndoCause.UNDO
-    if r.order is not None and (restored or undo):
+    restored, undo = change.kind is EffectKind.RESTORE, r.undo is not None and r.undo.why is UndoCause.UNDO
+    if r.undo is not None and (restored or undo):
         # A restore that is made (again) would expect their value, and overwrite it. An undo that has restored names
         # them no more; else theirs is the value to come to.
         unnamed = gone if restored and undo else gone - written.keys()
-        kept = {t: written[t] if t in gone else v for t, v in r.order.target.items() if t not in unnamed}
-        changed = {} if restored else r.order.changed
-        r = r.but(order=r.order.model_copy(update={"target": kept, "changed": changed}))
+        kept = {t: written[t] if t in gone else v for t, v in r.undo.target.items() if t not in unnamed}
+        changed = {} if restored else r.undo.changed
+        r = r.rolling_back(target=kept, changed=changed)
     return r.but(foreign=tuple(sorted(foreign)), written=written)
 
 
 def _closed(r: Rollout) -> Rollout:
     told = list(r.baseline.tree.leaves) if r.values_stand else r.affected
-    return r.telling(NoticeKind.CLOSED, told, detail=r.ended_because).but(done=(EffectKind.CLOSE,), standing=())
+    return r.telling(NoticeKind.CLOSED, told, detail=r.ended_because).but(standing=()).staying(done=(EffectKind.CLOSE,))
 
 
 def _inverted(r: Rollout, forward: EffectKind) -> Rollout:
     """An inverse has landed. What a breach rollback keeps, at other values, goes on standing."""
-    r = r.but(undone=(*r.undone, forward), unanswered=tuple(k for k in r.unanswered if k is not forward))
+    r = r.but(unanswered=tuple(k for k in r.unanswered if k is not forward))
+    r = r.rolling_back(undone=(*r.undone, forward))
     if forward is EffectKind.SET_SOFT:
         r = r.but(attempted={})
-    if forward in KEPT_IN_A_BREACH and r.order is not None and r.order.why is UndoCause.BREACH:
-        return r.but(owed=tuple(k for k in r.owed if k is not forward))
+    if forward in KEPT_IN_A_BREACH and r.undo is not None and r.undo.why is UndoCause.BREACH:
+        return r.rolling_back(owed=tuple(k for k in r.owed if k is not forward))
     return _undone(r, forward)
 
 
 def _undone(r: Rollout, forward: EffectKind) -> Rollout:
-    return r.but(
-        owed=tuple(k for k in r.owed if k is not forward),
-        standing=tuple(k for k in r.standing if k is not forward),
-    )
+    standing = tuple(k for k in r.standing if k is not forward)
+    return r.but(standing=standing).rolling_back(owed=tuple(k for k in r.owed if k is not forward))
 
 
 def _realigned(r: Rollout, now: datetime) -> Rollout:
-    if EffectKind.SET_SOFT not in r.done:
+    if EffectKind.SET_SOFT not in r.stay.done:
         return r
     r = lifting(r, REALIGN, now, BACKSTOP, "written")
     told, detail = r.affected, "the quotas were realigned in place"
-    if r.proposing and r.plan is not None and r.plan_before is not None:
-        was = r.plan_before.values
+    before = None if r.stay.realigning is None else r.stay.realigning.before
+    if r.proposing and r.plan is not None and before is not None:
+        was = before.values
         told = tuple(q.team for q in r.plan.quotas if q.leaf and was.get(q.team) != q.after_gpus)
         detail = "the quotas follow the long-run health of the hardware"
-    r = r.but(
-        realigning=False,
-        proposing=False,
-        considered_gpus=None,
-        plan_before=None,
-        done=(),
-        exempt=False,
-        breach_of=(),
-        clocks=Clocks(),
-        soak_since=now,
-        look_asked=True,
-    )
+    r = r.but(breach_of=(), clocks=Clocks(), look_asked=True)
+    r = r.staying(realigning=None, done=(), exempt=False, soak_since=now).looking_out(considered_gpus=None)
     return r.telling(NoticeKind.CHANGED, told, detail=detail)
 
 
@@ -185,7 +176,7 @@ _NOTICE_AT = {
 
 def _stepped(r: Rollout, now: datetime) -> Rollout:
     step = STEP_FROM[r.stage]
-    if any(forward not in r.done for forward, _ in step.effects):
+    if any(forward not in r.stay.done for forward, _ in step.effects):
         return r
     if step.target is Stage.BUFFERED:
         r = r.but(clocks=Clocks())
@@ -209,7 +200,7 @@ def failed(
     if kind is EffectKind.GRANT:
         r = granting.failed(r, reason)
     if error == "Conflict":
-        r = r.but(superseded=reason, owed=())
+        r = r.but(superseded=reason).rolling_back(owed=())
         if r.stage.ended:
             return r.telling(NoticeKind.HELD, [], detail=f"{r.stage}, and somebody newer owns the cluster: {reason}")
         return calling(r, reason).reaching(Stage.STUCK, now, f"superseded: {reason}")
@@ -219,12 +210,12 @@ def failed(
         return _closed(r).telling(NoticeKind.HELD, [], detail=f"closed, but what is reserved may stay so: {reason}")
     if kind in FORWARD:
         forward = FORWARD[kind]
-        return r.but(
+        return r.rolling_back(
             owed=tuple(k for k in r.owed if k is not forward),
             stuck_on=(*r.stuck_on, Undone(kind=forward, reason=reason)),
         )
     if flex_moves(r, kind):
-        return r.but(flex_failed_at=now, look_asked=True)  # the pool is as it was, or as it should be
+        return r.but(flex=r.flex.but(failed_at=now), look_asked=True)  # the pool is as it was, or as it should be
     unwritten = error in ("Drift", "BlastRadius")  # both say that nothing was written
     if unwritten and kind not in r.stood:
         r = _undone(r, kind)
@@ -236,9 +227,9 @@ def failed(
         return r
     if error == "Drift":
         plan_again = "others changed the cluster" if r.stage is Stage.PLANNED else ""
-        return r.but(look_asked=True, done=(), replan=plan_again, **_not_in_place(r))
+        return _not_in_place(r).but(look_asked=True).staying(replan=plan_again)
     if error == "BlastRadius":
-        in_step = not (r.realigning or r.restoring)
+        in_step = not (r.realigning or r.stay.restoring)
         hold = Hold(
             id=RADIUS,
             kind=HoldKind.BLAST_RADIUS,
@@ -247,14 +238,14 @@ def failed(
             at=now,
             until=until if in_step else None,
         )
-        held = holding(r.but(done=(), **_not_in_place(r)), hold, now)
+        held = holding(_not_in_place(r), hold, now)
         return held if hold.until is not None else held.telling(NoticeKind.HELD, [], detail=reason)
     return undoing(r, now, actor=BACKSTOP, reason=f"{kind} failed: {reason}")
 
 
-def _not_in_place(r: Rollout) -> dict[str, Any]:
-    """What changes when a write in place came to nothing: the guard and the drift check begin anew."""
-    began: dict[str, Any] = {"realigning": False, "proposing": False, "restoring": False}
+def _not_in_place(r: Rollout) -> Rollout:
+    """A write in place came to nothing: the guard and the drift check begin anew."""
+    outlook = r.stay.outlook
     if r.proposing and r.plan is not None:  # it is still proposed, and written once it can be
-        began["proposal"] = Proposal(plan=r.plan, at=r.proposed_at or r.entered_at)
-    return {**began, "plan": r.plan_before or r.plan, "plan_before": None}
+        outlook = outlook.but(proposal=Proposal(plan=r.plan, at=r.proposed_at or r.stay.since))
+    return r.but(plan=r.plan_standing).staying(realigning=None, restoring=False, done=(), outlook=outlook)

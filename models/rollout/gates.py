@@ -102,8 +102,8 @@ def is_open(r: Rollout, now: datetime) -> bool:
 
 
 def _planned(r: Rollout) -> Condition:
-    if r.plan is None or r.replan:
-        return Condition(name="plan", met=False, text=f"a new plan is being made: {r.replan or 'the first'}")
+    if r.plan is None or r.stay.replan:
+        return Condition(name="plan", met=False, text=f"a new plan is being made: {r.stay.replan or 'the first'}")
     if not r.plan.honest:
         return Condition(name="plan", met=False, text=r.plan.fault)
     if not r.plan.backed:
@@ -121,38 +121,40 @@ def _approved(r: Rollout) -> Condition:
 
 
 def _notice(r: Rollout, now: datetime) -> Condition:
-    if r.waived:
+    if r.stay.waived:
         return Condition(name="notice", met=True, text="waived")
     if not r.approved:
         return Condition(name="notice", met=False, text="teams are told once the plan is approved")
-    if r.undelivered:
-        return Condition(name="notice", met=False, text=f"not delivered: {'; '.join(r.undelivered)}")
-    if r.notified_at is None:
-        trouble = f" (trying again: {r.mail_trouble})" if r.mail_trouble else ""
+    if r.announced.undelivered:
+        return Condition(name="notice", met=False, text=f"not delivered: {'; '.join(r.announced.undelivered)}")
+    if r.announced.delivered_at is None:
+        trouble = f" (trying again: {r.post.trouble})" if r.post.trouble else ""
         return Condition(name="notice", met=False, text=f"notices are being sent{trouble}")
-    due = r.notified_at + r.policy.notice
+    due = r.announced.delivered_at + r.policy.notice
     length = duration_text(r.policy.notice)
-    return Condition(name="notice", met=now >= due, text=f"notice of {length} from {_at(r.notified_at)}", until=due)
+    return Condition(
+        name="notice", met=now >= due, text=f"notice of {length} from {_at(r.announced.delivered_at)}", until=due
+    )
 
 
 def _soak(r: Rollout, now: datetime, length: timedelta) -> Condition:
     if r.breach_of:
         return Condition(name="soak", met=False, text=f"in breach: {', '.join(r.breach_of)}")
-    if r.waived:
+    if r.stay.waived:
         return Condition(name="soak", met=True, text="waived")
-    due = r.soak_since + length
-    text = f"soak of {duration_text(length)} from {_at(r.soak_since)}"
+    due = r.stay.soak_since + length
+    text = f"soak of {duration_text(length)} from {_at(r.stay.soak_since)}"
     return Condition(name="soak", met=now >= due, text=text, until=due)
 
 
 def _acks(r: Rollout, now: datetime) -> Condition:
     wanted = r.affected
-    given = [team for team in wanted if team in r.acks]
+    given = [team for team in wanted if team in r.announced.acks]
     needed = {Acks.NONE: 0, Acks.MAJORITY: len(wanted) // 2 + 1 if wanted else 0, Acks.ALL: len(wanted)}[r.policy.acks]
     text = f"{len(given)} of {needed} acknowledgements"
-    if r.waived or len(given) >= needed:
-        return Condition(name="acks", met=True, text="waived" if r.waived else text)
-    due = (r.notified_at or r.launched_at) + r.policy.ack_deadline
+    if r.stay.waived or len(given) >= needed:
+        return Condition(name="acks", met=True, text="waived" if r.stay.waived else text)
+    due = (r.announced.delivered_at or r.launched_at) + r.policy.ack_deadline
     return Condition(name="acks", met=now >= due, text=f"{text}, or their deadline", until=due)
 
 

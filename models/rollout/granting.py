@@ -18,7 +18,7 @@ from models.rollout.commands import on_islands
 from models.rollout.decide import looked_recently, tests
 from models.rollout.effects import Receipt
 from models.rollout.stages import Stage
-from models.rollout.state import Rollout, UndoCause
+from models.rollout.state import Granting, Rollout, UndoCause
 
 _REMEMBERED = 200
 """Grants whose end is remembered, so that whoever asks again is not given a second answer."""
@@ -30,9 +30,9 @@ def ordered(r: Rollout, order: GrantOrder) -> Rollout:
         return _answered(r, order, GrantOutcome.DONE, "it was given back already")
     if not order.ends and order.request in r.grants:
         return _answered(r, order, GrantOutcome.DONE, "it is granted already", r.grants[order.request])
-    if r.granting is not None:
+    if r.grant_order is not None:
         return _answered(r, order, GrantOutcome.LATER, f"another request is being written in {r.cluster}")
-    waiting = r.but(granting=order, granting_begun=False, granted=None, look_asked=True)
+    waiting = r.but(granting=Granting(order=order), granted=None, look_asked=True)
     return settled(waiting)
 
 
@@ -44,8 +44,8 @@ def answer_to(r: Rollout, order: GrantOrder) -> Granted | None:
 
 def settled(r: Rollout) -> Rollout:
     """An order that can never be written as things stand is answered."""
-    order = r.granting
-    if order is None or r.granting_begun:
+    order = r.grant_order
+    if order is None or r.grant_begun:
         return r
     if r.shadow or r.stage is not Stage.MONITORED:
         return _answered(r, order, GrantOutcome.LATER, f"a {'shadow ' * r.shadow}rollout of {r.cluster} is {r.stage}")
@@ -70,8 +70,8 @@ def settled(r: Rollout) -> Rollout:
 
 def looked(r: Rollout, now: datetime) -> Rollout:
     """After a look at the quotas with the order: one that today's hardware does not back is answered."""
-    order = r.granting
-    if order is None or order.ends or r.granting_begun or r.look_failed or not looked_recently(r, now):
+    order = r.grant_order
+    if order is None or order.ends or r.grant_begun or r.look_failed or not looked_recently(r, now):
         return r
     values = {q.team: q.gpus for q in baseline_with(r, order).quotas}
     if r.seen is None or r.seen.health is None or r.seen.backed or not _tested(r, values):
@@ -87,20 +87,20 @@ def _tested(r: Rollout, values: dict[str, int]) -> bool:
 
 def put_off(r: Rollout, order: GrantOrder, why: str) -> Rollout:
     """The order is not waited for any longer; it may come again."""
-    return _answered(r, order, GrantOutcome.LATER, why) if r.granting == order and not r.granting_begun else r
+    return _answered(r, order, GrantOutcome.LATER, why) if r.grant_order == order and not r.grant_begun else r
 
 
 def landed(r: Rollout, receipt: Receipt, now: datetime) -> Rollout:
     """The order is written: the baseline and what an undo brings back have it, or have it no more."""
-    order = r.granting
+    order = r.grant_order
     assert order is not None
     if receipt.conflicts:
         return failed(r, f"others have changed {', '.join(c.team for c in receipt.conflicts)}")
     raised = order.raised or raises(r.baseline.tree, _values(r), order.team, order.gpus)
     grants = {name: each for name, each in r.grants.items() if name != order.request}
-    if r.order is not None and r.order.why is UndoCause.UNDO:  # it was ordered while this was under way
-        target = {**r.order.target, **moved(r.order.target, raised, ends=order.ends)}
-        r = r.but(order=r.order.model_copy(update={"target": target}))
+    if r.undo is not None and r.undo.why is UndoCause.UNDO:  # it was ordered while this was under way
+        target = {**r.undo.target, **moved(r.undo.target, raised, ends=order.ends)}
+        r = r.rolling_back(target=target)
     r = r.but(
         baseline=baseline_with(r, order),
         grants=grants if order.ends else {**grants, order.request: raised},
@@ -121,7 +121,7 @@ def landed(r: Rollout, receipt: Receipt, now: datetime) -> Rollout:
 
 def failed(r: Rollout, why: str) -> Rollout:
     """Nothing was written; whoever asked may ask again."""
-    return r if r.granting is None else _answered(r, r.granting, GrantOutcome.LATER, why)
+    return r if r.grant_order is None else _answered(r, r.grant_order, GrantOutcome.LATER, why)
 
 
 def _values(r: Rollout) -> dict[str, int]:
@@ -132,6 +132,6 @@ def _answered(
     r: Rollout, order: GrantOrder, outcome: GrantOutcome, said: str, raised: Mapping[str, int] | None = None
 ) -> Rollout:
     told = Granted(request=order.request, ends=order.ends, outcome=outcome, said=said, raised=dict(raised or {}))
-    if r.granting != order:
+    if r.grant_order != order:
         return r.but(granted=told)
-    return r.but(granting=None, granting_begun=False, granted=told, look_asked=True)
+    return r.but(granting=None, granted=told, look_asked=True)

@@ -27,7 +27,7 @@ from models.rollout.decide import (
 from models.rollout.gates import drift_of, holds_now
 from models.rollout.holds import REALIGN, Hold, HoldKind
 from models.rollout.stages import Stage
-from models.rollout.state import Proposal, Rollout, proposed_changes
+from models.rollout.state import Proposal, Realigning, Rollout, proposed_changes
 
 
 def _breach_held(r: Rollout, hold_id: str, reason: str, now: datetime, kind: HoldKind = HoldKind.BREACH) -> Rollout:
@@ -85,8 +85,14 @@ def _long_run(r: Rollout, now: datetime) -> Rollout:
     seen = r.seen
     assert seen is not None
     if r.proposal is not None and r.proposal.plan.generation != seen.reading.generation:
-        r = r.but(proposal=None, proposed_at=None, considered_gpus=None).noting(
-            AuditKind.PLAN, f"the proposed plan {r.proposal.plan.hash} is given up: others changed the cluster", now
+        r = (
+            r.but(proposed_at=None)
+            .looking_out(proposal=None, considered_gpus=None)
+            .noting(
+                AuditKind.PLAN,
+                f"the proposed plan {r.proposal.plan.hash} is given up: others changed the cluster",
+                now,
+            )
         )
     if may_apply(r, now):
         return _begun(r, now)
@@ -95,11 +101,11 @@ def _long_run(r: Rollout, now: datetime) -> Rollout:
     if seen.derived is not None:
         r = _rederived(r, seen.derived, now)
     usual = sum(i.healthy_gpus for i in seen.long_run)
-    if not seen.long_run or r.reconsider or r.plan is None:
+    if not seen.long_run or r.stay.outlook.reconsider or r.plan is None:
         return r
-    known = r.plan.healthy_gpus if r.considered_gpus is None else r.considered_gpus
+    known = r.plan.healthy_gpus if r.stay.outlook.considered_gpus is None else r.stay.outlook.considered_gpus
     least = r.baseline.gpus_per_node if r.policy.replan_gpus is None else r.policy.replan_gpus
-    return r.but(reconsider=seen.long_run) if abs(usual - known) > least else r
+    return r.looking_out(reconsider=seen.long_run) if abs(usual - known) > least else r
 
 
 def _rederived(r: Rollout, found: Derived, now: datetime) -> Rollout:
@@ -110,29 +116,36 @@ def _rederived(r: Rollout, found: Derived, now: datetime) -> Rollout:
     standing = None if r.plan.derived is None else r.plan.derived.promise
     promise = followed(standing, found)
     text = f"the buffer is derived anew: {found.needed} of {found.total} GPUs, {found.text}"
-    r = r.but(derived_at=now).noting(AuditKind.PLAN, text, now, promised=standing, may_promise=promise)
+    r = r.looking_out(derived_at=now).noting(AuditKind.PLAN, text, now, promised=standing, may_promise=promise)
     islands = seen.long_run or (() if seen.health is None else seen.health.islands)
-    return r if promise == standing else r.but(reconsider=islands)
+    return r if promise == standing else r.looking_out(reconsider=islands)
 
 
 def _begun(r: Rollout, now: datetime) -> Rollout:
     assert r.proposal is not None
     plan = r.proposal.plan
-    begun = r.but(realigning=True, proposing=True, done=(), plan_before=r.plan, plan=plan, proposal=None)
+    begun = r.but(plan=plan).staying(realigning=Realigning(before=r.plan, proposed=True), done=())
+    begun = begun.looking_out(proposal=None)
     why = "approved" if r.envelope is not None and r.envelope.plan_hash == plan.hash else "inside what was approved"
     return begun.noting(AuditKind.PLAN, f"the proposed plan {plan.hash} is written: {why}", now, plan=plan.hash)
 
 
 def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
     """After a plan on the long-run health: a proposal, if it would change anything and nothing came first."""
-    if not r.reconsider or not at_rest(r, now) or r.realigning or plan.generation != r.generation or r.plan is None:
-        return r.but(reconsider=())
-    before, known = r.plan.healthy_gpus, r.considered_gpus
-    r = r.but(reconsider=(), considered_gpus=plan.healthy_gpus)
+    if (
+        not r.stay.outlook.reconsider
+        or not at_rest(r, now)
+        or r.realigning
+        or plan.generation != r.generation
+        or r.plan is None
+    ):
+        return r.looking_out(reconsider=())
+    before, known = r.plan.healthy_gpus, r.stay.outlook.considered_gpus
+    r = r.looking_out(reconsider=(), considered_gpus=plan.healthy_gpus)
     moved = proposed_changes(r, plan)
     if not moved:
         return r
-    r = r.but(proposed_at=now, proposal=None if plan.fault else Proposal(plan=plan, at=now))
+    r = r.but(proposed_at=now).looking_out(proposal=None if plan.fault else Proposal(plan=plan, at=now))
     inside = r.envelope is not None and r.envelope.holds(plan)
     window = duration_text(r.policy.replan_window)
     text = f"on the usual health of {window} ({plan.healthy_gpus} healthy GPUs, {before} when planned): "
@@ -160,14 +173,15 @@ def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
 
 def not_reconsidered(r: Rollout, reason: str, now: datetime) -> Rollout:
     """No proposal could be made; the next one is tried when another would be due."""
-    return r.but(reconsider=(), proposed_at=now).noting(AuditKind.PLAN, f"no plan is proposed: {reason}", now)
+    tried = r.but(proposed_at=now).looking_out(reconsider=())
+    return tried.noting(AuditKind.PLAN, f"no plan is proposed: {reason}", now)
 
 
 def _given_up(r: Rollout, why: str, now: datetime) -> Rollout:
     """The proposal under way comes to nothing; the plan that stood stands."""
     assert r.plan is not None
-    back = r.but(realigning=False, proposing=False, plan=r.plan_before or r.plan, plan_before=None, done=())
-    return back.but(look_asked=True).noting(AuditKind.PLAN, f"the proposed plan {r.plan.hash} is given up: {why}", now)
+    back = r.but(plan=r.plan_standing, look_asked=True).staying(realigning=None, done=())
+    return back.noting(AuditKind.PLAN, f"the proposed plan {r.plan.hash} is given up: {why}", now)
 
 
 def _flexed(r: Rollout, now: datetime) -> Rollout:
@@ -175,11 +189,11 @@ def _flexed(r: Rollout, now: datetime) -> Rollout:
     assert r.seen is not None
     published = flex_published(r)
     if r.stage is not Stage.MONITORED or r.seen.flex is None or published is None:
-        return r if r.flex_since is None else r.but(flex_since=None)
+        return r if r.flex.more_since is None else r.but(flex=r.flex.but(more_since=None))
     if r.seen.flex.surplus_gpus - published <= flex_band(r):
-        return r.but(flex_since=None)
-    begun = r.flex_since is not None and now - r.flex_since < r.policy.clear_after
-    return r if begun else r.but(flex_since=now)
+        return r.but(flex=r.flex.but(more_since=None))
+    begun = r.flex.more_since is not None and now - r.flex.more_since < r.policy.clear_after
+    return r if begun else r.but(flex=r.flex.but(more_since=now))
 
 
 def _tested_what_counts(r: Rollout) -> bool:
@@ -199,20 +213,20 @@ def _overtaken(r: Rollout, now: datetime) -> Rollout:
     """Another plan is wanted where health has moved on from the one that waits."""
     assert r.seen is not None
     assert r.sight.known is not None
-    if r.plan is None or r.replan:
+    if r.plan is None or r.stay.replan:
         return r
     moved = not planned_on(r, r.sight.known)
     if r.stage is Stage.PLANNED and moved:
         better = r.envelope is not None and not r.approved and r.sight.known.healthy_gpus > r.plan.healthy_gpus
         if better or r.plan.fault:
-            return r.but(replan="health has changed since the plan was made")
+            return r.staying(replan="health has changed since the plan was made")
     if r.proposing:
         short = tests(r.seen, r.plan.values) and not r.seen.backed
         return _given_up(r, "today's health does not back it", now) if short else r
     held = any(h.id == REALIGN for h in r.holds)
     if r.stage.guarded and r.realigning and not held and tests(r.seen, r.plan.values) and not r.seen.backed:
         if moved:
-            return r.but(replan="health has changed since the realignment was planned")
+            return r.staying(replan="health has changed since the realignment was planned")
         if r.approved and r.plan.backed:
             why = f"plan {r.plan.hash} is not backed beside what others changed"
             return _breach_held(r.but(look_asked=True), REALIGN, why, now)
@@ -224,15 +238,15 @@ def _drifted(r: Rollout, now: datetime) -> Rollout:
     if r.looked_after != r.fence or not (r.stage.guarded or r.stage in (Stage.PLANNED, Stage.ROLLED_BACK)):
         return r
     moved = r.seen.reading.generation != r.generation
-    if r.restoring and not moved:
+    if r.stay.restoring and not moved:
         return r  # a look that was under way when it was answered: this is about to be put right
     values = drift_of(r)
     if r.stage is Stage.PLANNED and r.plan is not None:
         moved = moved or r.plan.generation != r.generation
     if not r.values_stand and not r.stage.guarded:
         # Nothing of ours stands: a plan is made from what is there, and without one there is nothing to say.
-        if r.stage is Stage.PLANNED and not r.replan and (moved or values):
-            r = r.but(replan="others changed the cluster")
+        if r.stage is Stage.PLANNED and not r.stay.replan and (moved or values):
+            r = r.staying(replan="others changed the cluster")
         return lifting(r, "drift", now, BACKSTOP, "nothing of ours stands")
     if not values:
         r = lifting(r, "drift", now, BACKSTOP, "the values are ours again")

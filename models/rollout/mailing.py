@@ -14,32 +14,32 @@ from models.wire import TellAnswer
 
 def noticing(r: Rollout, now: datetime) -> Rollout:
     """Once a plan is approved, tell whom it cuts; later only those whose cut grew."""
-    if r.plan is None or r.replan or not r.approved:
+    if r.plan is None or r.stay.replan or not r.approved:
         return r
     cuts = {q.team: q.cut_gpus for q in r.plan.quotas if q.leaf and q.cut_gpus}
-    grown = [t for t, cut in cuts.items() if cut > r.told_cuts.get(t, 0)]
+    grown = [t for t, cut in cuts.items() if cut > r.announced.cuts.get(t, 0)]
     if grown:
-        kind = NoticeKind.CHANGED if r.told_cuts else NoticeKind.PLANNED
-        r = r.but(
-            told_cuts={**r.told_cuts, **{t: cuts[t] for t in grown}},
-            acks=tuple(t for t in r.acks if t not in grown or t not in r.told_cuts),
-            notified_at=None,
+        kind = NoticeKind.CHANGED if r.announced.cuts else NoticeKind.PLANNED
+        r = r.announcing(
+            cuts={**r.announced.cuts, **{t: cuts[t] for t in grown}},
+            acks=tuple(t for t in r.announced.acks if t not in grown or t not in r.announced.cuts),
+            delivered_at=None,
             undelivered=(),
         )
         return r.telling(kind, grown, effective_at=now + r.policy.notice)
-    if r.notified_at is None and not r.undelivered and not _in_the_mail(r):
-        return r.but(notified_at=now)
+    if r.announced.delivered_at is None and not r.announced.undelivered and not _in_the_mail(r):
+        return r.announcing(delivered_at=now)
     return r
 
 
 def _in_the_mail(r: Rollout) -> bool:
-    return any(n.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED) for n in r.mail)
+    return any(n.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED) for n in r.post.mail)
 
 
 def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetime) -> Rollout:
     """What became of some notices: delivered, not deliverable at all, which a person has to know, or kept."""
     gone = answer.delivered.keys() | answer.refused.keys()
-    r = r.but(mail=tuple(n for n in r.mail if n.key not in gone))
+    r = r.but(post=r.post.but(mail=tuple(n for n in r.post.mail if n.key not in gone)))
     for notice in batch:
         if notice.key in answer.delivered:
             r = r.noting(
@@ -53,12 +53,12 @@ def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetim
         elif notice.key in answer.refused:
             reason = answer.refused[notice.key]
             if notice.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED):
-                r = r.but(undelivered=(*r.undelivered, f"{notice.audience}: {reason}"))
+                r = r.announcing(undelivered=(*r.announced.undelivered, f"{notice.audience}: {reason}"))
             r = r.noting(AuditKind.NOTICE, f"{notice.audience} could not be told: {reason}", now, failed=True)
-    return r.but(mail_trouble="; ".join(sorted(set(answer.failed.values()))))
+    return r.but(post=r.post.but(trouble="; ".join(sorted(set(answer.failed.values())))))
 
 
 def recorded(r: Rollout, keys: Iterable[str], stage: Stage) -> Rollout:
     """Entries are archived and the registry shows the stage."""
     done = set(keys)
-    return r.but(outbox=tuple(e for e in r.outbox if e.key not in done), noted=stage)
+    return r.but(post=r.post.but(outbox=tuple(e for e in r.post.outbox if e.key not in done), noted=stage))

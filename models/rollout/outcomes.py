@@ -40,7 +40,7 @@ from models.rollout.looks import _breach_held, _given_up
 from models.rollout.mailing import noticing
 from models.rollout.messages import LaunchRequest, Opening
 from models.rollout.stages import Stage
-from models.rollout.state import Order, Rollout, UndoCause
+from models.rollout.state import Approval, PublishedFlex, Realigning, Rollout, Stay, Undo, UndoCause
 from models.rollout.stuck import calling
 
 # --- the beginning ---------------------------------------------------------------------------
@@ -60,15 +60,12 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
         baseline=opening.baseline,
         modes=opening.modes,
         generation=opening.reading.generation,
-        entered_at=now,
-        soak_since=now,
+        stay=Stay(since=now, soak_since=now, replan="the first plan"),
         written=opening.reading.values,
-        flex_gpus=opening.reading.flex_gpus if adopted else None,
-        replan="the first plan",
+        flex=PublishedFlex(gpus=opening.reading.flex_gpus if adopted else None),
         standing=(*KEPT_IN_A_BREACH, *follows) if adopted else (),
         sight=Sight(known=opening.health),
-        envelope=opening.envelope,
-        approved_by="" if opening.envelope is None else launch.approved_by,
+        approval=None if opening.envelope is None else Approval(envelope=opening.envelope, by=launch.approved_by),
     )
     by = launch.actor or launch.owner
     text = f"launched by {by}" + (" (shadow)" if launch.shadow else "")
@@ -97,16 +94,23 @@ def drafted(r: Rollout, baseline: Snapshot, reading: QuotaReading, plan: Plan, n
             written=reading.values,
             foreign=(),
         )
-    r = r.but(plan_before=r.plan_before or r.plan) if r.realigning else r.but(clocks=Clocks())
-    r = r.but(plan=plan, replan="", done=(), look_asked=True).noting(
-        AuditKind.PLAN,
-        f"plan {plan.hash}: cut {plan.cut_gpus} of {plan.assigned_gpus} GPUs "
-        f"({plan.phantom_gpus} never backed, {plan.to_flex_gpus} to flex), short by {plan.short_by_gpus}",
-        now,
-        plan=plan.hash,
-        snapshot=plan.snapshot_hash,
-        generation=plan.generation,
-        approved=r.but(plan=plan).approved,
+    if r.stay.realigning is None:
+        r = r.but(clocks=Clocks())
+    else:
+        r = r.staying(realigning=r.stay.realigning.but(before=r.plan_standing))
+    r = (
+        r.but(plan=plan, look_asked=True)
+        .staying(replan="", done=())
+        .noting(
+            AuditKind.PLAN,
+            f"plan {plan.hash}: cut {plan.cut_gpus} of {plan.assigned_gpus} GPUs "
+            f"({plan.phantom_gpus} never backed, {plan.to_flex_gpus} to flex), short by {plan.short_by_gpus}",
+            now,
+            plan=plan.hash,
+            snapshot=plan.snapshot_hash,
+            generation=plan.generation,
+            approved=r.but(plan=plan).approved,
+        )
     )
     if first and plan.fault and not r.effects_stand:
         why = "the plan is not backed by healthy GPUs, so it cannot be launched" if plan.honest else plan.fault
@@ -117,14 +121,14 @@ def drafted(r: Rollout, baseline: Snapshot, reading: QuotaReading, plan: Plan, n
     if r.realigning:
         return _proposed(r, now)
     if not first and not r.approved:
-        r = r.but(waived=False)  # what was promised of an earlier plan does not hold for this one
+        r = r.staying(waived=False)  # what was promised of an earlier plan does not hold for this one
         if was_approved:
             r = r.telling(NoticeKind.HELD, [], detail=f"plan {plan.hash} is outside what was approved")
     return r
 
 
 def _wants_plan(r: Rollout) -> bool:
-    return bool(r.replan) and (r.stage is Stage.PLANNED or (r.stage.guarded and r.realigning))
+    return bool(r.stay.replan) and (r.stage is Stage.PLANNED or (r.stage.guarded and r.realigning))
 
 
 def _proposed(r: Rollout, now: datetime) -> Rollout:
@@ -147,9 +151,9 @@ def draft_failed(r: Rollout, reason: str, now: datetime) -> Rollout:
     if r.plan is None and not r.effects_stand:
         return r.but(ended_because=reason).reaching(Stage.ABORTED, now, reason)
     if r.realigning:
-        return _breach_held(r.but(replan=""), REALIGN, f"no new plan: {reason}", now)
+        return _breach_held(r.staying(replan=""), REALIGN, f"no new plan: {reason}", now)
     hold = Hold(id=REPLAN, kind=HoldKind.DRIFT, reason=f"no new plan: {reason}", actor="planner", at=now)
-    r = r.but(replan="")
+    r = r.staying(replan="")
     if any(h.id == REPLAN and h.reason == hold.reason for h in r.holds):
         return r
     return holding(r, hold, now).telling(NoticeKind.HELD, [], detail=hold.reason)
@@ -187,27 +191,20 @@ def _good_again(r: Rollout, now: datetime) -> Rollout:
     """A held breach that has cleared for long enough is over; soaks start anew."""
     for hold_id in (BREACH, REALIGN, ROLLBACK):
         r = lifting(r, hold_id, now, "guard", "backed again")
-    return r.but(
-        breach_of=(),
-        soak_since=now,
-        realigning=False,
-        replan="",
-        done=(),
-        plan=r.plan_before or r.plan,
-        plan_before=None,
-    ).noting(AuditKind.GUARD, "backed again: the promise holds", now)
+    r = r.but(breach_of=(), plan=r.plan_standing).staying(soak_since=now, realigning=None, replan="", done=())
+    return r.noting(AuditKind.GUARD, "backed again: the promise holds", now)
 
 
 def _breached(r: Rollout, now: datetime) -> Rollout:
     teams = r.clocks.breached(now, r.policy.breach_after)
     if r.stage is Stage.PLANNED:
-        return r.but(replan="today's health no longer backs the plan", clocks=Clocks())
+        return r.but(clocks=Clocks()).staying(replan="today's health no longer backs the plan")
     news = tuple(t for t in teams if t not in r.breach_of)
     lacking = {t: r.clocks.at_risk.get(t, 0) for t in teams}
     text = ", ".join(f"{t} lacks {gpus} GPUs" for t, gpus in lacking.items())
     if r.proposing:
         r = _given_up(r, "a quota is in breach", now)
-    r = r.but(proposal=None, reconsider=())
+    r = r.looking_out(proposal=None, reconsider=())
     waits = answered(r)
     if news:
         r = r.but(breach_of=tuple(sorted({*r.breach_of, *news})))
@@ -217,22 +214,23 @@ def _breached(r: Rollout, now: datetime) -> Rollout:
         case OnBreach.HOLD:
             return _breach_held(r, BREACH, text, now)
         case OnBreach.ROLLBACK if not waits:
-            return r.but(aiming=r.breach_of)
+            return r.staying(aiming=r.breach_of)
         case OnBreach.REALIGN if not waits:
-            return r.but(realigning=True, restoring=False, done=(), replan=f"realign: {text}")
+            realigning = Realigning(before=r.plan_standing)
+            return r.staying(realigning=realigning, restoring=False, done=(), replan=f"realign: {text}")
         case _:
             return r
 
 
 def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
     """The breach rollback begins, towards backed values (or the baseline, if the policy says so)."""
-    if not r.aiming:
+    if not r.stay.aiming:
         return r  # a person's undo came first
     values = target.values
     if r.policy.rollback_to is RollbackTo.BASELINE:
         values = {q.team: q.gpus for q in r.baseline.quotas}
-    text = ", ".join(f"{t} lacks {r.clocks.at_risk.get(t, 0)} GPUs" for t in r.aiming)
-    order = Order(
+    text = ", ".join(f"{t} lacks {r.clocks.at_risk.get(t, 0)} GPUs" for t in r.stay.aiming)
+    undo = Undo(
         why=UndoCause.BREACH,
         actor="guard",
         reason=f"breach: {text}",
@@ -240,28 +238,27 @@ def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
         target=values,
         changed=changed_by_others(r),
         broken_floors=target.broken_floors,
+        owed=tuple(reversed(r.standing)),
     )
-    begun = without_own_holds(r).but(
-        order=order, owed=tuple(reversed(r.standing)), undone=(), stuck_on=(), failures=r.failures + 1
-    )
-    return begun.reaching(Stage.ROLLING_BACK, now, order.reason, "guard")
+    begun = without_own_holds(r).but(undo=undo, failures=r.failures + 1)
+    return begun.reaching(Stage.ROLLING_BACK, now, undo.reason, "guard")
 
 
 def aim_failed(r: Rollout, error: str, reason: str, now: datetime) -> Rollout:
     """The breach cannot be answered automatically: too many at once, or no target."""
-    if not r.aiming:
+    if not r.stay.aiming:
         return r
     kind = HoldKind.BLAST_RADIUS if error == "BlastRadius" else HoldKind.BREACH
-    return _breach_held(r.but(aiming=()), ROLLBACK, reason, now, kind)
+    return _breach_held(r.staying(aiming=()), ROLLBACK, reason, now, kind)
 
 
 def _rolled_back(r: Rollout, now: datetime) -> Rollout:
-    assert r.order is not None
+    assert r.undo is not None
     if r.stuck_on:
         why = "; ".join(f"{u.kind} is not undone: {u.reason}" for u in r.stuck_on)
-        return calling(r, f"{r.order.why}, by {r.order.actor}: {r.order.reason}").reaching(Stage.STUCK, now, why)
-    order, breach = r.order, r.order.why is UndoCause.BREACH
-    notes = [f"broken floors: {'; '.join(order.broken_floors)}"] if order.broken_floors else []
+        return calling(r, f"{r.undo.why}, by {r.undo.actor}: {r.undo.reason}").reaching(Stage.STUCK, now, why)
+    undo, breach = r.undo, r.undo.why is UndoCause.BREACH
+    notes = [f"broken floors: {'; '.join(undo.broken_floors)}"] if undo.broken_floors else []
     if r.foreign:
         notes.append(f"left as others changed it: {', '.join(r.foreign)}")
     more = "".join(f"; {note}" for note in notes)
@@ -272,14 +269,14 @@ def _rolled_back(r: Rollout, now: datetime) -> Rollout:
         clocks=Clocks(),
         breach_of=(),
     )
-    data = {"breach_seconds": (now - order.at).total_seconds()} if breach else {}
-    r = r.reaching(Stage.ROLLED_BACK, now, f"{order.why}{more}", order.actor, **data)
+    data = {"breach_seconds": (now - undo.at).total_seconds()} if breach else {}
+    r = r.reaching(Stage.ROLLED_BACK, now, f"{undo.why}{more}", undo.actor, **data)
     told = list(r.baseline.tree.leaves) if breach else r.affected
-    r = r.telling(NoticeKind.ROLLED_BACK, told, detail=order.reason + more)
-    if order.then is Stage.ABORTED:
-        return r.but(ended_because=order.reason).reaching(Stage.ABORTED, now, order.reason, order.actor)
+    r = r.telling(NoticeKind.ROLLED_BACK, told, detail=undo.reason + more)
+    if undo.then is Stage.ABORTED:
+        return r.but(ended_because=undo.reason).reaching(Stage.ABORTED, now, undo.reason, undo.actor)
     if breach and not retries_by_itself(r):
         r = r.telling(NoticeKind.HELD, [], detail=f"{r.failures} attempts have failed; `retry` or `close` it")
-    if not breach and order.actor == BACKSTOP:
-        r = r.telling(NoticeKind.HELD, [], detail=f"undone: {order.reason}; `retry` or `close` it")
+    if not breach and undo.actor == BACKSTOP:
+        r = r.telling(NoticeKind.HELD, [], detail=f"undone: {undo.reason}; `retry` or `close` it")
     return r

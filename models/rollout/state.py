@@ -1,7 +1,9 @@
-"""The state of one rollout: everything the interpreter decides by, and nothing it could derive.
+"""The state of one rollout: everything that is decided by, and nothing that could be derived.
 
-It is a value: reducers (models/rollout/commands.py, models/rollout/outcomes.py, models/rollout/effect_outcomes.py)
-answer a new one, and continue-as-new carries it over.
+It is a value: reducers (models/rollout/commands.py, looks.py, outcomes.py, effect_outcomes.py) answer a new one, and
+continue-as-new carries it over. What lives shorter than the rollout is a value of its own, there or not, so that it
+ends as a whole: `Stay` with the stage, `Realigning` with a rewrite in place, `Granting` with an order, `Undo` with
+the way back. Earlier versions kept all of it flat: models/rollout/flat_state.py reads that for one more release.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from models.audit import BACKSTOP, AuditEntry, AuditKind
 from models.base import Count, Model, Name, Time
@@ -22,7 +24,8 @@ from models.cluster.snapshot import Snapshot
 from models.notices import Notice, NoticeKind
 from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import Envelope, Plan
-from models.rollout.effects import EffectKind, Receipt
+from models.rollout.effects import EffectKind
+from models.rollout.flat_state import nested
 from models.rollout.guard import Clocks, Sight
 from models.rollout.holds import Hold
 from models.rollout.stages import TRANSITIONS, Stage
@@ -33,8 +36,100 @@ class UndoCause(StrEnum):
     BREACH = "breach"
 
 
-class Order(Model):
-    """A rollback under way: why, by whom, and where to."""
+class Realigning(Model):
+    """A new plan is to be written in place, without leaving the stage (on_breach: realign, or a proposal)."""
+
+    before: Plan | None
+    """The plan that stands, to which the rollout returns when nothing comes of it."""
+    proposed: bool = False
+    """It is a proposal's: no breach waits for it, and it is given up rather than made anew."""
+
+
+class Proposal(Model):
+    """A plan on the long-run health, beside the one that stands."""
+
+    plan: Plan
+    at: Time
+
+
+class Outlook(Model):
+    """What long-run health asks of a monitored rollout."""
+
+    reconsider: tuple[Island, ...] = ()
+    """Long-run health to make a proposal on; empty: none is wanted."""
+    proposal: Proposal | None = None
+    considered_gpus: Count | None = None
+    """The long-run healthy GPUs that were last planned on; None: those of the plan."""
+    derived_at: Time | None = None
+    """When its buffer was last derived anew from health history."""
+
+
+class Stay(Model):
+    """One stay in one stage: over with it, as a whole."""
+
+    since: Time
+    soak_since: Time
+    waived: bool = False
+    """`promote`: what is left of notice, soak and acknowledgements of this gate does not count."""
+    done: tuple[EffectKind, ...] = ()
+    """Effects of the present step, or of a realignment, that have landed."""
+    exempt: bool = False
+    """A person lifted the blast radius for what is next written."""
+    replan: str = ""
+    """Why a new plan is wanted; empty: none is."""
+    aiming: tuple[str, ...] = ()
+    """Teams in a breach whose rollback is about to begin."""
+    restoring: bool = False
+    """Our values are to be written again over what others changed (drift), knowingly. A realignment that waits for
+    a person may stand beside it, and goes on afterwards."""
+    realigning: Realigning | None = None
+    outlook: Outlook = Outlook()
+
+
+class Approval(Model):
+    envelope: Envelope
+    by: str
+
+
+class Announced(Model):
+    """What the teams were told of the present plan, and what they said."""
+
+    cuts: dict[str, int] = Field(default_factory=dict)
+    """The cut each team was last told."""
+    delivered_at: Time | None = None
+    """When the last notice of the present plan had been delivered."""
+    undelivered: tuple[str, ...] = ()
+    acks: tuple[str, ...] = ()
+
+
+class PublishedFlex(Model):
+    """The flex pool as a scheduler reads it."""
+
+    gpus: Count | None = None
+    """The surplus that we last published."""
+    more_since: Time | None = None
+    """Since when looks have found more surplus than the band lets pass."""
+    failed_at: Time | None = None
+    """When it last could not be published: the next try waits a little, and nothing is undone for it."""
+
+
+class Granting(Model):
+    """A request's order that waits to be written."""
+
+    order: GrantOrder
+    begun: bool = False
+    """Its call is under way: it is answered, whatever else happens."""
+
+
+class Undone(Model):
+    """A forward effect whose inverse could not finish, and why."""
+
+    kind: EffectKind
+    reason: str
+
+
+class Undo(Model):
+    """A rollback: why, by whom, where to, and how far it has come. Kept until the next attempt."""
 
     why: UndoCause
     actor: str
@@ -49,20 +144,26 @@ class Order(Model):
     broken_floors: tuple[str, ...] = ()
     unbacked_gpus: Count = 0
     """Of an undo: GPUs of the target that today's hardware cannot back."""
+    owed: tuple[EffectKind, ...] = ()
+    """Forward effects still to be undone, the next one first."""
+    undone: tuple[EffectKind, ...] = ()
+    """Forward effects whose inverse has landed, in that order."""
+    stuck_on: tuple[Undone, ...] = ()
 
 
-class Proposal(Model):
-    """A plan on the long-run health, beside the one that stands."""
+class Post(Model):
+    """What is still to be archived and told."""
 
-    plan: Plan
-    at: Time
-
-
-class Undone(Model):
-    """A forward effect whose inverse could not finish, and why."""
-
-    kind: EffectKind
-    reason: str
+    outbox: tuple[AuditEntry, ...] = ()
+    """Not yet archived."""
+    mail: tuple[Notice, ...] = ()
+    """Not yet delivered."""
+    serial: Count = 0
+    """Counts audit entries and notices: their keys."""
+    trouble: str = ""
+    """Why mail is being tried again."""
+    noted: Stage | None = None
+    """The stage the registry shows."""
 
 
 class Rollout(Model):
@@ -82,7 +183,7 @@ class Rollout(Model):
     """The generation our picture of the cluster was made from."""
 
     stage: Stage = Stage.PLANNED
-    entered_at: Time
+    stay: Stay
     attempt: Count = 1
     failures: Count = 0
     """Breach rollbacks since the rollout was last monitored."""
@@ -93,44 +194,26 @@ class Rollout(Model):
     ended_because: str = ""
 
     plan: Plan | None = None
-    replan: str = ""
-    """Why a new plan is wanted; empty: none is."""
-    envelope: Envelope | None = None
-    approved_by: str = ""
-    realigning: bool = False
-    """A new plan is to be written in place (on_breach: realign), without leaving the stage."""
-    plan_before: Plan | None = None
-    """While realigning: the plan that stands, to which the rollout returns when nothing comes of it."""
-    reconsider: tuple[Island, ...] = ()
-    """Long-run health to make a proposal on; empty: none is wanted."""
-    proposal: Proposal | None = None
-    proposing: bool = False
-    """The realignment under way is a proposal's: no breach waits for it, and it is given up rather than made anew."""
-    considered_gpus: Count | None = None
-    """The long-run healthy GPUs that were last planned on; None: those of the plan."""
+    approval: Approval | None = None
+    announced: Announced = Announced()
     proposed_at: Time | None = None
-    derived_at: Time | None = None
-    """When its buffer was last derived anew from health history, since it is monitored."""
-    granting: GrantOrder | None = None
-    """A request's order that waits to be written."""
-    granting_begun: bool = False
-    """Its call is under way: it is answered, whatever else happens."""
+    """When a plan on the long-run health was last proposed, or could not be."""
+
+    granting: Granting | None = None
     granted: Granted | None = None
     """What became of the last order."""
     grants: dict[str, dict[str, int]] = Field(default_factory=dict)
     """What standing grants raised since the launch, by request and team."""
     given_back: tuple[str, ...] = ()
     """Requests whose grants have ended, the last ones."""
-    restoring: bool = False
-    """Our values are to be written again over what others changed (drift), knowingly."""
 
     fence: Count = 0
     standing: tuple[EffectKind, ...] = ()
     """Forward effects whose inverse is owed, in the order they were attempted."""
     stood: tuple[EffectKind, ...] = ()
     """`standing` before the last call: what stands if that call wrote nothing."""
-    done: tuple[EffectKind, ...] = ()
-    """Effects of the present step that have landed."""
+    unanswered: tuple[EffectKind, ...] = ()
+    """Forward effects whose call failed for good, so that nobody knows whether they stand."""
     written: dict[str, int] = Field(default_factory=dict)
     """What we believe the quota system holds: baseline, then what we wrote."""
     foreign: tuple[str, ...] = ()
@@ -139,26 +222,11 @@ class Rollout(Model):
     """Modes by team that others set after ours, taken as given; ours again once we write them."""
     attempted: dict[str, int] = Field(default_factory=dict)
     """Values of a write that was never answered: where they are found, they are ours."""
-    receipts: tuple[Receipt, ...] = ()
-    """Kept by earlier versions; the archive and the history have them."""
+    undo: Undo | None = None
+    superseded: str = ""
 
     holds: tuple[Hold, ...] = ()
-    acks: tuple[str, ...] = ()
-    notified_at: Time | None = None
-    """When the last notice of the present plan had been delivered."""
-    told_cuts: dict[str, int] = Field(default_factory=dict)
-    """The cut each team was last told."""
-    undelivered: tuple[str, ...] = ()
-    soak_since: Time
-    waived: bool = False
-    """`promote`: what is left of notice, soak and acknowledgements of this gate does not count."""
-
-    flex_gpus: Count | None = None
-    """The surplus that we last published."""
-    flex_since: Time | None = None
-    """Since when looks have found more surplus than the band lets pass."""
-    flex_failed_at: Time | None = None
-    """When it last could not be published: the next try waits a little, and nothing is undone for it."""
+    flex: PublishedFlex = PublishedFlex()
 
     seen: Observation | None = None
     looked_at: Time | None = None
@@ -171,34 +239,81 @@ class Rollout(Model):
     clocks: Clocks = Clocks()
     breach_of: tuple[str, ...] = ()
     """Teams whose promise is withdrawn."""
-    aiming: tuple[str, ...] = ()
-    """Teams in a breach whose rollback is about to begin."""
-    exempt: bool = False
-    """A person lifted the blast radius for what is next written."""
 
-    order: Order | None = None
-    undone: tuple[EffectKind, ...] = ()
-    """Forward effects whose inverse has landed in this rollback, in that order."""
-    unanswered: tuple[EffectKind, ...] = ()
-    """Forward effects whose call failed for good, so that nobody knows whether they stand."""
-    owed: tuple[EffectKind, ...] = ()
-    """Forward effects still to be undone by the present rollback, the next one first."""
-    stuck_on: tuple[Undone, ...] = ()
-    superseded: str = ""
+    post: Post = Post()
 
-    outbox: tuple[AuditEntry, ...] = ()
-    """Not yet archived."""
-    mail: tuple[Notice, ...] = ()
-    """Not yet delivered."""
-    serial: Count = 0
-    """Counts audit entries and notices: their keys."""
-    mail_trouble: str = ""
-    noted: Stage | None = None
-    """The stage the registry shows."""
+    @model_validator(mode="before")
+    @classmethod
+    def _read_flat(cls, data: Any) -> Any:
+        return nested(data) if isinstance(data, dict) else data
 
-    def but(self, **changes: Any) -> Self:
-        """The same rollout with these fields changed."""
-        return self.model_copy(update=changes)
+    def staying(self, **changes: Any) -> Self:
+        """The same stay in the same stage, with these of its fields changed."""
+        return self.but(stay=self.stay.but(**changes))
+
+    def rolling_back(self, **changes: Any) -> Self:
+        """With these fields of the way back changed, where there is one."""
+        return self if self.undo is None else self.but(undo=self.undo.but(**changes))
+
+    def announcing(self, **changes: Any) -> Self:
+        """With these fields of what the teams were told changed."""
+        return self.but(announced=self.announced.but(**changes))
+
+    def looking_out(self, **changes: Any) -> Self:
+        """With these fields of the outlook changed."""
+        return self.staying(outlook=self.stay.outlook.but(**changes))
+
+    @property
+    def envelope(self) -> Envelope | None:
+        """What was approved last, whether or not it holds the present plan."""
+        return None if self.approval is None else self.approval.envelope
+
+    @property
+    def approved_by(self) -> str:
+        return "" if self.approval is None else self.approval.by
+
+    @property
+    def realigning(self) -> bool:
+        return self.stay.realigning is not None
+
+    @property
+    def proposing(self) -> bool:
+        """The realignment under way is a proposal's."""
+        return self.stay.realigning is not None and self.stay.realigning.proposed
+
+    @property
+    def proposal(self) -> Proposal | None:
+        return self.stay.outlook.proposal
+
+    @property
+    def plan_standing(self) -> Plan | None:
+        """The plan that the present quotas are from: while another is being written in place, the one before it."""
+        before = None if self.stay.realigning is None else self.stay.realigning.before
+        return before or self.plan
+
+    @property
+    def owed(self) -> tuple[EffectKind, ...]:
+        """Forward effects that the rollback under way has still to undo, the next one first."""
+        return () if self.undo is None else self.undo.owed
+
+    @property
+    def undone(self) -> tuple[EffectKind, ...]:
+        """Forward effects whose inverse has landed in the present rollback, in that order."""
+        return () if self.undo is None else self.undo.undone
+
+    @property
+    def stuck_on(self) -> tuple[Undone, ...]:
+        return () if self.undo is None else self.undo.stuck_on
+
+    @property
+    def grant_order(self) -> GrantOrder | None:
+        """A request's order that waits to be written."""
+        return None if self.granting is None else self.granting.order
+
+    @property
+    def grant_begun(self) -> bool:
+        """The call that writes it is under way."""
+        return self.granting is not None and self.granting.begun
 
     @property
     def effects_stand(self) -> bool:
@@ -212,7 +327,7 @@ class Rollout(Model):
     @property
     def closing(self) -> bool:
         """Closed, and the quota system has yet to be told: the rollout is not over for the registry."""
-        return self.stage is Stage.CLOSED and EffectKind.CLOSE not in self.done and not self.superseded
+        return self.stage is Stage.CLOSED and EffectKind.CLOSE not in self.stay.done and not self.superseded
 
     @property
     def at_risk(self) -> dict[str, int]:
@@ -248,7 +363,7 @@ class Rollout(Model):
     ) -> Self:
         """With one more entry for the archive."""
         entry = AuditEntry(
-            key=f"{self.id}/{self.serial + 1:06d}",
+            key=f"{self.id}/{self.post.serial + 1:06d}",
             cluster=self.cluster,
             rollout=self.id,
             at=at,
@@ -258,7 +373,7 @@ class Rollout(Model):
             reason=reason,
             data=data,
         )
-        return self.but(serial=self.serial + 1, outbox=(*self.outbox, entry))
+        return self.but(post=self.post.but(serial=self.post.serial + 1, outbox=(*self.post.outbox, entry)))
 
     def reaching(self, stage: Stage, at: datetime, why: str, actor: str = BACKSTOP, **data: Any) -> Self:
         """In another stage: what belonged to the earlier one is over."""
@@ -266,24 +381,10 @@ class Rollout(Model):
             raise AssertionError(f"no way leads from {self.stage} to {stage}")
         moved = self.but(
             stage=stage,
-            entered_at=at,
+            stay=Stay(since=at, soak_since=at),
             rollbacks=self.rollbacks + (stage is Stage.ROLLING_BACK),
-            soak_since=at,
-            waived=False,
-            done=(),
-            exempt=False,
             look_asked=True,
-            replan="",
-            aiming=(),
-            restoring=False,
-            realigning=False,
-            reconsider=(),
-            proposal=None,
-            proposing=False,
-            considered_gpus=None,
-            derived_at=None,
-            plan=self.plan if self.plan_before is None else self.plan_before,
-            plan_before=None,
+            plan=self.plan_standing,
         )
         return moved.noting(
             AuditKind.TRANSITION,
@@ -303,7 +404,7 @@ class Rollout(Model):
         before = {q.team: q.gpus for q in self.baseline.quotas}
         backing = {} if self.seen is None else self.seen.backing
         notices = []
-        for serial, audience in enumerate(audiences, start=self.serial + 1):
+        for serial, audience in enumerate(audiences, start=self.post.serial + 1):
             row = rows.get(audience)
             after = self.written.get(audience) if kind in (NoticeKind.ROLLED_BACK, NoticeKind.CLOSED) else None
             if after is None and row is not None:
@@ -326,7 +427,8 @@ class Rollout(Model):
                     **fields,
                 )
             )
-        return self.but(serial=self.serial + len(notices), mail=(*self.mail, *notices))
+        post = self.post.but(serial=self.post.serial + len(notices), mail=(*self.post.mail, *notices))
+        return self.but(post=post)
 
 
 def proposed_changes(r: Rollout, plan: Plan) -> dict[str, tuple[int, int]]:

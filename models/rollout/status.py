@@ -30,7 +30,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         owner=r.owner,
         shadow=r.shadow,
         stage=r.stage,
-        entered_at=r.entered_at,
+        entered_at=r.stay.since,
         at=now,
         attempt=r.attempt,
         failures=r.failures,
@@ -48,10 +48,10 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         phantom_gpus=max(0, stands.assigned_gpus - stands.backed_gpus),
         flex_gpus=stands.flex_gpus,
         buffer=None if plan is None else plan.derived,
-        buffer_at=r.derived_at,
+        buffer_at=r.stay.outlook.derived_at,
         proposal=_proposal(r),
         flex_published_gpus=flex_published(r) if r.stage is Stage.MONITORED else None,
-        flex_grows_at=None if r.flex_since is None else flex_due(r),
+        flex_grows_at=None if r.flex.more_since is None else flex_due(r),
         cut_gpus=0 if plan is None else plan.cut_gpus,
         gate=gate_of(r.stage),
         waiting_for=tuple(c for c in conditions(r, now) if not c.met),
@@ -142,7 +142,7 @@ def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
             planned_gpus=None if r.plan is None else r.plan.values.get(q.team),
             backing_gpus=backing.get(q.team),
             promise=r.stage.promises and q.team not in r.breach_of and not r.shadow,
-            acknowledged=q.team in r.acks,
+            acknowledged=q.team in r.announced.acks,
         )
         for q in r.baseline.quotas
     )
@@ -155,7 +155,7 @@ def needs_of(r: Rollout, now: datetime) -> str:
         if r.superseded:
             return f"superseded: {r.superseded}. Give: {lines[0]}"
         return f"mend the cause, then give: {lines[0]}, or leave it as it is: {lines[1]}"
-    if r.plan is not None and not r.replan and (r.stage is Stage.PLANNED or r.realigning):
+    if r.plan is not None and not r.stay.replan and (r.stage is Stage.PLANNED or r.realigning):
         if not r.plan.honest:
             return f"{r.plan.fault}: wait for better health, or backstop abort {r.cluster} --reason ..."
         if not r.plan.backed:
@@ -174,12 +174,12 @@ def needs_of(r: Rollout, now: datetime) -> str:
             f"a new plan is proposed: backstop approve {r.cluster} --plan {r.proposal.plan.hash}, or decline it: "
             f"backstop resolve {r.cluster} --hold {PROPOSAL} --reason ..."
         )
-    if r.undelivered and not r.waived and r.stage is Stage.PLANNED:
+    if r.announced.undelivered and not r.stay.waived and r.stage is Stage.PLANNED:
         return (
-            f"a notice could not be delivered ({'; '.join(r.undelivered)}): tell the team, then "
+            f"a notice could not be delivered ({'; '.join(r.announced.undelivered)}): tell the team, then "
             f"backstop promote {r.cluster} --reason ..."
         )
-    if r.breach_of and r.stage.guarded and not (r.aiming or r.replan):
+    if r.breach_of and r.stage.guarded and not (r.stay.aiming or r.stay.replan):
         return f"{', '.join(r.breach_of)} lack hardware: wait for it, or backstop rollback {r.cluster} --reason ..."
     if r.stage is Stage.ROLLED_BACK and not retries_by_itself(r):
         return f"rolled back: backstop retry {r.cluster}, or backstop close {r.cluster}"
@@ -195,12 +195,7 @@ def needs_of(r: Rollout, now: datetime) -> str:
 
 def waiting_sentence(r: Rollout, now: datetime) -> str:
     """One sentence for the Temporal UI: what the rollout waits for."""
-    if (
-        r.stage is Stage.ROLLED_BACK
-        and r.order is not None
-        and r.order.why is UndoCause.BREACH
-        and retries_by_itself(r)
-    ):
+    if r.stage is Stage.ROLLED_BACK and r.undo is not None and r.undo.why is UndoCause.BREACH and retries_by_itself(r):
         return f"waits until health has been good for {duration_text(recovery_pause(r))}"
     unmet = [c.text for c in conditions(r, now) if not c.met]
     return "; ".join(unmet) if unmet else "watches"

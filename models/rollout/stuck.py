@@ -45,14 +45,14 @@ def undoing_of(r: Rollout) -> UndoStatus | None:
         values=values_left(r) if stuck else (),
         choices=given,
     )
-    if r.order is None:
+    if r.undo is None:
         return shown if stuck else None
-    missing, reason = r.order.unbacked_gpus, r.order.reason
+    missing, reason = r.undo.unbacked_gpus, r.undo.reason
     if missing:
         reason += f"; {missing} GPUs of the target have no healthy hardware"
     if r.superseded:
         reason += f"; then superseded: {r.superseded}"
-    return shown.model_copy(update={"why": r.order.why.value, "reason": reason, "actor": r.order.actor})
+    return shown.model_copy(update={"why": r.undo.why.value, "reason": reason, "actor": r.undo.actor})
 
 
 def calling(r: Rollout, detail: str) -> Rollout:
@@ -134,7 +134,7 @@ def _unsure(r: Rollout, kind: EffectKind) -> bool:
 
 
 def _breach(r: Rollout) -> bool:
-    return r.order is not None and r.order.why is UndoCause.BREACH
+    return r.undo is not None and r.undo.why is UndoCause.BREACH
 
 
 def _goal(r: Rollout) -> str:
@@ -160,13 +160,13 @@ def _limits_are_right(r: Rollout) -> bool:
 
 def _but_others(r: Rollout) -> str:
     """The quotas that others changed: left alone."""
-    if r.order is None:
+    if r.undo is None:
         return ""
     if _breach(r):
         names = [*r.foreign]
     else:
         before = {q.team: q.gpus for q in r.baseline.quotas}
-        names = sorted(t for t, gpus in before.items() if r.written.get(t) != gpus and t not in r.order.target)
+        names = sorted(t for t, gpus in before.items() if r.written.get(t) != gpus and t not in r.undo.target)
     return f", but for {_few(names)}: changed by others, left alone" if names else ""
 
 
@@ -178,9 +178,9 @@ def values_left(r: Rollout) -> tuple[ValueLeft, ...]:
     if r.shadow:
         return ()
     before = {q.team: q.gpus for q in r.baseline.quotas}
-    back = r.order.target if r.order is not None and _breach(r) else before
-    given = back if r.order is None else r.order.target
-    changed = {} if r.order is None else r.order.changed
+    back = r.undo.target if r.undo is not None and _breach(r) else before
+    given = back if r.undo is None else r.undo.target
+    changed = {} if r.undo is None else r.undo.changed
     found = {**r.written, **r.attempted, **changed}
     return tuple(
         ValueLeft(
@@ -239,7 +239,7 @@ def _retrying(r: Rollout) -> str:
     again = f"{', '.join(most)} and {last}" if most else last
     moves = [f"{v.team} to {v.target_gpus}" for v in values_left(r) if not v.by_others]
     told = f" ({_few(moves)})" if moves and EffectKind.SET_SOFT in left else ""
-    if r.order is not None and r.order.then is Stage.ABORTED:
+    if r.undo is not None and r.undo.then is Stage.ABORTED:
         then = "the rollout ends, aborted"
     elif retries_by_itself(r.but(stage=Stage.ROLLED_BACK)):
         then = "the rollout is rolled back, and makes its next attempt once health has been good"

@@ -55,7 +55,7 @@ from models.rollout.messages import (
     RolloutInput,
 )
 from models.rollout.stages import Command, Stage
-from models.rollout.state import Rollout
+from models.rollout.state import Post, Rollout
 from models.wire import HEALTH_SIGNAL, SEARCH_ATTRIBUTES, TASK_QUEUE
 from tests.e2e.world import Sql, World, eventually, team
 from workers.embedded_temporal import RETENTION, temporal_binary
@@ -492,11 +492,10 @@ def check(played: Played, year: Year, *, suggested: int) -> None:
     states = [run.carried for run in runs if run.carried is not None]
     for state in states:
         # Room for what one burst leaves to be archived, and not for more.
-        assert len(state.outbox) <= 60, [e.text for e in state.outbox]
-        assert len(state.mail) <= 10
-        assert len(state.receipts) <= 8
+        assert len(state.post.outbox) <= 60, [e.text for e in state.post.outbox]
+        assert len(state.post.mail) <= 10
         assert len(state.holds) == 0
-    sizes = [len(state.but(outbox=(), mail=()).model_dump_json()) for state in states]
+    sizes = [len(state.but(post=Post()).model_dump_json()) for state in states]
     half = len(sizes) // 2
     if half:
         # What counts (fences, serials) may gain digits; the rest differs by stage alone.

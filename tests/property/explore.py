@@ -336,11 +336,16 @@ class _Clock:
         )
 
 
+def _plan_before(r: Rollout) -> Plan | None:
+    return None if r.stay.realigning is None else r.stay.realigning.before
+
+
 def _rollout(world: Node) -> dict[str, Any]:
     """By field of Rollout: what counts of it."""
     r, policy, clock = world.r, world.policy, _Clock(world.now)
     rank = _ranks(world)
     looked = r.looked_at or r.launched_at
+    before = _plan_before(r)
     soak = {Stage.BUFFERED: policy.soak_buffered, Stage.ENFORCED: policy.soak_enforced}.get(r.stage, _ZERO)
     # Its age counts for the end of a breach, or for recovery.
     good = {Stage.ROLLED_BACK: recovery_pause(r)}.get(r.stage, policy.clear_after if r.stage.guarded else _ZERO)
@@ -352,21 +357,21 @@ def _rollout(world: Node) -> dict[str, Any]:
         "failures": r.failures,
         "completed": r.completed,
         "plan": None if r.plan is None else (_plan(r.plan), rank[r.plan.generation], r.approved),
-        "replan": bool(r.replan),
+        "replan": bool(r.stay.replan),
         "envelope": None if r.envelope is None else (_items(r.envelope.largest_cut), r.envelope.deepest_tier),
         "realigning": r.realigning,
         "plan_before": None
-        if r.plan_before is None
-        else (_plan(r.plan_before), rank[r.plan_before.generation], r.but(plan=r.plan_before).approved),
-        "reconsider": r.reconsider,
+        if before is None
+        else (_plan(before), rank[before.generation], r.but(plan=before).approved),
+        "reconsider": r.stay.outlook.reconsider,
         "proposal": None if r.proposal is None else (_plan(r.proposal.plan), rank[r.proposal.plan.generation]),
         "proposing": r.proposing,
-        "considered_gpus": r.considered_gpus,
+        "considered_gpus": r.stay.outlook.considered_gpus,
         "proposed_at": clock.age(r.proposed_at, policy.replan_window),
-        "restoring": r.restoring,
+        "restoring": r.stay.restoring,
         "standing": r.standing,
         "stood": r.stood if world.flight is not None else (),
-        "done": r.done,
+        "done": r.stay.done,
         "written": _items(r.written),
         "foreign": r.foreign,
         "modes_given": _items(r.modes_given),
@@ -374,15 +379,15 @@ def _rollout(world: Node) -> dict[str, Any]:
         "holds": tuple(
             (h.id, h.kind, h.after_enforced, h.reason if h.id in ("drift", "replan") else "") for h in r.holds
         ),
-        "acks": r.acks,
-        "notified_at": clock.age(r.notified_at, policy.notice),
-        "told_cuts": _items(r.told_cuts),
-        "undelivered": r.undelivered,
-        "soak_since": clock.age(r.soak_since, soak),
-        "waived": r.waived,
-        "flex_gpus": r.flex_gpus,
-        "flex_since": clock.age(r.flex_since, policy.clear_after),
-        "flex_failed_at": clock.age(r.flex_failed_at, RECHECK),
+        "acks": r.announced.acks,
+        "notified_at": clock.age(r.announced.delivered_at, policy.notice),
+        "told_cuts": _items(r.announced.cuts),
+        "undelivered": r.announced.undelivered,
+        "soak_since": clock.age(r.stay.soak_since, soak),
+        "waived": r.stay.waived,
+        "flex_gpus": r.flex.gpus,
+        "flex_since": clock.age(r.flex.more_since, policy.clear_after),
+        "flex_failed_at": clock.age(r.flex.failed_at, RECHECK),
         "seen": None if r.seen is None else _seen(r.seen, rank, clock, looked),
         "looked_at": clock.age(r.looked_at, policy.safety_poll),
         "looked_after": r.looked_after == r.fence,
@@ -404,9 +409,9 @@ def _rollout(world: Node) -> dict[str, Any]:
             clock.age(r.clocks.all_good_since, good),
         ),
         "breach_of": r.breach_of,
-        "aiming": r.aiming,
-        "exempt": r.exempt,
-        "order": None if r.order is None else (r.order.why, r.order.then, _items(r.order.target), r.order.actor),
+        "aiming": r.stay.aiming,
+        "exempt": r.stay.exempt,
+        "order": None if r.undo is None else (r.undo.why, r.undo.then, _items(r.undo.target), r.undo.actor),
         "owed": r.owed,
         "stuck_on": tuple(u.kind for u in r.stuck_on),
         "superseded": bool(r.superseded),
@@ -453,7 +458,7 @@ def _ranks(world: Node) -> dict[int, int]:
     r, flight = world.r, world.flight
     found = {world.generation, r.generation}
     proposed = None if r.proposal is None else r.proposal.plan
-    found |= {p.generation for p in (r.plan, r.plan_before, proposed, world.made) if p is not None}
+    found |= {p.generation for p in (r.plan, _plan_before(r), proposed, world.made) if p is not None}
     found |= {s.reading.generation for s in (r.seen, None if flight is None else flight.seen) if s is not None}
     if flight is not None and flight.draft is not None:
         found |= {flight.draft[1].generation, flight.draft[2].generation}

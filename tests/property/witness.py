@@ -165,7 +165,7 @@ class Observed(World):
             assert flight.change.fence.counter > self.last_fence, "a fence is used twice"
             self.last_fence = flight.change.fence.counter
             self.permitted = self.permit
-            self.rewriting = flight.change.kind is EffectKind.SET_SOFT and self.r.restoring
+            self.rewriting = flight.change.kind is EffectKind.SET_SOFT and self.r.stay.restoring
         return flight
 
     def answer(self, flight: Flight, error: str = "", *, landed: bool = True) -> None:
@@ -221,7 +221,7 @@ class Observed(World):
 
     def _is_granted(self, change: Change) -> None:
         """Under the generation, at rest; more only where health backs it beside all that an undo would bring back."""
-        order = self.r.granting
+        order = self.r.grant_order
         assert order is not None
         assert (self.stage, change.expected_generation) == (Stage.MONITORED, self.generation)
         before = self.values if self.expected is None else {**self.values, **self.expected}
@@ -238,7 +238,7 @@ class Observed(World):
             self.expected |= moved(before, raised, ends=order.ends)
 
     def _order_is(self, why: UndoCause) -> bool:
-        return self.r.order is not None and self.r.order.why is why
+        return self.r.undo is not None and self.r.undo.why is why
 
     def _may_go_on(self, change: Change) -> None:
         """Forward effects: under the generation they were made for, on the health just looked at."""
@@ -337,7 +337,7 @@ class Observed(World):
 
     def what_stands_is_owed(self) -> None:
         r = self.r
-        for several in (r.standing, r.owed, r.done, [h.id for h in r.holds], r.foreign, r.acks):
+        for several in (r.standing, r.owed, r.stay.done, [h.id for h in r.holds], r.foreign, r.announced.acks):
             assert len(set(several)) == len(several), several
         if self.shadow:
             assert self.effects == []
@@ -378,7 +378,7 @@ class Observed(World):
             or self.shadow
             or self.superseded
             or self.blind
-            or r.flex_failed_at
+            or r.flex.failed_at
             or r.look_failed
         ):
             return

@@ -339,15 +339,15 @@ class World:
     def post(self) -> bool:
         """The side loops: notices are delivered and entries archived, in no time. True when some were."""
         told = len(self.told)
-        if self.mail_works and self.r.mail:
-            batch = self.r.mail
+        if self.mail_works and self.r.post.mail:
+            batch = self.r.post.mail
             self.sent += batch
             self.told += [(notice.kind, notice.audience) for notice in batch]
             answer = TellAnswer(delivered={n.key: () for n in batch}, failed={}, refused={})
             self.r = mailing.mailed(self.r, batch, answer, self.now)
-        self.story += [entry.text for entry in self.r.outbox]
-        if self.r.outbox:
-            self.r = mailing.recorded(self.r, [e.key for e in self.r.outbox], self.r.stage)
+        self.story += [entry.text for entry in self.r.post.outbox]
+        if self.r.post.outbox:
+            self.r = mailing.recorded(self.r, [e.key for e in self.r.post.outbox], self.r.stage)
         return len(self.told) > told
 
     # --- actions, as the workflow does them -------------------------------------------------------
@@ -364,7 +364,7 @@ class World:
                 return Flight("aim", r.fence, target=self.target())
             case Perform():
                 self.r, change = effect_outcomes.began(r, action.kind)
-                free = action.kind not in INVERSE or r.exempt
+                free = action.kind not in INVERSE or r.stay.exempt
                 limit = None if free else self.policy.max_moved_gpus
                 return Flight(action.kind.value, r.fence, change=change, limit_gpus=limit)
         raise AssertionError(f"{action} is not under way")
@@ -385,7 +385,7 @@ class World:
         elif flight.name == "draft" and flight.draft is not None:
             self.r = outcomes.drafted(self.r, *flight.draft, self.now)
         elif flight.target is not None:
-            many = self.breaching_elsewhere + 1 > self.r.policy.max_breaching_clusters and not self.r.exempt
+            many = self.breaching_elsewhere + 1 > self.r.policy.max_breaching_clusters and not self.r.stay.exempt
             if many or error:
                 error = "BlastRadius" if many else error
                 self.r = outcomes.aim_failed(self.r, error, "too many clusters breach at once", self.now)
@@ -592,7 +592,7 @@ class World:
 
     @staticmethod
     def _passed(before: Rollout, after: Rollout) -> list[Stage]:
-        new = [e for e in after.outbox if e.key not in {old.key for old in before.outbox}]
+        new = [e for e in after.post.outbox if e.key not in {old.key for old in before.post.outbox}]
         return [Stage(e.data["after"]) for e in new if e.kind == "transition"]
 
     @property

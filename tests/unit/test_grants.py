@@ -99,7 +99,7 @@ def test_a_monitored_rollout_writes_it_and_what_an_undo_brings_back_has_it() -> 
     assert world.limit == 306, "others may not raise the sum above that"
     assert {q.mode for q in world.quotas.values()} == {LimitMode.HARD}
     world.wait("1d")
-    assert (world.r.stage, world.r.holds, world.r.order) == (Stage.MONITORED, (), None)
+    assert (world.r.stage, world.r.holds, world.r.undo) == (Stage.MONITORED, (), None)
     world.say(Command.ROLLBACK)
     world.until(Stage.ROLLED_BACK)
     assert world.values == {"a": 200, "b": 106}

@@ -17,7 +17,7 @@ from models.rollout.actions import Action, Aim, Draft, Look, Perform
 from models.rollout.decide import urgent
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
-from models.rollout.state import Order, UndoCause
+from models.rollout.state import Undo, UndoCause
 from tests.unit.pure_world import TWO, Refused, World, parent, quota
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -43,9 +43,9 @@ def breached(world: World, healthy: int = 300) -> World:
     return world
 
 
-def breaks(world: World) -> Order:
-    assert world.r.order is not None
-    return world.r.order
+def breaks(world: World) -> Undo:
+    assert world.r.undo is not None
+    return world.r.undo
 
 
 # --- the straight path -----------------------------------------------------------------------
@@ -69,10 +69,10 @@ def test_an_approved_rollout_goes_to_monitored_by_itself_on_the_policys_clock() 
 
 def test_a_monitored_rollout_looks_once_per_safety_poll_and_writes_nothing_else() -> None:
     world = at(Stage.MONITORED, World(**QUICK))
-    before, serial = world.looks(), world.r.serial
+    before, serial = world.looks(), world.r.post.serial
     world.wait("2d")
     assert world.looks() - before == 48
-    assert world.r.serial == serial
+    assert world.r.post.serial == serial
     assert world.effects == FORWARD
 
 
@@ -233,11 +233,11 @@ def test_acknowledgements_have_a_deadline() -> None:
 def test_an_acknowledgement_of_a_smaller_cut_does_not_count_for_a_larger_one() -> None:
     world = World(acks="all").start()
     world.say(Command.ACK, actor="bob", team="b")
-    assert world.r.acks == ("b",)
+    assert world.r.announced.acks == ("b",)
     world.healthy(300)  # C = 292: b gives 69
     world.wait("11m")
     world.approve()
-    assert set(world.r.acks) == set()
+    assert set(world.r.announced.acks) == set()
 
 
 def test_a_notice_that_cannot_be_sent_yet_delays_the_period_and_not_the_guard() -> None:
@@ -281,7 +281,7 @@ def test_a_plan_outside_the_envelope_asks_and_only_teams_whose_cut_grew_are_told
     world.wait("5d")
     assert world.is_in(Stage.PLANNED)
     assert world.told_of(NoticeKind.HELD) == ["tpm"]
-    earlier = dict(world.r.told_cuts)
+    earlier = dict(world.r.announced.cuts)
     world.approve()
     assert world.r.plan is not None
     grown = {q.team for q in world.r.plan.quotas if q.cut_gpus > earlier[q.team]}
@@ -825,7 +825,7 @@ def test_a_blast_radius_holds_and_is_lifted_for_the_whole_step() -> None:
     assert world.values == BASELINE
     world.say(Command.RESOLVE, hold="blast_radius")
     assert (world.stage, world.values) == (Stage.BUFFERED, CUT)
-    assert not world.r.exempt
+    assert not world.r.stay.exempt
 
 
 def test_a_blast_radius_that_has_room_later_is_waited_for_and_calls_nobody() -> None:
@@ -1308,7 +1308,7 @@ def test_a_realignment_past_the_blast_radius_holds_and_is_written_when_a_person_
     assert world.holds == {"blast_radius", "drift"}
     world.say(Command.RESOLVE, hold="blast_radius")
     world.say(Command.RESOLVE, hold="drift", how="restore")
-    assert (world.values, world.holds, world.r.exempt) == ({"a": 195, "b": 97}, set(), False)
+    assert (world.values, world.holds, world.r.stay.exempt) == ({"a": 195, "b": 97}, set(), False)
 
 
 def realigns_under_drift(meanwhile: Callable[[World], object] = lambda world: None) -> World:
@@ -1519,7 +1519,8 @@ def test_an_objection_between_two_effects_of_a_step_stops_the_second() -> None:
 
 def test_an_adopted_rollout_whose_first_plan_fails_keeps_owing_the_undo() -> None:
     world = World(**QUICK)
-    lost = world.r.but(plan=None, replan="the first plan", standing=(EffectKind.RESERVE, EffectKind.SET_SOFT))
+    lost = world.r.but(plan=None, standing=(EffectKind.RESERVE, EffectKind.SET_SOFT))
+    lost = lost.staying(replan="the first plan")
     held = outcomes.draft_failed(lost, "no health", world.now)
     assert (held.stage, [h.id for h in held.holds]) == (Stage.PLANNED, ["replan"])
     world.r = held

@@ -248,7 +248,7 @@ def test_a_shadow_rollout_says_what_flex_would_be_and_writes_none() -> None:
     world.start().until(Stage.MONITORED)
     world.healthy(350)
     world.wait("1m")
-    assert (world.flex, world.r.flex_gpus) == (None, 44)
+    assert (world.flex, world.r.flex.gpus) == (None, 44)
     assert world.effects == []
 
 
@@ -266,7 +266,7 @@ def test_an_adopted_rollout_publishes_its_own_surplus_where_another_one_s_is_sti
     world.follows, world.flex = True, 99
     world.r = world.r.but(standing=(*world.r.standing, EffectKind.FOLLOW))
     world.until(Stage.MONITORED)
-    assert (world.flex, world.r.flex_gpus) == (55, 55)
+    assert (world.flex, world.r.flex.gpus) == (55, 55)
 
 
 @pytest.mark.parametrize("lost", [1, 9, 54])

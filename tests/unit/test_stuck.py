@@ -149,7 +149,7 @@ def close_keeps_its_word(world: World, before: dict[str, LimitMode]) -> None:
     assert said == "closed as it is; the values and limits stay, nothing more is undone"
     assert (world.stage, world.values, by_team(world)) == (Stage.CLOSED, values, modes)
     kept = re.findall(r"(\w+) stays at (\d+), not (\d+)", parts[1])
-    back = BACKED if world.r.order is not None and world.r.order.why is UndoCause.BREACH else BASELINE
+    back = BACKED if world.r.undo is not None and world.r.undo.why is UndoCause.BREACH else BASELINE
     assert kept == [(t, str(gpus), str(back[t])) for t, gpus in values.items() if gpus != back[t]]
     if not kept:
         goal = "the values that hardware backed when the rollback began" if back is BACKED else "their earlier values"

@@ -1,0 +1,64 @@
+"""Reads the flat state of a rollout that earlier versions carried from run to run.
+
+For one release: until then a run may have begun before the state was grouped by lifetime (0.1.0). Pure dictionaries,
+so that it can go by deleting this file and its one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_STAY = {
+    "since": "entered_at",
+    "soak_since": "soak_since",
+    "waived": "waived",
+    "done": "done",
+    "exempt": "exempt",
+    "replan": "replan",
+    "aiming": "aiming",
+    "restoring": "restoring",
+}
+_OUTLOOK = ("reconsider", "proposal", "considered_gpus", "derived_at")
+_ANNOUNCED = {
+    "cuts": "told_cuts",
+    "delivered_at": "notified_at",
+    "undelivered": "undelivered",
+    "acks": "acks",
+}
+_FLEX = {"gpus": "flex_gpus", "more_since": "flex_since", "failed_at": "flex_failed_at"}
+_POST = {"outbox": "outbox", "mail": "mail", "serial": "serial", "trouble": "mail_trouble", "noted": "noted"}
+_UNDO = ("owed", "undone", "stuck_on")
+_GONE = ("receipts",)
+"""Kept by still earlier versions; the archive and the history have them."""
+
+
+def nested(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state as it is grouped now; what is grouped already is answered as it is."""
+    if "entered_at" not in data:
+        return data
+    flat = dict(data)
+
+    def taken(names: Mapping[str, str]) -> dict[str, Any]:
+        return {new: flat.pop(old) for new, old in names.items() if old in flat}
+
+    stay = taken(_STAY)
+    stay["outlook"] = taken({name: name for name in _OUTLOOK})
+    realigning, proposing, before = (flat.pop(k, None) for k in ("realigning", "proposing", "plan_before"))
+    if realigning:
+        stay["realigning"] = {"before": before, "proposed": bool(proposing)}
+    envelope, by = flat.pop("envelope", None), flat.pop("approved_by", "")
+    order, begun = flat.pop("granting", None), flat.pop("granting_begun", False)
+    undo, progress = flat.pop("order", None), taken({name: name for name in _UNDO})
+    for name in _GONE:
+        flat.pop(name, None)
+    return {
+        "announced": taken(_ANNOUNCED),
+        "flex": taken(_FLEX),
+        "post": taken(_POST),
+        "stay": stay,
+        "approval": None if envelope is None else {"envelope": envelope, "by": by},
+        "granting": None if order is None else {"order": order, "begun": begun},
+        "undo": None if undo is None else {**undo, **progress},
+        **flat,
+    }
