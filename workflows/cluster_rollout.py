@@ -30,7 +30,8 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.calls import baseline_with, look_at
     from models.rollout.commands import CommandRequest, obey, refusal
     from models.rollout.decide import decide, urgent
-    from models.rollout.effects import INVERSE, Change, EffectKind
+    from models.rollout.effect_table import INVERSE
+    from models.rollout.effects import Change, EffectKind
     from models.rollout.gates import drift_of
     from models.rollout.messages import (
         AimRequest,

@@ -14,7 +14,8 @@ from models.cluster.readings import Present
 from models.cluster.snapshot import Snapshot
 from models.notices import NoticeKind
 from models.planning.plan import envelope_of
-from models.rollout.effects import INVERSE, EffectKind
+from models.rollout.effect_table import INVERSE
+from models.rollout.effects import EffectKind
 from models.rollout.gates import believed, changed_by_others, mode_drift
 from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.rollout.stages import Command, Refused, Stage, answer

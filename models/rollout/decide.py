@@ -16,10 +16,11 @@ from models.cluster.readings import HealthSample, Observation
 from models.planning.plan import Plan
 from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
 from models.rollout.calls import baseline_with, flex_wanted
-from models.rollout.effects import INVERSE, EffectKind
+from models.rollout.effect_table import INVERSE, STEP_FROM
+from models.rollout.effects import EffectKind
 from models.rollout.gates import conditions, drift_of, health_fresh, holds_now, is_open
 from models.rollout.holds import RADIUS, REALIGN, ROLLBACK
-from models.rollout.stages import STEP_FROM, Stage
+from models.rollout.stages import Stage
 from models.rollout.state import Rollout, UndoCause
 
 RECHECK = timedelta(seconds=60)
@@ -151,7 +152,7 @@ def planned_on(r: Rollout, sample: HealthSample | None) -> bool:
 
 def _next_effect(r: Rollout) -> EffectKind:
     step = STEP_FROM[r.stage]
-    return next(forward for forward, _ in step.effects if forward not in r.stay.done)
+    return next(kind for kind in step.effects if kind not in r.stay.done)
 
 
 def _tested(r: Rollout) -> dict[str, int] | None:

@@ -14,16 +14,13 @@ from models.notices import NoticeKind
 from models.rollout import granting
 from models.rollout.calls import change_for, flex_moves
 from models.rollout.commands import holding, lifting, undoing
-from models.rollout.effects import INVERSE, Change, EffectKind, Receipt, ValueConflict
+from models.rollout.effect_table import INVERSE, KEPT_IN_A_BREACH, STEP_FROM, UNDOES
+from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
 from models.rollout.guard import Clocks
 from models.rollout.holds import RADIUS, REALIGN, Hold, HoldKind
-from models.rollout.stages import STEP_FROM, Stage
+from models.rollout.stages import Stage
 from models.rollout.state import Proposal, PublishedFlex, Rollout, UndoCause, Undone
 from models.rollout.stuck import calling
-
-FORWARD = {inverse: forward for forward, inverse in INVERSE.items()}
-KEPT_IN_A_BREACH = (EffectKind.RESERVE, EffectKind.SET_SOFT)
-"""After a breach rollback these still stand, at other values: the baseline is not restored."""
 
 
 def began(r: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
@@ -74,8 +71,8 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
         return r.but(written={**r.written, **found}, attempted={})
     if kind is EffectKind.GRANT:
         return granting.landed(r, receipt, now)
-    if kind in FORWARD:
-        return _inverted(r, FORWARD[kind])
+    if kind in UNDOES:
+        return _inverted(r, UNDOES[kind])
     if kind is EffectKind.CLOSE:
         return _closed(r)
     if r.stage is Stage.ROLLING_BACK or r.stage.ended:
@@ -176,7 +173,7 @@ _NOTICE_AT = {
 
 def _stepped(r: Rollout, now: datetime) -> Rollout:
     step = STEP_FROM[r.stage]
-    if any(forward not in r.stay.done for forward, _ in step.effects):
+    if any(kind not in r.stay.done for kind in step.effects):
         return r
     if step.target is Stage.BUFFERED:
         r = r.but(clocks=Clocks())
@@ -208,8 +205,8 @@ def failed(
         return r
     if kind is EffectKind.CLOSE:
         return _closed(r).telling(NoticeKind.HELD, [], detail=f"closed, but what is reserved may stay so: {reason}")
-    if kind in FORWARD:
-        forward = FORWARD[kind]
+    if kind in UNDOES:
+        forward = UNDOES[kind]
         return r.rolling_back(
             owed=tuple(k for k in r.owed if k is not forward),
             stuck_on=(*r.stuck_on, Undone(kind=forward, reason=reason)),

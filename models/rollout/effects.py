@@ -29,14 +29,6 @@ class EffectKind(StrEnum):
     """More quota by request, or the end of it: written for a rollout, or for the request where none is open."""
 
 
-INVERSE: dict[EffectKind, EffectKind] = {
-    EffectKind.RESERVE: EffectKind.RELEASE,
-    EffectKind.SET_SOFT: EffectKind.RESTORE,
-    EffectKind.HARDEN: EffectKind.SOFTEN,
-    EffectKind.FOLLOW: EffectKind.UNFOLLOW,
-}
-
-
 class Fence(Model):
     """Orders Backstop's own writes: a counter that only grows within one rollout, inverses included."""
 

@@ -10,9 +10,10 @@ from models.base import Model, Time, duration_text
 from models.cluster.policy import Acks
 from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind, active
+from models.rollout.effect_table import STEP_FROM, Gate
 from models.rollout.effects import EffectKind
 from models.rollout.holds import Hold, HoldKind
-from models.rollout.stages import STEP_FROM, Gate, Stage
+from models.rollout.stages import Stage
 from models.rollout.state import Rollout
 
 _WINDOW_HOLDS = {

@@ -31,7 +31,7 @@ from models.rollout.decide import (
     retries_by_itself,
     retry_due,
 )
-from models.rollout.effect_outcomes import KEPT_IN_A_BREACH
+from models.rollout.effect_table import KEPT_IN_A_BREACH
 from models.rollout.effects import EffectKind
 from models.rollout.gates import changed_by_others, health_fresh
 from models.rollout.guard import Clocks, Sight

@@ -1,14 +1,14 @@
-"""The state machine as tables: stages, commands, steps, and the answer to every pair.
+"""The state machine as tables: stages, commands, and the answer to every pair of them.
 
-Source: DESIGN.md, "The state machine"; ADR 0002 settles what it leaves open.
+Source: DESIGN.md, "The state machine"; ADR 0002 settles what it leaves open. What a step does, and how that is
+undone, is in models/rollout/effect_table.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-
-from models.rollout.effects import EffectKind
+from itertools import pairwise
 
 
 class Stage(StrEnum):
@@ -51,34 +51,6 @@ class Command(StrEnum):
     CLOSE = "close"
 
 
-class Gate(StrEnum):
-    MAY_START = "may_start"
-    MAY_ENFORCE = "may_enforce"
-    MAY_MONITOR = "may_monitor"
-
-
-@dataclass(frozen=True)
-class Step:
-    source: Stage
-    target: Stage
-    gate: Gate
-    effects: tuple[tuple[EffectKind, EffectKind], ...]
-    """Forward effects, each with its inverse, in the order they are made."""
-
-
-STEPS: tuple[Step, ...] = (
-    Step(
-        Stage.PLANNED,
-        Stage.BUFFERED,
-        Gate.MAY_START,
-        ((EffectKind.RESERVE, EffectKind.RELEASE), (EffectKind.SET_SOFT, EffectKind.RESTORE)),
-    ),
-    Step(Stage.BUFFERED, Stage.ENFORCED, Gate.MAY_ENFORCE, ((EffectKind.HARDEN, EffectKind.SOFTEN),)),
-    Step(Stage.ENFORCED, Stage.MONITORED, Gate.MAY_MONITOR, ((EffectKind.FOLLOW, EffectKind.UNFOLLOW),)),
-)
-STEP_FROM: dict[Stage, Step] = {step.source: step for step in STEPS}
-
-
 @dataclass(frozen=True)
 class Refused:
     """Why a command has no place in a stage."""
@@ -99,103 +71,63 @@ class UndoOr:
 
 Answer = Stage | Refused | UndoOr
 
-_ENDED = Refused("the rollout has ended; launch a new one")
-_ROLLING = Refused("a rollback is running and nothing stops it; wait for rolled_back")
-_STUCK = Refused("the rollback is stuck: `retry` runs what is left of it, `close` ends the rollout as it stands")
-_S, _C = Stage, Command
+_P, _B, _E, _M = WAY = (Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED)
+"""The way of a rollout on which nothing goes wrong."""
+_BACK, _DONE, _HELD, _CLOSED = Stage.ROLLING_BACK, Stage.ROLLED_BACK, Stage.STUCK, Stage.CLOSED
+_C, _No = Command, Refused
+_STAY = None
+"""The command changes something, and not the stage."""
+_RUNS = _No("a rollback is running and nothing stops it; wait for rolled_back")
+_STUCK = _No("the rollback is stuck: `retry` runs what is left of it, `close` ends the rollout as it stands")
+_ENDED = _No("the rollout has ended; launch a new one")
+_NO_PLAN = _No("no plan awaits approval: the next attempt makes a new one")
+_AT_LAST = _No("already at the last stage")
+_RETRY = _No("rolled back; `retry` starts the next attempt")
+_UNDO_OR_END = UndoOr(Stage.ABORTED)
+_UNDO = UndoOr(_No("nothing has been applied yet; `abort` ends the rollout"))
+_UNDO_AGAIN = UndoOr(_No("already rolled back to the baseline"))
+_FIRST = _No("nothing to retry: the rollout is waiting at its first gate")
+_GOES_ON = _No("nothing to retry: the rollout goes on by itself when its gate opens")
+_WATCHED = _No("nothing to retry: the rollout is done and being watched")
+_UNPROMISED = _No("nothing is promised yet; `abort` ends the rollout")
+_UNENFORCED = _No("not enforced yet; `abort` undoes it and ends the rollout")
+_UNWATCHED = _No("not monitored yet; `promote` shortens the wait, `abort` undoes it")
+
+# fmt: off
+_COLUMNS =                   (_P,           _B,          _E,         _M,       _BACK, _DONE,        _HELD)
+_GRID: dict[tuple[Command, ...], tuple[Answer | None, ...]] = {
+    (_C.APPROVE,):           (_STAY,        _STAY,       _STAY,      _STAY,    _RUNS, _NO_PLAN,     _STUCK),
+    (_C.ACK, _C.OBJECT):     (_STAY,        _STAY,       _STAY,      _STAY,    _STAY, _STAY,        _STAY),
+    (_C.PAUSE,):             (_STAY,        _STAY,       _STAY,      _STAY,    _RUNS, _STAY,        _STUCK),
+    (_C.RESUME, _C.RESOLVE): (_STAY,        _STAY,       _STAY,      _STAY,    _STAY, _STAY,        _STUCK),
+    (_C.PROMOTE,):           (_STAY,        _STAY,       _STAY,      _AT_LAST, _RUNS, _RETRY,       _STUCK),
+    (_C.ABORT,):             (_UNDO_OR_END, _BACK,       _BACK,      _BACK,    _RUNS, _UNDO_OR_END, _STUCK),
+    (_C.ROLLBACK,):          (_UNDO,        _BACK,       _BACK,      _BACK,    _RUNS, _UNDO_AGAIN,  _STUCK),
+    (_C.RETRY,):             (_FIRST,       _GOES_ON,    _GOES_ON,   _WATCHED, _RUNS, _P,           _BACK),
+    (_C.CLOSE,):             (_UNPROMISED,  _UNENFORCED, _UNWATCHED, _CLOSED,  _RUNS, _CLOSED,      _CLOSED),
+}
+# fmt: on
 
 # Total on purpose: a missing cell fails a unit test, not an operator at 3 a.m.
 ANSWERS: dict[tuple[Stage, Command], Answer] = {
-    (_S.PLANNED, _C.APPROVE): _S.PLANNED,
-    (_S.PLANNED, _C.ACK): _S.PLANNED,
-    (_S.PLANNED, _C.OBJECT): _S.PLANNED,
-    (_S.PLANNED, _C.PAUSE): _S.PLANNED,
-    (_S.PLANNED, _C.RESUME): _S.PLANNED,
-    (_S.PLANNED, _C.RESOLVE): _S.PLANNED,
-    (_S.PLANNED, _C.PROMOTE): _S.PLANNED,
-    (_S.PLANNED, _C.ABORT): UndoOr(otherwise=_S.ABORTED),
-    (_S.PLANNED, _C.ROLLBACK): UndoOr(otherwise=Refused("nothing has been applied yet; `abort` ends the rollout")),
-    (_S.PLANNED, _C.RETRY): Refused("nothing to retry: the rollout is waiting at its first gate"),
-    (_S.PLANNED, _C.CLOSE): Refused("nothing is promised yet; `abort` ends the rollout"),
-    (_S.BUFFERED, _C.APPROVE): _S.BUFFERED,
-    (_S.BUFFERED, _C.ACK): _S.BUFFERED,
-    (_S.BUFFERED, _C.OBJECT): _S.BUFFERED,
-    (_S.BUFFERED, _C.PAUSE): _S.BUFFERED,
-    (_S.BUFFERED, _C.RESUME): _S.BUFFERED,
-    (_S.BUFFERED, _C.RESOLVE): _S.BUFFERED,
-    (_S.BUFFERED, _C.PROMOTE): _S.BUFFERED,
-    (_S.BUFFERED, _C.ABORT): _S.ROLLING_BACK,
-    (_S.BUFFERED, _C.ROLLBACK): _S.ROLLING_BACK,
-    (_S.BUFFERED, _C.RETRY): Refused("nothing to retry: the rollout goes on by itself when its gate opens"),
-    (_S.BUFFERED, _C.CLOSE): Refused("not enforced yet; `abort` undoes it and ends the rollout"),
-    (_S.ENFORCED, _C.APPROVE): _S.ENFORCED,
-    (_S.ENFORCED, _C.ACK): _S.ENFORCED,
-    (_S.ENFORCED, _C.OBJECT): _S.ENFORCED,
-    (_S.ENFORCED, _C.PAUSE): _S.ENFORCED,
-    (_S.ENFORCED, _C.RESUME): _S.ENFORCED,
-    (_S.ENFORCED, _C.RESOLVE): _S.ENFORCED,
-    (_S.ENFORCED, _C.PROMOTE): _S.ENFORCED,
-    (_S.ENFORCED, _C.ABORT): _S.ROLLING_BACK,
-    (_S.ENFORCED, _C.ROLLBACK): _S.ROLLING_BACK,
-    (_S.ENFORCED, _C.RETRY): Refused("nothing to retry: the rollout goes on by itself when its gate opens"),
-    (_S.ENFORCED, _C.CLOSE): Refused("not monitored yet; `promote` shortens the wait, `abort` undoes it"),
-    (_S.MONITORED, _C.APPROVE): _S.MONITORED,
-    (_S.MONITORED, _C.ACK): _S.MONITORED,
-    (_S.MONITORED, _C.OBJECT): _S.MONITORED,
-    (_S.MONITORED, _C.PAUSE): _S.MONITORED,
-    (_S.MONITORED, _C.RESUME): _S.MONITORED,
-    (_S.MONITORED, _C.RESOLVE): _S.MONITORED,
-    (_S.MONITORED, _C.PROMOTE): Refused("already at the last stage"),
-    (_S.MONITORED, _C.ABORT): _S.ROLLING_BACK,
-    (_S.MONITORED, _C.ROLLBACK): _S.ROLLING_BACK,
-    (_S.MONITORED, _C.RETRY): Refused("nothing to retry: the rollout is done and being watched"),
-    (_S.MONITORED, _C.CLOSE): _S.CLOSED,
-    (_S.ROLLING_BACK, _C.APPROVE): _ROLLING,
-    (_S.ROLLING_BACK, _C.ACK): _S.ROLLING_BACK,
-    (_S.ROLLING_BACK, _C.OBJECT): _S.ROLLING_BACK,
-    (_S.ROLLING_BACK, _C.PAUSE): _ROLLING,
-    (_S.ROLLING_BACK, _C.RESUME): _S.ROLLING_BACK,
-    (_S.ROLLING_BACK, _C.RESOLVE): _S.ROLLING_BACK,
-    (_S.ROLLING_BACK, _C.PROMOTE): _ROLLING,
-    (_S.ROLLING_BACK, _C.ABORT): _ROLLING,
-    (_S.ROLLING_BACK, _C.ROLLBACK): _ROLLING,
-    (_S.ROLLING_BACK, _C.RETRY): _ROLLING,
-    (_S.ROLLING_BACK, _C.CLOSE): _ROLLING,
-    (_S.ROLLED_BACK, _C.APPROVE): Refused("no plan awaits approval: the next attempt makes a new one"),
-    (_S.ROLLED_BACK, _C.ACK): _S.ROLLED_BACK,
-    (_S.ROLLED_BACK, _C.OBJECT): _S.ROLLED_BACK,
-    (_S.ROLLED_BACK, _C.PAUSE): _S.ROLLED_BACK,
-    (_S.ROLLED_BACK, _C.RESUME): _S.ROLLED_BACK,
-    (_S.ROLLED_BACK, _C.RESOLVE): _S.ROLLED_BACK,
-    (_S.ROLLED_BACK, _C.PROMOTE): Refused("rolled back; `retry` starts the next attempt"),
-    (_S.ROLLED_BACK, _C.ABORT): UndoOr(otherwise=_S.ABORTED),
-    (_S.ROLLED_BACK, _C.ROLLBACK): UndoOr(otherwise=Refused("already rolled back to the baseline")),
-    (_S.ROLLED_BACK, _C.RETRY): _S.PLANNED,
-    (_S.ROLLED_BACK, _C.CLOSE): _S.CLOSED,
-    (_S.STUCK, _C.APPROVE): _STUCK,
-    (_S.STUCK, _C.ACK): _S.STUCK,
-    (_S.STUCK, _C.OBJECT): _S.STUCK,
-    (_S.STUCK, _C.PAUSE): _STUCK,
-    (_S.STUCK, _C.RESUME): _STUCK,
-    (_S.STUCK, _C.RESOLVE): _STUCK,
-    (_S.STUCK, _C.PROMOTE): _STUCK,
-    (_S.STUCK, _C.ABORT): _STUCK,
-    (_S.STUCK, _C.ROLLBACK): _STUCK,
-    (_S.STUCK, _C.RETRY): _S.ROLLING_BACK,
-    (_S.STUCK, _C.CLOSE): _S.CLOSED,
-    **{(ended, command): _ENDED for ended in (_S.CLOSED, _S.ABORTED) for command in Command},
+    **{
+        (stage, command): stage if cell is _STAY else cell
+        for commands, row in _GRID.items()
+        for command in commands
+        for stage, cell in zip(_COLUMNS, row, strict=True)
+    },
+    **{(ended, command): _ENDED for ended in (Stage.CLOSED, Stage.ABORTED) for command in Command},
 }
 
 TRANSITIONS: frozenset[tuple[Stage, Stage]] = frozenset(
     {
-        *((step.source, step.target) for step in STEPS),
-        *((stage, Stage.ROLLING_BACK) for stage in Stage if not stage.ended and stage is not Stage.ROLLING_BACK),
+        *pairwise(WAY),
+        *((stage, _BACK) for stage in Stage if not stage.ended and stage is not _BACK),
         (Stage.PLANNED, Stage.ABORTED),
         (Stage.ROLLING_BACK, Stage.ROLLED_BACK),
         (Stage.ROLLING_BACK, Stage.STUCK),
         # superseded: somebody newer owns the cluster, so nothing may be undone
-        *((step.source, Stage.STUCK) for step in STEPS),
-        (Stage.MONITORED, Stage.STUCK),
+        *((stage, Stage.STUCK) for stage in WAY),
         (Stage.ROLLED_BACK, Stage.PLANNED),
         (Stage.ROLLED_BACK, Stage.ABORTED),
         (Stage.ROLLED_BACK, Stage.CLOSED),

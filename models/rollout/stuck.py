@@ -15,7 +15,8 @@ from models.cluster.readings import LimitMode
 from models.notices import NoticeKind
 from models.rollout.commands import left_to_undo
 from models.rollout.decide import retries_by_itself
-from models.rollout.effects import INVERSE, EffectKind
+from models.rollout.effect_table import EFFECT, INVERSE, Said
+from models.rollout.effects import EffectKind
 from models.rollout.messages import Choice, UndoStatus, ValueLeft
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout, UndoCause, Undone
@@ -24,7 +25,7 @@ LAUNCH = "launch"
 _FEW = 3
 _VALUES_TOLD = 20
 """Values that the notice of a stuck rollback lists; `status --json` has all."""
-_BEFORE, _MAY_BE = "as before the rollout", "may be reserved"
+_BEFORE = "as before the rollout"
 
 
 def undoing_of(r: Rollout) -> UndoStatus | None:
@@ -77,21 +78,16 @@ def undone(r: Rollout) -> tuple[str, ...]:
 
 
 def _now_undone(r: Rollout, kind: EffectKind) -> str:
-    match kind:
-        case EffectKind.RESERVE if _breach(r):
-            return "what is reserved fits the values that are restored"
-        case EffectKind.RESERVE if any(u.kind is EffectKind.SET_SOFT for u in r.stuck_on):
-            return "the freed capacity is released, so that others can raise quotas into it"
-        case EffectKind.RESERVE:
-            return "the freed capacity is released"
-        case EffectKind.SET_SOFT:
-            return f"the quotas have {_goal(r)}, with limits {_limits(r)}{_but_others(r)}"
-        case EffectKind.HARDEN if EffectKind.SET_SOFT in r.undone and not _breach(r):
-            return "the limits are as before the rollout"
-        case EffectKind.HARDEN:
-            return "the limits are soft again"
-        case _:
-            return "the flex pool no longer follows health"
+    if kind is EffectKind.HARDEN and EffectKind.SET_SOFT in r.undone and not _breach(r):
+        return f"the limits are {_BEFORE}"
+    open_to_others = kind is EffectKind.RESERVE and any(u.kind is EffectKind.SET_SOFT for u in r.stuck_on)
+    text = _said(r, kind).undone.format(goal=_goal(r), limits=_limits(r), others=_but_others(r))
+    return text + (", so that others can raise quotas into it" if open_to_others and not _breach(r) else "")
+
+
+def _said(r: Rollout, kind: EffectKind) -> Said:
+    effect = EFFECT[kind]
+    return effect.said_in_a_breach or effect.said if _breach(r) else effect.said
 
 
 def not_undone(r: Rollout) -> tuple[str, ...]:
@@ -108,25 +104,16 @@ def _failed(r: Rollout, u: Undone) -> str:
 
 
 def _still(r: Rollout, kind: EffectKind) -> str:
-    sure = not _unsure(r, kind)
-    match kind:
-        case EffectKind.RESERVE if _breach(r):
-            return f"what is reserved {'still fits' if sure else 'may fit'} the rollout's values"
-        case EffectKind.RESERVE:
-            return f"the freed capacity {'is still reserved: no quota can be raised into it' if sure else _MAY_BE}"
-        case EffectKind.SET_SOFT if not sure or any(v.unsure for v in values_left(r)):
-            return "the quotas may have the rollout's values"
-        case EffectKind.SET_SOFT if any(not v.by_others for v in values_left(r)):
-            return "the quotas still have the rollout's values"
-        case EffectKind.SET_SOFT:
+    said, sure = _said(r, kind), not _unsure(r, kind)
+    if kind is EffectKind.HARDEN and EffectKind.SET_SOFT in r.undone:
+        return f"the limits are {_limits(r)} all the same, by restore{_but_others(r)}"
+    if kind is EffectKind.SET_SOFT and sure:
+        left = values_left(r)
+        sure = not any(v.unsure for v in left)
+        if sure and all(v.by_others for v in left):  # what was to be restored is there already
             limits = "" if _limits_are_right(r) else f", but limits are {_limits(r)}"
             return f"the quotas have {_goal(r)}{limits}{_but_others(r)}"
-        case EffectKind.HARDEN if EffectKind.SET_SOFT in r.undone:
-            return f"the limits are {_limits(r)} all the same, by restore{_but_others(r)}"
-        case EffectKind.HARDEN:
-            return f"the limits {'are still' if sure else 'may be'} hard"
-        case _:
-            return f"the flex pool {'still follows' if sure else 'may follow'} health"
+    return said.stands if sure else said.may_stand
 
 
 def _unsure(r: Rollout, kind: EffectKind) -> bool:

@@ -21,7 +21,8 @@ from temporalio.client import Client
 from activities.adapters.ledger.ledger import upgrade
 from activities.ports import QuotaPort
 from models.errors import Conflict, Refusal
-from models.rollout.effects import INVERSE, EffectKind, Receipt
+from models.rollout.effect_table import INVERSE
+from models.rollout.effects import EffectKind, Receipt
 from models.rollout.stages import Command, Stage
 from tests.e2e.faults import TALLY, Fault, FaultyQuotas, Way, away, given_up, refused
 from tests.e2e.world import World, cluster, eventually, fresh, team, world_of

@@ -40,7 +40,8 @@ from models.rollout import outcomes
 from models.rollout.actions import Finish, Wait
 from models.rollout.commands import CommandRequest, refusal
 from models.rollout.decide import FRESH, RECHECK, decide, recovery_pause
-from models.rollout.effects import INVERSE, Change
+from models.rollout.effect_table import INVERSE
+from models.rollout.effects import Change
 from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Refused, Stage, UndoOr, answer
 from models.rollout.state import Rollout
 from tests.property.witness import Observed

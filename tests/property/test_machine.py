@@ -18,7 +18,8 @@ from models.cluster.quota import Quota
 from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
 from models.planning.grants import GrantOutcome
-from models.rollout.effects import INVERSE, EffectKind
+from models.rollout.effect_table import INVERSE
+from models.rollout.effects import EffectKind
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Command, Stage
 from tests.property.witness import Observed

@@ -21,7 +21,8 @@ from models.planning.grants import moved, raises
 from models.planning.plan import Plan
 from models.rollout.actions import Action, Wait
 from models.rollout.decide import FRESH, decide
-from models.rollout.effects import INVERSE, Change, EffectKind, Receipt
+from models.rollout.effect_table import INVERSE
+from models.rollout.effects import Change, EffectKind, Receipt
 from models.rollout.gates import drift_of
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Command, Stage

@@ -34,7 +34,8 @@ from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wa
 from models.rollout.calls import look_at
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
-from models.rollout.effects import INVERSE, Change, EffectKind, Receipt, ValueConflict
+from models.rollout.effect_table import INVERSE
+from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
 from models.rollout.messages import LaunchRequest, Opening, RolloutStatus
 from models.rollout.stages import TRANSITIONS, Command, Stage
 from models.rollout.state import Rollout

@@ -6,8 +6,9 @@ from itertools import product
 
 import pytest
 
-from models.rollout.effects import INVERSE
-from models.rollout.stages import ANSWERS, STEP_FROM, STEPS, TRANSITIONS, Command, Refused, Stage, UndoOr, answer
+from models.rollout.effect_table import INVERSE, STEP_FROM, STEPS
+from models.rollout.effects import EffectKind
+from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Refused, Stage, UndoOr, answer
 
 P, B, E, M = Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED
 ROLLING, BACK, STUCK, CLOSED, ABORTED = (
@@ -105,10 +106,10 @@ def test_steps_lead_from_planned_to_monitored_one_after_the_other() -> None:
 
 
 def test_each_effect_is_made_by_one_step_and_has_its_inverse_beside_it() -> None:
-    pairs = [pair for step in STEPS for pair in step.effects]
-    assert dict(pairs) == INVERSE
-    assert len(pairs) == len(INVERSE)
-    assert not set(INVERSE) & set(INVERSE.values())
+    made = [kind for step in STEPS for kind in step.effects]
+    assert made == list(INVERSE)
+    assert len({*INVERSE, *INVERSE.values()}) == 2 * len(made)
+    assert {*INVERSE, *INVERSE.values(), EffectKind.GRANT, EffectKind.CLOSE} == {*EffectKind}
 
 
 def test_the_guard_watches_exactly_what_a_step_has_set() -> None:

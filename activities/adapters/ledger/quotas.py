@@ -19,6 +19,7 @@ from activities.adapters.ledger.bulk import Row, add, among, update
 from activities.adapters.ledger.database import Database
 from models.cluster.readings import ForeignChange, LimitMode, Present, QuotaReading
 from models.errors import Conflict, Drift, Refusal
+from models.rollout.effect_table import FOLLOWS_AFTER, GUARDED_BY_GENERATION, MODE_AFTER, WRITES_RESERVATION
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueConflict, ValueWrite
 from models.tables import ClusterRow, GrantReceiptRow, QuotaChangeRow, QuotaRow, ReceiptRow, ReserveLimitRow, RolloutRow
 
@@ -26,15 +27,6 @@ log = logging.getLogger(__name__)
 
 ClusterLine = sa.Row[Any]
 """Of a cluster: its row but for its name, GPU model, size of a node, policy and ramp."""
-
-FORWARD = frozenset({EffectKind.SET_SOFT, EffectKind.RESERVE, EffectKind.HARDEN, EffectKind.FOLLOW, EffectKind.GRANT})
-MODES: Mapping[EffectKind, LimitMode] = {EffectKind.HARDEN: LimitMode.HARD, EffectKind.SOFTEN: LimitMode.SOFT}
-FOLLOWS: Mapping[EffectKind, bool] = {
-    EffectKind.FOLLOW: True,
-    EffectKind.UNFOLLOW: False,
-    EffectKind.CLOSE: False,
-}
-RESERVES = frozenset({EffectKind.RESERVE, EffectKind.RELEASE, EffectKind.CLOSE, EffectKind.GRANT})
 
 
 class LedgerQuotas:
@@ -118,8 +110,8 @@ class LedgerQuotas:
         conflicts = _write_values(quotas, change.writes, written_by, only_ours=change.only_ours)
         if conflicts and change.kind is EffectKind.GRANT:
             quotas = as_read  # a grant stands whole, up to the top of the tree, or not at all
-        if change.kind in MODES:
-            mode = change.mode or MODES[change.kind]
+        if change.kind in MODE_AFTER:
+            mode = change.mode or MODE_AFTER[change.kind]
             quotas = {team: row | {"mode": mode, "written_by": written_by} for team, row in quotas.items()}
         update(session, QuotaRow, [row for row in quotas.values() if row["written_by"] == written_by])
         news: Row = {"name": change.cluster}
@@ -127,11 +119,11 @@ class LedgerQuotas:
             news["generation"] = cluster.generation + 1
         else:
             news["last_counter"] = change.fence.counter
-        if change.kind in RESERVES and not alone:
+        if change.kind in WRITES_RESERVATION and not alone:
             reserve = None if change.kind is EffectKind.CLOSE else change.reserve
             news |= _set_reservation(session, change.cluster, reserve, change.fence)
-        if change.kind in FOLLOWS:
-            news["follows_health"] = FOLLOWS[change.kind]
+        if change.kind in FOLLOWS_AFTER:
+            news["follows_health"] = FOLLOWS_AFTER[change.kind]
             news |= {"flex_gpus": change.flex_gpus, "flex_band_gpus": change.flex_band_gpus}
         update(session, ClusterRow, [news])
         return Receipt(
@@ -250,7 +242,7 @@ def _lock_quotas(session: Session, cluster: str) -> None:
 
 
 def _touches_quotas(change: Change) -> bool:
-    return bool(change.writes) or change.kind in MODES
+    return bool(change.writes) or change.kind in MODE_AFTER
 
 
 def _quotas_by_team(session: Session, cluster: str) -> dict[str, Row]:
@@ -313,7 +305,7 @@ def _last_receipt_of_an_ended_rollout(session: Session, change: Change, cluster:
 
 def _refuse_drift(cluster: ClusterLine, change: Change) -> None:
     expected = change.expected_generation
-    if expected is not None and change.kind in FORWARD and expected != cluster.generation:
+    if expected is not None and change.kind in GUARDED_BY_GENERATION and expected != cluster.generation:
         raise Drift(
             f"cluster {change.cluster} is at generation {cluster.generation} and the plan was made from "
             f"{expected}: somebody else changed its quotas or installed GPUs"

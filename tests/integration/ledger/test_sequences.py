@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from activities.adapters.ledger.ledger import Ledger
 from models.cluster.readings import LimitMode
 from models.errors import Refusal
-from models.rollout.effects import INVERSE, Change, EffectKind, Fence, Reserve, ValueWrite
+from models.rollout.effect_table import INVERSE
+from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
 from tests.integration.ledger.world import CLUSTER, ForeignTool, fleet, import_fleet, opening
 
 TEAMS = ("a", "b", "c", "org", "org-1", "org-2")

@@ -1,0 +1,152 @@
+"""Every effect of a rollout on one screen: what is done, how it is undone, and what people read of it.
+
+Theory of operation. A step makes its effects in this order, a rollback undoes those that stand in the reverse one.
+`do` is attempted only after it is noted as owed, so `undo` must work where `do` never ran. An inverse is tried without
+limit and no blast radius stops it. Source: DESIGN.md, "The state machine".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from models.cluster.readings import LimitMode
+from models.rollout.effects import EffectKind
+from models.rollout.stages import Stage
+
+_K = EffectKind
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is said of an effect where a rollback could not finish, or came through.
+
+    `undone`: its inverse has landed; {goal}, {limits}, {others} stand for what only the rollout knows. `stands`: it is
+    not undone. `may_stand`: its call was never answered, or somebody newer owns the cluster.
+    """
+
+    undone: str
+    stands: str
+    may_stand: str
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One effect and its inverse. `at`: the stage whose step makes it."""
+
+    at: Stage
+    do: EffectKind
+    undo: EffectKind
+    said: Said
+    said_in_a_breach: Said | None = None
+    """After a breach it is undone only in part; None: as ever."""
+    kept_in_a_breach: bool = False
+    """After a breach rollback it still stands, at other values: the baseline is not restored."""
+    limited: bool = True
+    """`do` counts against the blast radius. `undo` never does: it goes back to what stood."""
+    reserves: bool = False
+    """Both write what is reserved."""
+    modes: tuple[LimitMode, LimitMode] | None = None
+    """Of all quotas, after `do` and after `undo`."""
+    follows: bool = False
+    """From `do` to `undo` the flex pool follows health."""
+
+
+EFFECTS: tuple[Effect, ...] = (
+    Effect(
+        Stage.PLANNED,
+        do=_K.RESERVE,  # + nobody else may raise a quota into what is freed
+        undo=_K.RELEASE,  # - they may again
+        kept_in_a_breach=True,
+        reserves=True,
+        said=Said(
+            undone="the freed capacity is released",
+            stands="the freed capacity is still reserved: no quota can be raised into it",
+            may_stand="the freed capacity may be reserved",
+        ),
+        said_in_a_breach=Said(
+            undone="what is reserved fits the values that are restored",
+            stands="what is reserved still fits the rollout's values",
+            may_stand="what is reserved may fit the rollout's values",
+        ),
+    ),
+    Effect(
+        Stage.PLANNED,
+        do=_K.SET_SOFT,  # + quotas get the plan's values; jobs up to the earlier ones are still admitted, as flex
+        undo=_K.RESTORE,  # - they get the baseline's values and modes, or in a breach what hardware backs, soft
+        kept_in_a_breach=True,
+        said=Said(
+            undone="the quotas have {goal}, with limits {limits}{others}",
+            stands="the quotas still have the rollout's values",
+            may_stand="the quotas may have the rollout's values",
+        ),
+    ),
+    Effect(
+        Stage.BUFFERED,
+        do=_K.HARDEN,  # + jobs beyond a quota are not admitted
+        undo=_K.SOFTEN,  # - they are, as flex
+        modes=(LimitMode.HARD, LimitMode.SOFT),
+        said=Said(
+            undone="the limits are soft again",
+            stands="the limits are still hard",
+            may_stand="the limits may be hard",
+        ),
+    ),
+    Effect(
+        Stage.ENFORCED,
+        do=_K.FOLLOW,  # + the flex pool grows and shrinks with healthy GPUs
+        undo=_K.UNFOLLOW,  # - it is what the scheduler makes of it
+        follows=True,
+        said=Said(
+            undone="the flex pool no longer follows health",
+            stands="the flex pool still follows health",
+            may_stand="the flex pool may follow health",
+        ),
+    ),
+)
+"""Two calls more are no effects of a step, and have no inverse: GRANT (more quota by request, or the end of it) and
+CLOSE (the rollout ends in the quota system: what is reserved goes, the values stay)."""
+
+EFFECT: dict[EffectKind, Effect] = {effect.do: effect for effect in EFFECTS}
+"""By its forward call."""
+INVERSE: dict[EffectKind, EffectKind] = {effect.do: effect.undo for effect in EFFECTS}
+UNDOES: dict[EffectKind, EffectKind] = {effect.undo: effect.do for effect in EFFECTS}
+KEPT_IN_A_BREACH: tuple[EffectKind, ...] = tuple(effect.do for effect in EFFECTS if effect.kept_in_a_breach)
+
+# The same by call, for those that keep a quota system.
+GUARDED_BY_GENERATION = frozenset({*INVERSE, _K.GRANT})
+"""Refused with Drift where others changed the cluster since the plan was made."""
+MODE_AFTER: dict[EffectKind, LimitMode] = {
+    kind: mode for e in EFFECTS if e.modes is not None for kind, mode in zip((e.do, e.undo), e.modes, strict=True)
+}
+FOLLOWS_AFTER: dict[EffectKind, bool] = {
+    **{kind: kind is e.do for e in EFFECTS if e.follows for kind in (e.do, e.undo)},
+    _K.CLOSE: False,
+}
+WRITES_RESERVATION = frozenset({_K.CLOSE, _K.GRANT, *(kind for e in EFFECTS if e.reserves for kind in (e.do, e.undo))})
+
+
+class Gate(StrEnum):
+    MAY_START = "may_start"
+    MAY_ENFORCE = "may_enforce"
+    MAY_MONITOR = "may_monitor"
+
+
+@dataclass(frozen=True)
+class Step:
+    source: Stage
+    target: Stage
+    gate: Gate
+
+    @property
+    def effects(self) -> tuple[EffectKind, ...]:
+        """Forward effects, in the order they are made."""
+        return tuple(effect.do for effect in EFFECTS if effect.at is self.source)
+
+
+STEPS: tuple[Step, ...] = (
+    Step(Stage.PLANNED, Stage.BUFFERED, Gate.MAY_START),
+    Step(Stage.BUFFERED, Stage.ENFORCED, Gate.MAY_ENFORCE),
+    Step(Stage.ENFORCED, Stage.MONITORED, Gate.MAY_MONITOR),
+)
+STEP_FROM: dict[Stage, Step] = {step.source: step for step in STEPS}
