@@ -13,7 +13,7 @@ import contextlib
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import Priority, RetryPolicy, SearchAttributeKey, VersioningBehavior
+from temporalio.common import SearchAttributeKey, VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
@@ -51,17 +51,12 @@ with workflow.unsafe.imports_passed_through():
     from models.wire import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
     from workflows.cancellation import lived
     from workflows.failures import reason_of
+    from workflows.options import FLEET_CALL, LAST_FLEET_CALL, LAST_WHOLE_FLEET_CALL, WHOLE_FLEET_CALL
 
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
 _WAVE = SearchAttributeKey.for_keyword(SearchName.WAVE)
 _OWNER = SearchAttributeKey.for_keyword(SearchName.OWNER)
 
-_CALL = timedelta(minutes=5)
-_LONG = timedelta(hours=2)
-_SILENCE = timedelta(seconds=30)
-_STEADY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=60))
-_LAST = Priority(priority_key=5)
-"""A fleet's own calls wait behind those of the clusters: a breach's answer goes first."""
 _BATCH = 50
 _LAST_MAIL = timedelta(minutes=5)
 _MAIL_PAUSE = timedelta(seconds=30)
@@ -168,9 +163,7 @@ class FleetRolloutWorkflow:
             plan = await workflow.execute_activity_method(
                 FleetActivities.plan_fleet,
                 FleetPlanRequest(launch=launch, at=workflow.now()),
-                start_to_close_timeout=_LONG,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_STEADY,
+                **WHOLE_FLEET_CALL,
                 summary="plan every cluster",
             )
         except ActivityError as error:
@@ -197,10 +190,7 @@ class FleetRolloutWorkflow:
                     policy=f.policy,
                     at=workflow.now(),
                 ),
-                start_to_close_timeout=_LONG,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_STEADY,
-                priority=_LAST,
+                **LAST_WHOLE_FLEET_CALL,
                 summary=f"pick up to {action.most} of {len(action.candidates)}",
             )
         except ActivityError as error:
@@ -224,10 +214,7 @@ class FleetRolloutWorkflow:
                     approved_by=f.approved_by,
                     entrants=tuple(Entrant(cluster=m.cluster, rollout=m.rollout) for m in action.members),
                 ),
-                start_to_close_timeout=_CALL,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_STEADY,
-                priority=_LAST,
+                **LAST_FLEET_CALL,
                 summary="start " + ", ".join(m.cluster for m in action.members)[:170],
             )
         except ActivityError as error:
@@ -244,9 +231,7 @@ class FleetRolloutWorkflow:
                     actor=f.owner,
                     reason=f"fleet rollout aborted: {f.ended_because}",
                 ),
-                start_to_close_timeout=_CALL,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_STEADY,
+                **FLEET_CALL,
                 summary=f"abort {len(action.members)} rollouts",
             )
         except ActivityError as error:
@@ -273,9 +258,7 @@ class FleetRolloutWorkflow:
                         unseen=tuple(m.rollout for m in f.members.values() if m.rollout and not m.stage),
                         every_seconds=_every(f),
                     ),
-                    start_to_close_timeout=_LONG,
-                    heartbeat_timeout=_SILENCE,
-                    retry_policy=_STEADY,
+                    **WHOLE_FLEET_CALL,
                     summary=f"follow {len(known)} rollouts",
                 )
             except ActivityError as error:
@@ -295,10 +278,7 @@ class FleetRolloutWorkflow:
                 await workflow.execute_activity_method(
                     FleetActivities.record,
                     FleetRecord(entries=batch),
-                    start_to_close_timeout=_CALL,
-                    heartbeat_timeout=_SILENCE,
-                    retry_policy=_STEADY,
-                    priority=_LAST,
+                    **LAST_FLEET_CALL,
                     summary="; ".join(e.text for e in batch)[:180],
                 )
             except ActivityError as error:
@@ -315,10 +295,7 @@ class FleetRolloutWorkflow:
                 answer = await workflow.execute_activity_method(
                     NoticeActivities.tell,
                     TellRequest(cluster=FLEET, notices=batch),
-                    start_to_close_timeout=_CALL,
-                    heartbeat_timeout=_SILENCE,
-                    retry_policy=_STEADY,
-                    priority=_LAST,
+                    **LAST_FLEET_CALL,
                     summary=f"tell {self._state.owner}",
                 )
             except ActivityError as error:

@@ -11,7 +11,7 @@ import contextlib
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy, SearchAttributeKey, VersioningBehavior
+from temporalio.common import SearchAttributeKey, VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
@@ -32,14 +32,10 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.messages import EffectRequest
     from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, SearchName, TellRequest
     from workflows.failures import reason_of
+    from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL
 
 _CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
-_CALL = timedelta(seconds=60)
-_LONG = timedelta(minutes=5)
-_SILENCE = timedelta(seconds=15)
-_STEADY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=60))
-_FEW = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=5), maximum_attempts=5)
 _FIRST_PAUSE = timedelta(seconds=2)
 _MAIL_PAUSE = timedelta(seconds=30)
 _LAST_MAIL = timedelta(minutes=5)
@@ -79,9 +75,7 @@ class QuotaRequest:
             found = await workflow.execute_activity_method(
                 RequestActivities.assess,
                 AssessRequest(ask=start.ask, at=workflow.now()),
-                start_to_close_timeout=_LONG,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_FEW,
+                **LONG_ASKED_CALL,
                 summary=f"does it fit: {start.ask.gpus} more for {start.ask.team}",
             )
         except ActivityError as error:
@@ -158,18 +152,14 @@ class QuotaRequest:
                 fence=fence,
                 at=workflow.now(),
             ),
-            start_to_close_timeout=_LONG,
-            heartbeat_timeout=_SILENCE,
-            retry_policy=_STEADY,
+            **LONG_CALL,
             summary=f"{'take back' if order.ends else 'grant'} {order.gpus} of {order.team}",
         )
         if prepared.through:
             answer = await workflow.execute_activity_method(
                 RequestActivities.through,
                 ThroughRequest(order=order, cluster=state.ask.cluster),
-                start_to_close_timeout=_CALL,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_STEADY,
+                **CALL,
                 summary="through the rollout that is open",
             )
             return answer.model_copy(update={"hands": prepared.hands})
@@ -179,9 +169,7 @@ class QuotaRequest:
         receipt = await workflow.execute_activity_method(
             QuotaActivities.apply_effect,
             EffectRequest(change=prepared.change, shadow=False, limit_gpus=None, at=workflow.now()),
-            start_to_close_timeout=_CALL,
-            heartbeat_timeout=_SILENCE,
-            retry_policy=_STEADY,
+            **CALL,
             summary=f"write it (fence {fence})",
         )
         if receipt.conflicts:
@@ -202,9 +190,7 @@ class QuotaRequest:
         await workflow.execute_activity_method(
             RequestActivities.keep,
             KeepRequest(request=state.but(mail=())),
-            start_to_close_timeout=_CALL,
-            heartbeat_timeout=_SILENCE,
-            retry_policy=_STEADY,
+            **CALL,
             summary="; ".join(e.text for e in state.outbox)[:180],
         )
         kept = {e.key for e in state.outbox}
@@ -217,9 +203,7 @@ class QuotaRequest:
             answer = await workflow.execute_activity_method(
                 NoticeActivities.tell,
                 TellRequest(cluster=self._state.ask.cluster, notices=batch),
-                start_to_close_timeout=_LONG,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_STEADY,
+                **LONG_CALL,
                 summary="tell " + ", ".join(n.audience for n in batch)[:170],
             )
             done = {*answer.delivered, *answer.refused}
@@ -269,9 +253,7 @@ class QuotaRequest:
             owners = await workflow.execute_activity_method(
                 RequestActivities.owners,
                 OwnersRequest(cluster=self._state.ask.cluster),
-                start_to_close_timeout=_CALL,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_FEW,
+                **ASKED_CALL,
                 summary=f"who decides on {command} by {order.actor}",
             )
         except ActivityError as error:

@@ -1,0 +1,76 @@
+"""How long a call of an activity may take, how soon a dead worker is noticed, and how often it is tried again.
+
+Each set is spread into the call: `execute_activity_method(Some.activity, request, **CALL, summary="what it does")`.
+A late attempt does no harm: it is fenced off, or made to be repeated.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import NotRequired, TypedDict
+
+from temporalio import workflow
+from temporalio.common import Priority, RetryPolicy
+
+
+class CallOptions(TypedDict):
+    """Those of `workflow.ActivityConfig` that we set for many calls at once; the summary is each call's own."""
+
+    start_to_close_timeout: timedelta
+    """One attempt."""
+    heartbeat_timeout: timedelta
+    """A call whose worker has not been heard of for this long is made again elsewhere."""
+    retry_policy: RetryPolicy
+    priority: NotRequired[Priority]
+    cancellation_type: NotRequired[workflow.ActivityCancellationType]
+
+
+_SECOND = timedelta(seconds=1)
+_WITHOUT_LIMIT = RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=60))
+"""Inverses, the archive, plans, mail."""
+_LAST = Priority(priority_key=5)
+"""Waits where calls queue for a worker: a breach's answer goes first, on whichever cluster it is."""
+
+CALL: CallOptions = {
+    "start_to_close_timeout": timedelta(seconds=60),
+    "heartbeat_timeout": timedelta(seconds=15),
+    "retry_policy": _WITHOUT_LIMIT,
+}
+READ_CALL: CallOptions = {
+    **CALL,
+    "retry_policy": RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=10), maximum_attempts=4),
+}
+FORWARD_CALL: CallOptions = {
+    **CALL,
+    "retry_policy": RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=30), maximum_attempts=10),
+}
+"""About three minutes of trying; waiting for a dead worker does not count. Then the step is undone."""
+ASKED_CALL: CallOptions = {
+    **CALL,
+    "retry_policy": RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=5), maximum_attempts=5),
+}
+"""Somebody waits for the answer."""
+
+LONG_CALL: CallOptions = {**CALL, "start_to_close_timeout": timedelta(minutes=5)}
+"""It reads all of one cluster, or tells many people."""
+LONG_ASKED_CALL: CallOptions = {**LONG_CALL, "retry_policy": ASKED_CALL["retry_policy"]}
+MAIL_CALL: CallOptions = {**LONG_CALL, "priority": _LAST}
+"""A breach's notices must not stand before another one's rollback."""
+
+EFFECT_CALL: CallOptions = {
+    **FORWARD_CALL,
+    "cancellation_type": workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+}
+"""Cancelled, it is waited for: else the undo would race what it undoes."""
+INVERSE_CALL: CallOptions = {**EFFECT_CALL, "retry_policy": _WITHOUT_LIMIT}
+
+FLEET_CALL: CallOptions = {
+    "start_to_close_timeout": timedelta(minutes=5),
+    "heartbeat_timeout": timedelta(seconds=30),
+    "retry_policy": _WITHOUT_LIMIT,
+}
+"""It names up to a batch of a fleet's clusters."""
+LAST_FLEET_CALL: CallOptions = {**FLEET_CALL, "priority": _LAST}
+WHOLE_FLEET_CALL: CallOptions = {**FLEET_CALL, "start_to_close_timeout": timedelta(hours=2)}
+"""It goes through every cluster, or follows them for as long as it lives."""
+LAST_WHOLE_FLEET_CALL: CallOptions = {**WHOLE_FLEET_CALL, "priority": _LAST}
