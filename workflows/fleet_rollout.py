@@ -23,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from models.fleet import decide as fleet_steps
     from models.fleet import outcomes as fleet_events
     from models.fleet.messages import (
+        FLEET_COMMANDS,
         FLEET_STATUS_QUERY,
         FLEET_WORKFLOW,
         AbortAnswer,
@@ -52,6 +53,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.cancellation import lived
     from workflows.failures import reason_of
     from workflows.options import FLEET_CALL, LAST_FLEET_CALL, LAST_WHOLE_FLEET_CALL, WHOLE_FLEET_CALL
+    from workflows.updates import take_commands
 
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
 _WAVE = SearchAttributeKey.for_keyword(SearchName.WAVE)
@@ -74,6 +76,7 @@ class FleetRolloutWorkflow:
         self._plan: FleetPlan | None = None
         self._changes = 0
         self._shown: tuple[str, ...] = ()
+        take_commands(FLEET_COMMANDS, FleetCommandRequest, check=self._check, obey=self._obey)
 
     @workflow.run
     async def run(self, start: FleetInput | None = None) -> FleetResult:
@@ -359,62 +362,6 @@ class FleetRolloutWorkflow:
         request = FleetCommandRequest(actor="temporal", reason="the workflow was cancelled")
         if self._fleet is not None and fleet_commands.refusal(self._fleet, "abort", request, workflow.now()) is None:
             self._obey("abort", request)
-
-    @workflow.update(name="approve")
-    def approve(self, request: FleetCommandRequest) -> FleetCommandAnswer:
-        return self._obey("approve", request)
-
-    @approve.validator
-    def _may_approve(self, request: FleetCommandRequest) -> None:
-        self._check("approve", request)
-
-    @workflow.update(name="pause")
-    def pause(self, request: FleetCommandRequest) -> FleetCommandAnswer:
-        return self._obey("pause", request)
-
-    @pause.validator
-    def _may_pause(self, request: FleetCommandRequest) -> None:
-        self._check("pause", request)
-
-    @workflow.update(name="resume")
-    def resume(self, request: FleetCommandRequest) -> FleetCommandAnswer:
-        return self._obey("resume", request)
-
-    @resume.validator
-    def _may_resume(self, request: FleetCommandRequest) -> None:
-        self._check("resume", request)
-
-    @workflow.update(name="skip")
-    def skip(self, request: FleetCommandRequest) -> FleetCommandAnswer:
-        return self._obey("skip", request)
-
-    @skip.validator
-    def _may_skip(self, request: FleetCommandRequest) -> None:
-        self._check("skip", request)
-
-    @workflow.update(name="move")
-    def move(self, request: FleetCommandRequest) -> FleetCommandAnswer:
-        return self._obey("move", request)
-
-    @move.validator
-    def _may_move(self, request: FleetCommandRequest) -> None:
-        self._check("move", request)
-
-    @workflow.update(name="promote")
-    def promote(self, request: FleetCommandRequest) -> FleetCommandAnswer:
-        return self._obey("promote", request)
-
-    @promote.validator
-    def _may_promote(self, request: FleetCommandRequest) -> None:
-        self._check("promote", request)
-
-    @workflow.update(name="abort")
-    def abort(self, request: FleetCommandRequest) -> FleetCommandAnswer:
-        return self._obey("abort", request)
-
-    @abort.validator
-    def _may_abort(self, request: FleetCommandRequest) -> None:
-        self._check("abort", request)
 
 
 def _every(f: FleetRollout) -> float:

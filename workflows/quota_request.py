@@ -33,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, SearchName, TellRequest
     from workflows.failures import reason_of
     from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL
+    from workflows.updates import take_commands
 
 _CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
@@ -50,6 +51,7 @@ class QuotaRequest:
         self._trouble: ApplicationError | None = None
         self._changes = 0
         self._writing = False
+        take_commands(RequestCommand, RequestOrder, check=self._check, obey=self._obey)
 
     @workflow.run
     async def run(self, start: RequestInput | None = None) -> RequestState:
@@ -265,30 +267,6 @@ class QuotaRequest:
             raise ApplicationError(why, type="Refusal", non_retryable=True)
         self._set(requests.obeyed(self._state, command, order, workflow.now()))
         return self._state
-
-    @workflow.update(name=RequestCommand.APPROVE.value)
-    async def approve(self, order: RequestOrder) -> RequestState:
-        return await self._obey(RequestCommand.APPROVE, order)
-
-    @approve.validator
-    def _may_approve(self, order: RequestOrder) -> None:
-        self._check(RequestCommand.APPROVE, order)
-
-    @workflow.update(name=RequestCommand.DECLINE.value)
-    async def decline(self, order: RequestOrder) -> RequestState:
-        return await self._obey(RequestCommand.DECLINE, order)
-
-    @decline.validator
-    def _may_decline(self, order: RequestOrder) -> None:
-        self._check(RequestCommand.DECLINE, order)
-
-    @workflow.update(name=RequestCommand.WITHDRAW.value)
-    async def withdraw(self, order: RequestOrder) -> RequestState:
-        return await self._obey(RequestCommand.WITHDRAW, order)
-
-    @withdraw.validator
-    def _may_withdraw(self, order: RequestOrder) -> None:
-        self._check(RequestCommand.WITHDRAW, order)
 
 
 def _answer(request: str, outcome: GrantOutcome, said: str, *, ends: bool) -> Granted:
