@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import Priority, RetryPolicy, SearchAttributeKey, VersioningBehavior
+from temporalio.common import SearchAttributeKey, VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
@@ -23,33 +23,28 @@ with workflow.unsafe.imports_passed_through():
     from activities.clusters import ClusterActivities
     from activities.effects import QuotaActivities
     from activities.notices import NoticeActivities
-    from models.audit import AuditEntry, AuditKind
+    from models.audit import AuditKind
     from models.planning.grants import Granted, GrantOrder, GrantOutcome
-    from models.rollout import effect_outcomes, granting, looks, mailing, outcomes
+    from models.rollout import calls, effect_outcomes, granting, long_run, looks, mailing, outcomes
     from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
-    from models.rollout.calls import baseline_with, look_at
     from models.rollout.commands import CommandRequest, obey, refusal
     from models.rollout.decide import decide, urgent
-    from models.rollout.effect_table import INVERSE
+    from models.rollout.effect_table import EFFECT
     from models.rollout.effects import Change, EffectKind
-    from models.rollout.gates import drift_of
     from models.rollout.messages import (
-        AimRequest,
         CommandAnswer,
-        DraftRequest,
-        EffectRequest,
         HealthChanged,
         LaunchAnswer,
         LaunchRequest,
         OpenRequest,
-        RecordRequest,
         RolloutInput,
         RolloutResult,
         RolloutStatus,
     )
     from models.rollout.stages import Command, Stage
-    from models.rollout.state import Rollout, UndoCause
-    from models.rollout.status import needs_of, standing_now, status_of, waiting_sentence
+    from models.rollout.state import Rollout
+    from models.rollout.status import details_of, standing_now, status_of, waiting_sentence
+    from models.rollout.warnings import news_of_risk, warned
     from models.wire import (
         GRANT_UPDATE,
         HEALTH_SIGNAL,
@@ -59,10 +54,19 @@ with workflow.unsafe.imports_passed_through():
         STATUS_QUERY,
         SearchName,
         TellAnswer,
-        TellRequest,
     )
     from workflows.cancellation import lived
-    from workflows.failures import reason_of
+    from workflows.failures import reason_of, room_at
+    from workflows.options import (
+        CALL,
+        EFFECT_CALL,
+        FORWARD_CALL,
+        INVERSE_CALL,
+        LONG_CALL,
+        MAIL_CALL,
+        READ_CALL,
+    )
+    from workflows.updates import take_commands
 
 _CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
@@ -70,25 +74,7 @@ _WAVE = SearchAttributeKey.for_keyword(SearchName.WAVE)
 _OWNER = SearchAttributeKey.for_keyword(SearchName.OWNER)
 _UNBACKED = SearchAttributeKey.for_int(SearchName.UNBACKED)
 
-_CALL = timedelta(seconds=60)
-"""One attempt of one call; a late one is fenced off."""
-_SILENCE = timedelta(seconds=15)
-"""A call whose worker has not been heard of for this long is made again elsewhere."""
-_STEADY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=60))
-"""Without limit: inverses, the archive, aiming."""
-_FORWARD = RetryPolicy(
-    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30), maximum_attempts=10
-)
-"""About three minutes of trying; waiting for a dead worker does not count. Then the step is undone."""
-_READ = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10), maximum_attempts=4)
-_LAST = Priority(priority_key=5)
-"""Mail waits where calls queue for a worker: a breach's notices must not stand before another one's rollback."""
 _MAIL_PAUSE = timedelta(seconds=30)
-_BATCH = 50
-_NEEDS = 500
-"""Characters of what a person has to do, in the registry; the status has all."""
-_BATCH_VALUES = 20_000
-"""Entries of one call name at most so many values: it must stay below Temporal's 2 MiB, compressed."""
 _SETTLED = timedelta(seconds=10)
 """A run this old moves on to another build of the worker; a deployment that flaps must not make a storm of runs."""
 _OVERDUE = timedelta(minutes=5)
@@ -97,6 +83,8 @@ _LEAVES_PROMPTLY = "leaves-promptly"
 """The patch since which neither a flood nor an outage keeps a rollout from its next run."""
 _UNDO_FIRST = "undo-first"
 """The patch since which archive and mail wait while a breach is answered."""
+_WARNS = "at-risk-told"
+"""The patch since which teams are told of a quota that is at risk."""
 _HASTE = timedelta(seconds=5)
 """How long they wait at most: an answer that does not get through has to be told."""
 _GRANT_PATIENCE = timedelta(seconds=20)
@@ -128,6 +116,7 @@ class ClusterRollout:
         """Archive and mail wait: they take the workers and the ledger that a breach's answer needs."""
         self._haste_ends: asyncio.TimerHandle | None = None
         self._shown: tuple[Any, ...] = ()
+        take_commands(Command, CommandRequest, check=self._check, obey=self._obey)
 
     @workflow.run
     async def run(self, start: RolloutInput | None = None) -> RolloutResult:
@@ -162,8 +151,8 @@ class ClusterRollout:
             now = workflow.now()
             if self._look_wanted:
                 self._look_wanted = False
-                self._r = self._state.but(look_asked=True)
-            self._r = outcomes.advance(self._state, now)
+                self._set(self._state.but(look_asked=True))
+            self._set(outcomes.advance(self._state, now))
             self._show(now)
             action = decide(self._state, now)
             self._hasten(action)
@@ -273,17 +262,14 @@ class ClusterRollout:
             opening = await workflow.execute_activity_method(
                 ClusterActivities.open_rollout,
                 OpenRequest(launch=launch, at=now),
-                start_to_close_timeout=_CALL,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_FORWARD,
+                **FORWARD_CALL,
                 summary=f"open {launch.cluster} for {launch.owner}",
             )
         except ActivityError as error:
             self._refused_launch = reason_of(error)[1]
             self._changes += 1
             return False
-        self._r = outcomes.opened(launch, opening, workflow.now())
-        self._changes += 1
+        self._set(outcomes.opened(launch, opening, workflow.now()))
         return True
 
     async def _look(self, action: Look) -> None:
@@ -291,149 +277,83 @@ class ClusterRollout:
         try:
             seen = await workflow.execute_activity_method(
                 ClusterActivities.observe,
-                look_at(r, action, workflow.now()),
-                start_to_close_timeout=_CALL,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_READ,
+                calls.look_at(r, action, workflow.now()),
+                **READ_CALL,
                 summary=f"look: {action.why}",
             )
         except ActivityError as error:
-            self._r = looks.look_failed(self._state, reason_of(error)[1], workflow.now())
+            self._set(looks.look_failed(self._state, reason_of(error)[1], workflow.now()))
             return
-        self._r = looks.looked(self._state, seen, workflow.now(), r.fence)
+        now = workflow.now()
+        self._set(looks.looked(self._state, seen, now, r.fence))
+        if any(news_of_risk(self._state, now)) and workflow.patched(_WARNS):
+            self._set(warned(self._state, now))
 
     async def _draft(self, action: Draft) -> None:
-        r = self._state
-        believed = r.sight.known if r.sight.unknown and r.sight.known is not None else None
-        islands = action.islands or (None if believed is None else believed.islands)
         try:
-            draft = await workflow.execute_activity_method(
+            drafted = await workflow.execute_activity_method(
                 ClusterActivities.draft_plan,
-                DraftRequest(
-                    cluster=r.cluster,
-                    rollout=r.id,
-                    policy=r.policy,
-                    baseline=r.baseline if r.values_stand else None,
-                    frozen=r.baseline,
-                    keep_usage=r.envelope is not None,
-                    islands=islands,
-                    promised=None if r.plan is None or r.plan.derived is None else r.plan.derived.promise,
-                    at=workflow.now(),
-                ),
-                start_to_close_timeout=timedelta(minutes=5),
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_STEADY,
+                calls.draft(self._state, action, workflow.now()),
+                **LONG_CALL,
                 summary=f"plan: {action.why}",
             )
         except ActivityError as error:
-            if action.islands:
-                self._set(looks.not_reconsidered(self._state, reason_of(error)[1], workflow.now()))
-                return
-            self._set(outcomes.draft_failed(self._state, reason_of(error)[1], workflow.now()))
+            failed = long_run.not_reconsidered if action.islands else outcomes.draft_failed
+            self._set(failed(self._state, reason_of(error)[1], workflow.now()))
             return
         if action.islands:
-            self._set(looks.reconsidered(self._state, draft.plan, workflow.now()))
-        elif self._state.stay.replan:  # else a person's undo came first
-            self._set(outcomes.drafted(self._state, draft.baseline, draft.reading, draft.plan, workflow.now()))
+            self._set(long_run.reconsidered(self._state, drafted.plan, workflow.now()))
+        else:
+            self._set(outcomes.drafted(self._state, drafted, workflow.now()))
 
     async def _aim(self) -> None:
-        r = self._state
-        known = r.sight.known
-        current = r.written if r.shadow or r.seen is None else r.seen.reading.values
         try:
             target = await workflow.execute_activity_method(
                 ClusterActivities.aim_rollback,
-                AimRequest(
-                    cluster=r.cluster,
-                    rollout=r.id,
-                    baseline=r.baseline,
-                    current=current,
-                    islands=r.baseline.islands if known is None else known.islands,
-                    policy=r.policy,
-                    exempt=r.stay.exempt,
-                    at=workflow.now(),
-                ),
-                start_to_close_timeout=timedelta(minutes=5),
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_STEADY,
-                summary=f"aim the rollback: {', '.join(r.stay.aiming)}",
+                calls.aim(self._state, workflow.now()),
+                **LONG_CALL,
+                summary=f"aim the rollback: {', '.join(self._state.stay.aiming)}",
             )
         except ActivityError as error:
-            self._r = outcomes.aim_failed(self._state, *reason_of(error), workflow.now())
+            self._set(outcomes.aim_failed(self._state, *reason_of(error), workflow.now()))
             return
-        self._r = outcomes.aimed(self._state, target, workflow.now())
+        self._set(outcomes.aimed(self._state, target, workflow.now()))
 
     async def _perform(self, kind: EffectKind) -> None:
-        self._r, change = effect_outcomes.began(self._state, kind)
-        forward = kind in INVERSE
-        breach = self._state.undo is not None and self._state.undo.why is UndoCause.BREACH
-        exempt = self._state.stay.exempt or (not forward and breach) or kind is EffectKind.CLOSE
-        order = self._state.grant_order if kind is EffectKind.GRANT else None
-        baseline = None if order is None else baseline_with(self._state, order)
+        begun, change = effect_outcomes.began(self._state, kind)
+        self._set(begun)
         try:
             receipt = await workflow.execute_activity_method(
                 QuotaActivities.apply_effect,
-                EffectRequest(
-                    change=change,
-                    shadow=self._state.shadow,
-                    limit_gpus=None if exempt or not forward else self._state.policy.max_moved_gpus,
-                    limit_day_gpus=None if exempt or not forward else self._state.policy.max_moved_gpus_day,
-                    generation=self._state.generation,
-                    baseline=baseline,
-                    at=workflow.now(),
-                ),
-                start_to_close_timeout=_CALL,
-                heartbeat_timeout=_SILENCE,
-                retry_policy=_FORWARD if forward else _STEADY,
-                cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                calls.effect(begun, change, workflow.now()),
+                **(EFFECT_CALL if kind in EFFECT else INVERSE_CALL),
                 summary=_summary(change),
             )
         except ActivityError as error:
-            self._r = effect_outcomes.failed(self._state, change, *reason_of(error), workflow.now(), _room_at(error))
+            why = reason_of(error)
+            self._set(effect_outcomes.failed(self._state, change, *why, workflow.now(), room_at(error)))
             return
-        self._r = effect_outcomes.landed(self._state, change, receipt, workflow.now())
+        self._set(effect_outcomes.landed(self._state, change, receipt, workflow.now()))
 
     # --- side loops -------------------------------------------------------------------------
 
     async def _record(self) -> None:
         while True:
-            await workflow.wait_condition(
-                lambda: (
-                    not self._leaving
-                    and not self._state.closing  # the registry would end the rollout before its last effect
-                    and (
-                        self._state.post.noted is not self._state.stage
-                        or (bool(self._state.post.outbox) and not self._haste)
-                    )
-                )
-            )
-            r = self._state
+            await workflow.wait_condition(self._may_record)
             self._busy_recording = True
-            batch = _carried(r.post.outbox)
+            request = calls.record(self._state, workflow.now())
             try:
                 await workflow.execute_activity_method(
                     ArchiveActivities.record,
-                    RecordRequest(
-                        rollout=r.id,
-                        cluster=r.cluster,
-                        entries=batch,
-                        stage=r.stage,
-                        ended=r.stage.ended,
-                        completed=r.completed,
-                        shadow=r.shadow,
-                        needs=needs_of(r, workflow.now())[:_NEEDS],
-                        rollbacks=r.rollbacks,
-                    ),
-                    start_to_close_timeout=_CALL,
-                    heartbeat_timeout=_SILENCE,
-                    retry_policy=_STEADY,
-                    summary="; ".join(e.text for e in batch)[:180] or f"stage {r.stage}",
+                    request,
+                    **CALL,
+                    summary="; ".join(e.text for e in request.entries)[:180] or f"stage {request.stage}",
                 )
             except ActivityError as error:
                 # The registry belongs to somebody else by now. The entries stand in this history.
                 workflow.logger.error("not archived: %s", reason_of(error)[1])
             self._busy_recording = False
-            self._set(mailing.recorded(self._state, (e.key for e in batch), r.stage))
+            self._set(mailing.recorded(self._state, request))
 
     def _may_record(self) -> bool:
         if self._leaving or self._state.closing:  # closing: the registry would end the rollout before its last effect
@@ -444,24 +364,20 @@ class ClusterRollout:
     async def _mail(self) -> None:
         while True:
             await workflow.wait_condition(lambda: not self._leaving and not self._haste and bool(self._state.post.mail))
-            r = self._state
-            batch = r.post.mail[:_BATCH]
             self._busy_mailing = True
+            request = calls.tell(self._state)
             try:
                 answer = await workflow.execute_activity_method(
                     NoticeActivities.tell,
-                    TellRequest(cluster=r.cluster, notices=batch),
-                    start_to_close_timeout=timedelta(minutes=5),
-                    heartbeat_timeout=_SILENCE,
-                    retry_policy=_STEADY,
-                    priority=_LAST,
-                    summary="tell " + ", ".join(f"{n.audience} ({n.kind})" for n in batch)[:170],
+                    request,
+                    **MAIL_CALL,
+                    summary="tell " + ", ".join(f"{n.audience} ({n.kind})" for n in request.notices)[:170],
                 )
             except ActivityError as error:
                 why = reason_of(error)[1]
-                answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in batch})
+                answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in request.notices})
             self._busy_mailing = False
-            self._set(mailing.mailed(self._state, batch, answer, workflow.now()))
+            self._set(mailing.mailed(self._state, request.notices, answer, workflow.now()))
             if self._state.post.trouble:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
 
@@ -485,7 +401,7 @@ class ClusterRollout:
                     _UNBACKED.value_set(unbacked),
                 ]
             )
-        workflow.set_current_details(_details(r, now))
+        workflow.set_current_details(details_of(r, now))
 
     # --- messages ---------------------------------------------------------------------------
 
@@ -570,130 +486,7 @@ class ClusterRollout:
                 )
             )
 
-    @workflow.update(name=Command.APPROVE.value)
-    def approve(self, request: CommandRequest) -> CommandAnswer:
-        return self._obey(Command.APPROVE, request)
-
-    @approve.validator
-    def _may_approve(self, request: CommandRequest) -> None:
-        self._check(Command.APPROVE, request)
-
-    @workflow.update(name=Command.ACK.value)
-    def ack(self, request: CommandRequest) -> CommandAnswer:
-        return self._obey(Command.ACK, request)
-
-    @ack.validator
-    def _may_ack(self, request: CommandRequest) -> None:
-        self._check(Command.ACK, request)
-
-    @workflow.update(name=Command.OBJECT.value)
-    def object_(self, request: CommandRequest) -> CommandAnswer:
-        return self._obey(Command.OBJECT, request)
-
-    @object_.validator
-    def _may_object(self, request: CommandRequest) -> None:
-        self._check(Command.OBJECT, request)
-
-    @workflow.update(name=Command.PAUSE.value)
-    def pause(self, request: CommandRequest) -> CommandAnswer:
-        return self._obey(Command.PAUSE, request)
-
-    @pause.validator
-    def _may_pause(self, request: CommandRequest) -> None:
-        self._check(Command.PAUSE, request)
-
-    @workflow.update(name=Command.RESUME.value)
-    def resume(self, request: CommandRequest) -> CommandAnswer:
-        return self._obey(Command.RESUME, request)
-
-    @resume.validator
-    def _may_resume(self, request: CommandRequest) -> None:
-        self._check(Command.RESUME, request)
-
-    @workflow.update(name=Command.RESOLVE.value)
-    def resolve(self, request: CommandRequest) -> CommandAnswer:
-        return self._obey(Command.RESOLVE, request)
-
-    @resolve.validator
-    def _may_resolve(self, request: CommandRequest) -> None:
-        self._check(Command.RESOLVE, request)
-
-    @workflow.update(name=Command.PROMOTE.value)
-    def promote(self, request: CommandRequest) -> CommandAnswer:
-        return self._obey(Command.PROMOTE, request)
-
-    @promote.validator
-    def _may_promote(self, request: CommandRequest) -> None:
-        self._check(Command.PROMOTE, request)
-
-    @workflow.update(name=Command.ABORT.value)
-    def abort(self, request: CommandRequest) -> CommandAnswer:
-        return self._obey(Command.ABORT, request)
-
-    @abort.validator
-    def _may_abort(self, request: CommandRequest) -> None:
-        self._check(Command.ABORT, request)
-
-    @workflow.update(name=Command.ROLLBACK.value)
-    def rollback(self, request: CommandRequest) -> CommandAnswer:
-        return self._obey(Command.ROLLBACK, request)
-
-    @rollback.validator
-    def _may_rollback(self, request: CommandRequest) -> None:
-        self._check(Command.ROLLBACK, request)
-
-    @workflow.update(name=Command.RETRY.value)
-    def retry(self, request: CommandRequest) -> CommandAnswer:
-        return self._obey(Command.RETRY, request)
-
-    @retry.validator
-    def _may_retry(self, request: CommandRequest) -> None:
-        self._check(Command.RETRY, request)
-
-    @workflow.update(name=Command.CLOSE.value)
-    def close(self, request: CommandRequest) -> CommandAnswer:
-        return self._obey(Command.CLOSE, request)
-
-    @close.validator
-    def _may_close(self, request: CommandRequest) -> None:
-        self._check(Command.CLOSE, request)
-
-
-def _room_at(error: ActivityError) -> datetime | None:
-    """When a blast radius has room again, where its error says so."""
-    cause = error.cause
-    if not isinstance(cause, ApplicationError) or cause.type != "BlastRadius" or not cause.details:
-        return None
-    return datetime.fromisoformat(str(cause.details[0]))
-
-
-def _carried(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
-    """The first entries that one call can carry, at least one."""
-    values = 0
-    for count, entry in enumerate(outbox[:_BATCH]):
-        values += 4 * len(entry.data.get("after", ()))  # before and after, and both again in the receipt
-        if count and values > _BATCH_VALUES:
-            return outbox[:count]
-    return outbox[:_BATCH]
-
 
 def _summary(change: Change) -> str:
     moved = [f"{w.team} {w.expected_gpus} -> {w.gpus}" for w in change.writes if w.leaf and w.expected_gpus != w.gpus]
     return f"{change.kind} (fence {change.fence.counter}){': ' + ', '.join(moved) if moved else ''}"[:190]
-
-
-def _details(r: Rollout, now: datetime) -> str:
-    """Markdown for the Temporal UI."""
-    lines = [f"**{r.cluster}** is **{r.stage}**{' (shadow)' if r.shadow else ''}, attempt {r.attempt}, owner {r.owner}"]
-    if r.plan is not None:
-        lines.append(
-            f"plan `{r.plan.hash}`: {r.plan.assigned_gpus} assigned, ceiling {r.plan.ceiling_gpus}, cut "
-            f"{r.plan.cut_gpus} ({r.plan.phantom_gpus} never backed, {r.plan.to_flex_gpus} to flex), wave {r.plan.wave}"
-        )
-    if not r.stage.ended:
-        lines.append(f"now: {waiting_sentence(r, now)}")
-    if r.clocks.at_risk:
-        lines.append("at risk: " + ", ".join(f"{t} lacks {g}" for t, g in r.clocks.at_risk.items()))
-    if drift_of(r):
-        lines.append("drift: " + ", ".join(drift_of(r)))
-    return "\n\n".join(lines)

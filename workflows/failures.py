@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
@@ -14,3 +16,11 @@ def reason_of(error: ActivityError) -> tuple[str, str]:
     if isinstance(cause, ActivityTimeout):
         return "Unavailable", "no answer in time"
     return type(cause).__name__, str(cause)
+
+
+def room_at(error: ActivityError) -> datetime | None:
+    """When a blast radius has room again, where its error says so."""
+    cause = error.cause
+    if not isinstance(cause, ApplicationError) or cause.type != "BlastRadius" or not cause.details:
+        return None
+    return datetime.fromisoformat(str(cause.details[0]))

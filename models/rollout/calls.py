@@ -1,74 +1,30 @@
-"""The requests of activities, built from the state of a rollout. Pure: the workflow and the tests make them here."""
+"""The requests of activities, built from the state of a rollout.
+
+Pure, and the only place: the workflow sends them, and the pure world of the tests answers them as the activities do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 
-from models.cluster.flex_pool import following
-from models.cluster.policy import OnLongRun
-from models.cluster.quota import QuotaTree
-from models.cluster.readings import LimitMode
-from models.cluster.snapshot import Snapshot
-from models.planning.grants import GrantOrder, moved, raises
-from models.rollout.actions import Look
-from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
-from models.rollout.gates import mode_drift
-from models.rollout.messages import ObserveRequest
-from models.rollout.stages import Stage
-from models.rollout.state import Rollout, UndoCause
+from models.audit import AuditEntry
+from models.planning.grants import GrantOrder
+from models.rollout.actions import Draft, Look
+from models.rollout.changes import baseline_with
+from models.rollout.effect_table import EFFECT
+from models.rollout.effects import Change, EffectKind
+from models.rollout.long_run import derives, may_propose
+from models.rollout.messages import AimRequest, DraftRequest, EffectRequest, ObserveRequest, RecordRequest
+from models.rollout.state import Rollout
+from models.rollout.status import needs_of
+from models.wire import TellRequest
 
-
-def flex_wanted(r: Rollout) -> int | None:
-    """The surplus to publish in place of the published one; None while that stands, or nothing believable says more."""
-    if r.stage is not Stage.MONITORED or EffectKind.FOLLOW not in r.standing or r.look_failed:
-        return None
-    if r.seen is None or r.seen.flex is None or r.looked_after != r.fence:
-        return None
-    if r.seen.health is None or r.seen.health != r.sight.known:
-        return None
-    wanted = following(flex_published(r), r.seen.flex, flex_band(r))
-    return None if wanted == flex_published(r) else wanted
-
-
-def flex_moves(r: Rollout, kind: EffectKind) -> bool:
-    """The call moves a flex pool that follows already; of an adopted rollout one may follow before its step."""
-    return kind is EffectKind.FOLLOW and r.stage is Stage.MONITORED
-
-
-def flex_published(r: Rollout) -> int | None:
-    """What a scheduler reads, as last seen: others may have written there. In shadow: what it would read."""
-    return r.flex.gpus if r.shadow or r.seen is None else r.seen.reading.flex_gpus
-
-
-def flex_band(r: Rollout) -> int:
-    return r.baseline.gpus_per_node if r.policy.flex_band_gpus is None else r.policy.flex_band_gpus
-
-
-def baseline_with(r: Rollout, order: GrantOrder) -> Snapshot:
-    """The baseline with the grant, or after its end."""
-    values = {q.team: q.gpus for q in r.baseline.quotas}
-    raised = order.raised or raises(r.baseline.tree, values, order.team, order.gpus)
-    return r.baseline.with_values(moved(values, raised, ends=order.ends))
-
-
-def _granting(r: Rollout, fence: Fence) -> Change:
-    """The order's writes, and what stays reserved beside them. What a plan cut of a grant is not taken back twice."""
-    order = r.grant_order
-    assert order is not None
-    after = baseline_with(r, order)
-    kept = {q.team: q.gpus for q in after.quotas}
-    raised = order.raised or {t: kept[t] - q.gpus for q in r.baseline.quotas if kept[t := q.team] != q.gpus}
-    there = {t: g for t, g in raised.items() if t in kept and t in r.written}
-    values = {t: min(r.written[t], kept[t]) if order.ends else r.written[t] + g for t, g in there.items()}
-    return Change(
-        cluster=r.cluster,
-        kind=EffectKind.GRANT,
-        fence=fence,
-        expected_generation=r.generation,
-        writes=_writes(r, values, dict.fromkeys(values, _mode(r))),
-        reserve=_reserve(r.but(baseline=after), {**r.written, **values}),
-    )
+_BATCH = 50
+"""Entries, or notices, of one call."""
+_BATCH_VALUES = 20_000
+"""Entries of one call name at most so many values: it must stay below Temporal's 2 MiB, compressed."""
+_NEEDS = 500
+"""Characters of what a person has to do, in the registry; the status has all."""
 
 
 def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
@@ -82,144 +38,77 @@ def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
         generation=r.generation,
         flex_after=r.policy.clear_after if r.stage.promises else None,
         long_run=r.policy.replan_window if may_propose(r, now) else None,
-        derive=r.policy.terms if _derives(r, now) else None,
+        derive=r.policy.terms if derives(r, now) else None,
         shadow=r.shadow,
         at=now,
     )
 
 
-def may_propose(r: Rollout, now: datetime) -> bool:
-    """A plan on the long-run health may be proposed, as far as time and what is under way go."""
-    if r.stage is not Stage.MONITORED or r.policy.on_long_run is OnLongRun.IGNORE or r.realigning or r.stay.replan:
-        return False
-    return r.proposed_at is None or now - r.proposed_at >= r.policy.replan_window
-
-
-def _derives(r: Rollout, now: datetime) -> bool:
-    """A buffer from health history is derived anew once in a window, if a plan may come of it."""
-    return may_propose(r, now) and now - (r.stay.outlook.derived_at or r.stay.since) >= r.policy.replan_window
-
-
-def change_for(r: Rollout, kind: EffectKind) -> Change:
-    """The call that makes one effect, under the next fence."""
-    fence = Fence(rollout=r.id, counter=r.fence + 1)
-    match kind:
-        case EffectKind.RESERVE:
-            assert r.plan is not None
-            return Change(
-                cluster=r.cluster,
-                kind=kind,
-                fence=fence,
-                expected_generation=r.plan.generation,
-                reserve=_reserve(r, r.plan.values),
-            )
-        case EffectKind.SET_SOFT if r.stay.restoring:
-            assert r.seen is not None
-            return Change(
-                cluster=r.cluster,
-                kind=kind,
-                fence=fence,
-                expected_generation=r.seen.reading.generation,
-                writes=_writing_again(r, r.seen.reading.values),
-            )
-        case EffectKind.SET_SOFT:
-            assert r.plan is not None
-            return Change(
-                cluster=r.cluster,
-                kind=kind,
-                fence=fence,
-                expected_generation=r.plan.generation,
-                writes=_writes(r, r.plan.values, dict.fromkeys(r.plan.values, _mode(r))),
-            )
-        case EffectKind.RESTORE:
-            return Change(cluster=r.cluster, kind=kind, fence=fence, writes=_restoring(r))
-        case EffectKind.RELEASE:
-            target = _target(r)
-            keeps = r.undo is not None and r.undo.why is UndoCause.BREACH
-            return Change(cluster=r.cluster, kind=kind, fence=fence, reserve=_reserve(r, target) if keeps else None)
-        case EffectKind.HARDEN:
-            return Change(
-                cluster=r.cluster, kind=kind, fence=fence, expected_generation=r.generation, mode=LimitMode.HARD
-            )
-        case EffectKind.SOFTEN:
-            return Change(cluster=r.cluster, kind=kind, fence=fence, mode=LimitMode.SOFT)
-        case EffectKind.FOLLOW:
-            again = flex_moves(r, kind)
-            return Change(
-                cluster=r.cluster,
-                kind=kind,
-                fence=fence,
-                # Flex is what the present quotas leave over, whoever wrote them: a shrink waits for nobody.
-                expected_generation=None if again else r.generation,
-                flex_gpus=flex_wanted(r) if again else _surplus(r),
-                flex_band_gpus=flex_band(r),
-            )
-        case EffectKind.GRANT:
-            return _granting(r, fence)
-        case EffectKind.UNFOLLOW | EffectKind.CLOSE:
-            return Change(cluster=r.cluster, kind=kind, fence=fence)
-
-
-def _surplus(r: Rollout) -> int | None:
-    return None if r.seen is None or r.seen.flex is None else r.seen.flex.surplus_gpus
-
-
-def _mode(r: Rollout) -> LimitMode:
-    """Soft, but for what is written in place where limits are hard already."""
-    return LimitMode.HARD if EffectKind.HARDEN in r.standing else LimitMode.SOFT
-
-
-def _target(r: Rollout) -> dict[str, int]:
-    assert r.undo is not None
-    return r.undo.target
-
-
-def _restoring(r: Rollout) -> tuple[ValueWrite, ...]:
-    """Values back to the order's target; the expected present values guard what others changed.
-
-    An undo brings the baseline's modes back too; a breach leaves limits soft.
-    """
-    assert r.undo is not None
-    target = _target(r)
-    return _writes(r, target, r.modes if r.undo.why is UndoCause.UNDO else dict.fromkeys(target, LimitMode.SOFT))
-
-
-def _writes(r: Rollout, values: Mapping[str, int], modes: Mapping[str, LimitMode]) -> tuple[ValueWrite, ...]:
-    tree = r.baseline.tree
-    return tuple(
-        ValueWrite(
-            team=team,
-            expected_gpus=r.written.get(team, gpus),
-            gpus=gpus,
-            mode=modes.get(team),
-            leaf=team not in tree.children,
-        )
-        for team, gpus in sorted(values.items())
+def draft(r: Rollout, action: Draft, now: datetime) -> DraftRequest:
+    """A plan: on the islands that the action names, else on what is believed where a newer sample is not."""
+    believed = r.sight.known.islands if r.sight.unknown and r.sight.known is not None else None
+    return DraftRequest(
+        cluster=r.cluster,
+        policy=r.policy,
+        baseline=r.baseline if r.values_stand else None,
+        frozen=r.baseline,
+        keep_usage=r.approval is not None,
+        islands=action.islands or believed,
+        promised=None if r.plan is None or r.plan.derived is None else r.plan.derived.promise,
+        at=now,
     )
 
 
-def _writing_again(r: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, ...]:
-    """Our values over those of others, which are named as expected: nobody's change goes unseen."""
-    tree, modes = r.baseline.tree, mode_drift(r)
-    return tuple(
-        ValueWrite(team=team, expected_gpus=present[team], gpus=gpus, mode=_mode(r), leaf=team not in tree.children)
-        for team, gpus in sorted(r.written.items())
-        if team in present and (present[team] != gpus or team in modes)
+def aim(r: Rollout, now: datetime) -> AimRequest:
+    """Where a breach rollback goes, from what the quota system holds and what is believed of health."""
+    return AimRequest(
+        cluster=r.cluster,
+        baseline=r.baseline,
+        current=r.written if r.shadow or r.seen is None else r.seen.reading.values,
+        islands=r.baseline.islands if r.sight.known is None else r.sight.known.islands,
+        policy=r.policy,
+        exempt=r.stay.exempt,
+        at=now,
     )
 
 
-def _reserve(r: Rollout, values: dict[str, int]) -> Reserve:
-    """What the rollout keeps from others at these values."""
-    tree: QuotaTree = r.baseline.tree
-    before = {q.team: q.gpus for q in r.baseline.quotas}
-    by_islands: dict[str, int] = {}
-    for leaf in tree.leaves:
-        islands = tree.by_team[leaf].islands
-        if islands is not None:
-            key = ",".join(sorted(islands))
-            by_islands[key] = by_islands.get(key, 0) + values.get(leaf, before[leaf])
-    return Reserve(
-        freed_gpus=max(0, tree.assigned(before) - tree.assigned({**before, **values})),
-        limit_gpus=sum(values.get(leaf, before[leaf]) for leaf in tree.leaves),
-        limits_by_islands=by_islands,
+def effect(r: Rollout, change: Change, now: datetime) -> EffectRequest:
+    """One fenced call, and how much it may move."""
+    limited = change.kind in EFFECT and EFFECT[change.kind].limited and not r.stay.exempt
+    order: GrantOrder | None = r.grant_order if change.kind is EffectKind.GRANT else None
+    return EffectRequest(
+        change=change,
+        shadow=r.shadow,
+        limit_gpus=r.policy.max_moved_gpus if limited else None,
+        limit_day_gpus=r.policy.max_moved_gpus_day if limited else None,
+        baseline=None if order is None else baseline_with(r, order),
+        at=now,
     )
+
+
+def record(r: Rollout, now: datetime) -> RecordRequest:
+    """The next entries for the archive, and what the registry shows of the rollout."""
+    return RecordRequest(
+        rollout=r.id,
+        entries=_carried(r.post.outbox),
+        stage=r.stage,
+        ended=r.stage.ended,
+        completed=r.completed,
+        needs=needs_of(r, now)[:_NEEDS],
+        rollbacks=r.rollbacks,
+    )
+
+
+def _carried(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
+    """The first entries that one call can carry, at least one."""
+    values = 0
+    for count, entry in enumerate(outbox[:_BATCH]):
+        values += 4 * len(entry.data.get("after", ()))  # before and after, and both again in the receipt
+        if count and values > _BATCH_VALUES:
+            return outbox[:count]
+    return outbox[:_BATCH]
+
+
+def tell(r: Rollout) -> TellRequest:
+    """The next notices."""
+    return TellRequest(cluster=r.cluster, notices=r.post.mail[:_BATCH])

@@ -233,6 +233,12 @@ def holding(r: Rollout, hold: Hold, now: datetime) -> Rollout:
     return _held(r, hold, now)
 
 
+def breach_holding(r: Rollout, hold_id: str, reason: str, now: datetime, kind: HoldKind = HoldKind.BREACH) -> Rollout:
+    """Held until a person decides, or health is good again; the owner is called."""
+    hold = Hold(id=hold_id, kind=kind, reason=reason, actor="guard", at=now)
+    return holding(r, hold, now).telling(NoticeKind.HELD, [], detail=reason)
+
+
 def lifting(r: Rollout, hold_id: str, now: datetime, actor: str, reason: str) -> Rollout:
     """Without a hold, if it stood."""
     if not any(h.id == hold_id for h in r.holds):

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
-from models.cluster.policy import OnBreach, OnLongRun
+from models.cluster.policy import OnBreach
 from models.cluster.readings import HealthSample, Observation
-from models.planning.plan import Plan
 from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
-from models.rollout.calls import baseline_with, flex_wanted
+from models.rollout.changes import baseline_with
 from models.rollout.effect_table import INVERSE, STEP_FROM
 from models.rollout.effects import EffectKind
+from models.rollout.flex_following import flex_wanted
 from models.rollout.gates import conditions, drift_of, health_fresh, holds_now, is_open
 from models.rollout.holds import RADIUS, REALIGN, ROLLBACK
 from models.rollout.stages import Stage
@@ -108,23 +108,6 @@ def _grant(r: Rollout, now: datetime) -> Action | None:
     if not looked_recently(r, now) or r.seen is None or any(r.seen.tested.get(t) != g for t, g in values.items()):
         return Look("before the grant", values)
     return Perform(EffectKind.GRANT)
-
-
-def may_apply(r: Rollout, now: datetime) -> bool:
-    """The proposal may be written: approved itself, or inside what was and the policy lets it; and nothing holds."""
-    if r.proposal is None or r.envelope is None or r.realigning or not at_rest(r, now):
-        return False
-    plan = r.proposal.plan
-    if plan.hash == r.envelope.plan_hash:
-        return True
-    return r.policy.on_long_run is OnLongRun.APPLY and r.envelope.holds(plan) and not promises_less(r, plan)
-
-
-def promises_less(r: Rollout, plan: Plan) -> bool:
-    """Health history lets the plan promise less than the one that stands: a person decides, whatever was approved."""
-    if plan.derived is None or r.plan is None or r.plan.derived is None:
-        return False
-    return (plan.derived.promise or 0) < (r.plan.derived.promise or 0)
 
 
 def at_rest(r: Rollout, now: datetime) -> bool:

@@ -12,10 +12,11 @@ from models.audit import BACKSTOP, AuditKind
 from models.cluster.readings import LimitMode
 from models.notices import NoticeKind
 from models.rollout import granting
-from models.rollout.calls import change_for, flex_moves
+from models.rollout.changes import change_for
 from models.rollout.commands import holding, lifting, undoing
 from models.rollout.effect_table import INVERSE, KEPT_IN_A_BREACH, STEP_FROM, UNDOES
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
+from models.rollout.flex_following import flex_moves
 from models.rollout.guard import Clocks
 from models.rollout.holds import RADIUS, REALIGN, Hold, HoldKind
 from models.rollout.stages import Stage

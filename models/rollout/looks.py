@@ -5,34 +5,23 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit import BACKSTOP, AuditKind
-from models.base import duration_text
-from models.cluster.health_buffer import Derived, followed
 from models.cluster.policy import OnDrift
 from models.cluster.readings import Observation
 from models.notices import NoticeKind
-from models.planning.plan import Plan
-from models.rollout.calls import flex_band, flex_published, may_propose
 from models.rollout.commands import (
+    breach_holding,
     holding,
     lifting,
     restoring,
     taken_as_given,
 )
-from models.rollout.decide import (
-    at_rest,
-    may_apply,
-    planned_on,
-    tests,
-)
+from models.rollout.decide import planned_on, tests
+from models.rollout.flex_following import flex_band, flex_published
 from models.rollout.gates import drift_of, holds_now
 from models.rollout.holds import REALIGN, Hold, HoldKind
+from models.rollout.long_run import considered, given_up
 from models.rollout.stages import Stage
-from models.rollout.state import Proposal, Realigning, Rollout, proposed_changes
-
-
-def _breach_held(r: Rollout, hold_id: str, reason: str, now: datetime, kind: HoldKind = HoldKind.BREACH) -> Rollout:
-    hold = Hold(id=hold_id, kind=kind, reason=reason, actor="guard", at=now)
-    return holding(r, hold, now).telling(NoticeKind.HELD, [], detail=reason)
+from models.rollout.state import Rollout
 
 
 def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = None) -> Rollout:
@@ -77,111 +66,7 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
             healthy_gpus=None if seen.health is None else seen.health.healthy_gpus,
         )
     r = _flexed(_drifted(r, now), now) if told else _drifted(r, now)
-    return _long_run(_overtaken(r, now), now) if told else r
-
-
-def _long_run(r: Rollout, now: datetime) -> Rollout:
-    """A proposal that has become stale goes, one that may be written is, and another is made where health moved."""
-    seen = r.seen
-    assert seen is not None
-    if r.proposal is not None and r.proposal.plan.generation != seen.reading.generation:
-        r = (
-            r.but(proposed_at=None)
-            .looking_out(proposal=None, considered_gpus=None)
-            .noting(
-                AuditKind.PLAN,
-                f"the proposed plan {r.proposal.plan.hash} is given up: others changed the cluster",
-                now,
-            )
-        )
-    if may_apply(r, now):
-        return _begun(r, now)
-    if r.plan is None or not may_propose(r, now) or not at_rest(r, now):
-        return r
-    if seen.derived is not None:
-        r = _rederived(r, seen.derived, now)
-    usual = sum(i.healthy_gpus for i in seen.long_run)
-    if not seen.long_run or r.stay.outlook.reconsider or r.plan is None:
-        return r
-    known = r.plan.healthy_gpus if r.stay.outlook.considered_gpus is None else r.stay.outlook.considered_gpus
-    least = r.baseline.gpus_per_node if r.policy.replan_gpus is None else r.policy.replan_gpus
-    return r.looking_out(reconsider=seen.long_run) if abs(usual - known) > least else r
-
-
-def _rederived(r: Rollout, found: Derived, now: datetime) -> Rollout:
-    """The buffer asked of health history once more: where it moves the promise, a plan is wanted."""
-    seen = r.seen
-    assert seen is not None
-    assert r.plan is not None
-    standing = None if r.plan.derived is None else r.plan.derived.promise
-    promise = followed(standing, found)
-    text = f"the buffer is derived anew: {found.needed} of {found.total} GPUs, {found.text}"
-    r = r.looking_out(derived_at=now).noting(AuditKind.PLAN, text, now, promised=standing, may_promise=promise)
-    islands = seen.long_run or (() if seen.health is None else seen.health.islands)
-    return r if promise == standing else r.looking_out(reconsider=islands)
-
-
-def _begun(r: Rollout, now: datetime) -> Rollout:
-    assert r.proposal is not None
-    plan = r.proposal.plan
-    begun = r.but(plan=plan).staying(realigning=Realigning(before=r.plan, proposed=True), done=())
-    begun = begun.looking_out(proposal=None)
-    why = "approved" if r.envelope is not None and r.envelope.plan_hash == plan.hash else "inside what was approved"
-    return begun.noting(AuditKind.PLAN, f"the proposed plan {plan.hash} is written: {why}", now, plan=plan.hash)
-
-
-def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
-    """After a plan on the long-run health: a proposal, if it would change anything and nothing came first."""
-    if (
-        not r.stay.outlook.reconsider
-        or not at_rest(r, now)
-        or r.realigning
-        or plan.generation != r.generation
-        or r.plan is None
-    ):
-        return r.looking_out(reconsider=())
-    before, known = r.plan.healthy_gpus, r.stay.outlook.considered_gpus
-    r = r.looking_out(reconsider=(), considered_gpus=plan.healthy_gpus)
-    moved = proposed_changes(r, plan)
-    if not moved:
-        return r
-    r = r.but(proposed_at=now).looking_out(proposal=None if plan.fault else Proposal(plan=plan, at=now))
-    inside = r.envelope is not None and r.envelope.holds(plan)
-    window = duration_text(r.policy.replan_window)
-    text = f"on the usual health of {window} ({plan.healthy_gpus} healthy GPUs, {before} when planned): "
-    text += ", ".join(f"{t} {old} -> {new}" for t, (old, new) in moved.items())
-    text += "" if plan.derived is None else f"; buffer {plan.derived.needed} of {plan.total_gpus}: {plan.derived.text}"
-    text += f"; {'inside' if inside else 'outside'} what was approved"
-    if not plan.honest:
-        text += f"; it cannot be approved: {plan.fault}"
-    elif not plan.backed:
-        text += f"; not backed within max_tier {plan.max_tier}, so it cannot be approved"
-    r = r.noting(
-        AuditKind.PLAN,
-        f"proposed plan {plan.hash} {text}",
-        now,
-        plan=plan.hash,
-        changes={team: list(values) for team, values in moved.items()},
-        healthy_gpus=plan.healthy_gpus,
-        considered_gpus=known,
-        inside=inside,
-    )
-    if not plan.fault and may_apply(r, now):
-        return _begun(r, now)
-    return r.telling(NoticeKind.HELD, [], detail=f"plan {plan.hash} is proposed {text}")
-
-
-def not_reconsidered(r: Rollout, reason: str, now: datetime) -> Rollout:
-    """No proposal could be made; the next one is tried when another would be due."""
-    tried = r.but(proposed_at=now).looking_out(reconsider=())
-    return tried.noting(AuditKind.PLAN, f"no plan is proposed: {reason}", now)
-
-
-def _given_up(r: Rollout, why: str, now: datetime) -> Rollout:
-    """The proposal under way comes to nothing; the plan that stood stands."""
-    assert r.plan is not None
-    back = r.but(plan=r.plan_standing, look_asked=True).staying(realigning=None, done=())
-    return back.noting(AuditKind.PLAN, f"the proposed plan {r.plan.hash} is given up: {why}", now)
+    return considered(_overtaken(r, now), now) if told else r
 
 
 def _flexed(r: Rollout, now: datetime) -> Rollout:
@@ -222,14 +107,14 @@ def _overtaken(r: Rollout, now: datetime) -> Rollout:
             return r.staying(replan="health has changed since the plan was made")
     if r.proposing:
         short = tests(r.seen, r.plan.values) and not r.seen.backed
-        return _given_up(r, "today's health does not back it", now) if short else r
+        return given_up(r, "today's health does not back it", now) if short else r
     held = any(h.id == REALIGN for h in r.holds)
     if r.stage.guarded and r.realigning and not held and tests(r.seen, r.plan.values) and not r.seen.backed:
         if moved:
             return r.staying(replan="health has changed since the realignment was planned")
         if r.approved and r.plan.backed:
             why = f"plan {r.plan.hash} is not backed beside what others changed"
-            return _breach_held(r.but(look_asked=True), REALIGN, why, now)
+            return breach_holding(r.but(look_asked=True), REALIGN, why, now)
     return r
 
 

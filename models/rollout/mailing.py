@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from models.audit import AuditKind
 from models.notices import Notice, NoticeKind
-from models.rollout.stages import Stage
+from models.rollout.messages import RecordRequest
 from models.rollout.state import Rollout
 from models.wire import TellAnswer
 
@@ -58,7 +58,7 @@ def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetim
     return r.but(post=r.post.but(trouble="; ".join(sorted(set(answer.failed.values())))))
 
 
-def recorded(r: Rollout, keys: Iterable[str], stage: Stage) -> Rollout:
+def recorded(r: Rollout, request: RecordRequest) -> Rollout:
     """Entries are archived and the registry shows the stage."""
-    done = set(keys)
-    return r.but(post=r.post.but(outbox=tuple(e for e in r.post.outbox if e.key not in done), noted=stage))
+    done = {entry.key for entry in request.entries}
+    return r.but(post=r.post.but(outbox=tuple(e for e in r.post.outbox if e.key not in done), noted=request.stage))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from models.audit import AuditEntry
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, of_ordinary_size
@@ -228,6 +228,15 @@ class RolloutStatus(Model):
 # --- activities ------------------------------------------------------------------------------
 
 
+def _passing_over(*names: str) -> Any:
+    """Fields that earlier versions sent and nobody read: for one release their calls may still be under way."""
+
+    def without(data: Any) -> Any:
+        return {k: v for k, v in data.items() if k not in names} if isinstance(data, dict) else data
+
+    return model_validator(mode="before")(without)
+
+
 class OpenRequest(Model):
     launch: LaunchRequest
     at: Time
@@ -254,7 +263,6 @@ class DraftRequest(Model):
     """
 
     cluster: Name
-    rollout: str
     policy: Policy
     baseline: Snapshot | None = None
     frozen: Snapshot | None = None
@@ -264,6 +272,8 @@ class DraftRequest(Model):
     promised: GpuCount | None = None
     """What a buffer from health history lets the cluster promise now: the new one follows it by steps."""
     at: Time
+
+    _earlier = _passing_over("rollout")
 
 
 class Drafted(Model):
@@ -296,13 +306,14 @@ class ObserveRequest(Model):
 
 class AimRequest(Model):
     cluster: Name
-    rollout: str
     baseline: Snapshot
     current: dict[str, int]
     islands: tuple[Island, ...]
     policy: Policy
     exempt: bool
     at: Time
+
+    _earlier = _passing_over("rollout")
 
 
 class EffectRequest(Model):
@@ -312,28 +323,26 @@ class EffectRequest(Model):
     shadow: bool
     limit_gpus: int | None
     limit_day_gpus: int | None = None
-    generation: Count = 0
     baseline: Snapshot | None = None
     """Of a grant under a rollout: what its undo brings back from then on."""
     at: Time
+
+    _earlier = _passing_over("generation")
 
 
 class RecordRequest(Model):
     """Entries for the archive, and the stage for the registry."""
 
     rollout: str
-    cluster: Name
     entries: tuple[AuditEntry, ...]
     stage: Stage
     ended: bool
     completed: bool
-    shadow: bool = False
     needs: str = ""
     """What a person has to do, as the registry is to show it."""
     rollbacks: Count = 0
 
-
-# --- the desk: one-activity workflows for what is not a rollout --------------------------------
+    _earlier = _passing_over("cluster", "shadow")
 
 
 class RolloutResult(Model):

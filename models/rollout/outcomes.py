@@ -11,12 +11,11 @@ from datetime import datetime
 
 from models.audit import BACKSTOP, AuditKind
 from models.cluster.policy import OnBreach, RollbackTo
-from models.cluster.readings import QuotaReading
-from models.cluster.snapshot import Snapshot
 from models.notices import NoticeKind
-from models.planning.plan import BreachTarget, Plan
+from models.planning.plan import BreachTarget
 from models.rollout import granting
 from models.rollout.commands import (
+    breach_holding,
     holding,
     lifting,
     next_attempt,
@@ -36,9 +35,9 @@ from models.rollout.effects import EffectKind
 from models.rollout.gates import changed_by_others, health_fresh
 from models.rollout.guard import Clocks, Sight
 from models.rollout.holds import BREACH, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
-from models.rollout.looks import _breach_held, _given_up
+from models.rollout.long_run import given_up
 from models.rollout.mailing import noticing
-from models.rollout.messages import LaunchRequest, Opening
+from models.rollout.messages import Drafted, LaunchRequest, Opening
 from models.rollout.stages import Stage
 from models.rollout.state import Approval, PublishedFlex, Realigning, Rollout, Stay, Undo, UndoCause
 from models.rollout.stuck import calling
@@ -79,10 +78,11 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
 # --- plans -----------------------------------------------------------------------------------
 
 
-def drafted(r: Rollout, baseline: Snapshot, reading: QuotaReading, plan: Plan, now: datetime) -> Rollout:
-    """With a new plan, made from `baseline` (its quotas are the baseline; its islands are today's)."""
+def drafted(r: Rollout, draft: Drafted, now: datetime) -> Rollout:
+    """With a new plan, made from the draft's baseline (its quotas are the baseline; its islands are today's)."""
     if not _wants_plan(r):
         return r  # somebody's command came first
+    baseline, reading, plan = draft.baseline, draft.reading, draft.plan
     first, was_approved = r.plan is None, r.approved
     if r.values_stand:
         r = r.but(baseline=on_islands(baseline.model_copy(update={"quotas": r.baseline.quotas}), baseline.islands))
@@ -141,7 +141,7 @@ def _proposed(r: Rollout, now: datetime) -> Rollout:
         why = f"not backed by today's health within max_tier {r.plan.max_tier}: roll back, or wait for the hardware"
     if not r.plan.honest:
         why = f"nothing to go by: {r.plan.fault}"
-    return _breach_held(r, REALIGN, f"the realigned plan {r.plan.hash} is {why}", now)
+    return breach_holding(r, REALIGN, f"the realigned plan {r.plan.hash} is {why}", now)
 
 
 def draft_failed(r: Rollout, reason: str, now: datetime) -> Rollout:
@@ -151,7 +151,7 @@ def draft_failed(r: Rollout, reason: str, now: datetime) -> Rollout:
     if r.plan is None and not r.effects_stand:
         return r.but(ended_because=reason).reaching(Stage.ABORTED, now, reason)
     if r.realigning:
-        return _breach_held(r.staying(replan=""), REALIGN, f"no new plan: {reason}", now)
+        return breach_holding(r.staying(replan=""), REALIGN, f"no new plan: {reason}", now)
     hold = Hold(id=REPLAN, kind=HoldKind.DRIFT, reason=f"no new plan: {reason}", actor="planner", at=now)
     r = r.staying(replan="")
     if any(h.id == REPLAN and h.reason == hold.reason for h in r.holds):
@@ -203,7 +203,7 @@ def _breached(r: Rollout, now: datetime) -> Rollout:
     lacking = {t: r.clocks.at_risk.get(t, 0) for t in teams}
     text = ", ".join(f"{t} lacks {gpus} GPUs" for t, gpus in lacking.items())
     if r.proposing:
-        r = _given_up(r, "a quota is in breach", now)
+        r = given_up(r, "a quota is in breach", now)
     r = r.looking_out(proposal=None, reconsider=())
     waits = answered(r)
     if news:
@@ -212,7 +212,7 @@ def _breached(r: Rollout, now: datetime) -> Rollout:
         r = r.telling(NoticeKind.BREACH, news, detail=text)
     match r.policy.on_breach:
         case OnBreach.HOLD:
-            return _breach_held(r, BREACH, text, now)
+            return breach_holding(r, BREACH, text, now)
         case OnBreach.ROLLBACK if not waits:
             return r.staying(aiming=r.breach_of)
         case OnBreach.REALIGN if not waits:
@@ -249,7 +249,7 @@ def aim_failed(r: Rollout, error: str, reason: str, now: datetime) -> Rollout:
     if not r.stay.aiming:
         return r
     kind = HoldKind.BLAST_RADIUS if error == "BlastRadius" else HoldKind.BREACH
-    return _breach_held(r.staying(aiming=()), ROLLBACK, reason, now, kind)
+    return breach_holding(r.staying(aiming=()), ROLLBACK, reason, now, kind)
 
 
 def _rolled_back(r: Rollout, now: datetime) -> Rollout:

@@ -239,6 +239,8 @@ class Rollout(Model):
     clocks: Clocks = Clocks()
     breach_of: tuple[str, ...] = ()
     """Teams whose promise is withdrawn."""
+    warned: tuple[str, ...] = ()
+    """Teams that were told that their quota is at risk, and not yet that it is backed again."""
 
     post: Post = Post()
 
@@ -384,6 +386,7 @@ class Rollout(Model):
             stay=Stay(since=at, soak_since=at),
             rollbacks=self.rollbacks + (stage is Stage.ROLLING_BACK),
             look_asked=True,
+            warned=() if stage is Stage.ROLLING_BACK else self.warned,
             plan=self.plan_standing,
         )
         return moved.noting(
@@ -406,7 +409,7 @@ class Rollout(Model):
         notices = []
         for serial, audience in enumerate(audiences, start=self.post.serial + 1):
             row = rows.get(audience)
-            after = self.written.get(audience) if kind in (NoticeKind.ROLLED_BACK, NoticeKind.CLOSED) else None
+            after = self.written.get(audience) if kind in _OF_WHAT_STANDS else None
             if after is None and row is not None:
                 after = row.after_gpus
             notices.append(
@@ -429,6 +432,10 @@ class Rollout(Model):
             )
         post = self.post.but(serial=self.post.serial + len(notices), mail=(*self.post.mail, *notices))
         return self.but(post=post)
+
+
+_OF_WHAT_STANDS = (NoticeKind.AT_RISK, NoticeKind.ROLLED_BACK, NoticeKind.CLOSED)
+"""Notices that name the quota as it is, and not as it is planned."""
 
 
 def proposed_changes(r: Rollout, plan: Plan) -> dict[str, tuple[int, int]]:

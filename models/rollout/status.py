@@ -8,10 +8,11 @@ from models.base import duration_text
 from models.cluster.readings import PresentBacking
 from models.planning.window_forecast import Foretold, foretold
 from models.rollout.actions import Wait
-from models.rollout.calls import flex_published
-from models.rollout.decide import decide, flex_due, may_apply, recovery_pause, retries_by_itself
-from models.rollout.gates import conditions, gate_of, health_fresh, holds_now
+from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself
+from models.rollout.flex_following import flex_published
+from models.rollout.gates import conditions, drift_of, gate_of, health_fresh, holds_now
 from models.rollout.holds import PROPOSAL, HoldKind
+from models.rollout.long_run import may_apply
 from models.rollout.messages import ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout, UndoCause, proposed_changes
@@ -199,3 +200,20 @@ def waiting_sentence(r: Rollout, now: datetime) -> str:
         return f"waits until health has been good for {duration_text(recovery_pause(r))}"
     unmet = [c.text for c in conditions(r, now) if not c.met]
     return "; ".join(unmet) if unmet else "watches"
+
+
+def details_of(r: Rollout, now: datetime) -> str:
+    """What Temporal's UI shows of the rollout, in Markdown."""
+    lines = [f"**{r.cluster}** is **{r.stage}**{' (shadow)' if r.shadow else ''}, attempt {r.attempt}, owner {r.owner}"]
+    if r.plan is not None:
+        lines.append(
+            f"plan `{r.plan.hash}`: {r.plan.assigned_gpus} assigned, ceiling {r.plan.ceiling_gpus}, cut "
+            f"{r.plan.cut_gpus} ({r.plan.phantom_gpus} never backed, {r.plan.to_flex_gpus} to flex), wave {r.plan.wave}"
+        )
+    if not r.stage.ended:
+        lines.append(f"now: {waiting_sentence(r, now)}")
+    if r.clocks.at_risk:
+        lines.append("at risk: " + ", ".join(f"{t} lacks {g}" for t, g in r.clocks.at_risk.items()))
+    if drift_of(r):
+        lines.append("drift: " + ", ".join(drift_of(r)))
+    return "\n\n".join(lines)

@@ -462,7 +462,7 @@ def _ranks(world: Node) -> dict[int, int]:
     found |= {p.generation for p in (r.plan, _plan_before(r), proposed, world.made) if p is not None}
     found |= {s.reading.generation for s in (r.seen, None if flight is None else flight.seen) if s is not None}
     if flight is not None and flight.draft is not None:
-        found |= {flight.draft[1].generation, flight.draft[2].generation}
+        found |= {flight.draft.reading.generation, flight.draft.plan.generation}
     if flight is not None and flight.change is not None and flight.change.expected_generation is not None:
         found.add(flight.change.expected_generation)
     return {g: rank for rank, g in enumerate(sorted(found))}
@@ -473,17 +473,17 @@ def _flight(world: Node) -> tuple[Any, ...] | None:
     if flight is None:
         return None
     rank = _ranks(world)
-    reading: QuotaReading | None = None if flight.draft is None else flight.draft[1]
+    reading: QuotaReading | None = None if flight.draft is None else flight.draft.reading
     return (
         flight.name,
         flight.fence == world.r.fence,
         None if flight.seen is None else _seen(flight.seen, rank, clock, world.now),
         None
         if flight.draft is None or reading is None
-        else (_plan(flight.draft[2]), rank[reading.generation], reading.quotas, flight.draft[0].islands),
+        else (_plan(flight.draft.plan), rank[reading.generation], reading.quotas, flight.draft.baseline.islands),
         None if flight.target is None else _items(flight.target.values),
         None if flight.change is None else _change(flight.change, rank),
-        flight.limit_gpus,
+        None if flight.effect is None else (flight.effect.limit_gpus, flight.effect.limit_day_gpus),
         world.in_flight_for,
     )
 

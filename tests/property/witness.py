@@ -25,6 +25,7 @@ from models.rollout.effect_table import INVERSE
 from models.rollout.effects import Change, EffectKind, Receipt
 from models.rollout.gates import drift_of
 from models.rollout.holds import HoldKind
+from models.rollout.messages import Drafted, DraftRequest, EffectRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.state import UndoCause
 from models.rollout.status import needs_of, waiting_sentence
@@ -178,7 +179,7 @@ class Observed(World):
                 if sample is not None and self.now - sample.at < self.policy.stale_after:
                     self.looked_on = sample.islands
         elif flight.draft is not None and not error:
-            self._has_read(flight.draft[1])
+            self._has_read(flight.draft.reading)
         super().answer(flight, error, landed=landed)
         if flight.name == "look" and self.r.sight.unknown:
             self.looked_on = None
@@ -186,17 +187,18 @@ class Observed(World):
     def _has_read(self, reading: QuotaReading) -> None:
         self.unseen = {t for t in self.unseen if reading.values.get(t) != self.values.get(t)}
 
-    def draft(self, islands: tuple[Island, ...] = ()) -> tuple[Snapshot, QuotaReading, Plan] | None:
-        drafted = super().draft(islands)
+    def draft(self, request: DraftRequest) -> Drafted | None:
+        drafted = super().draft(request)
         if drafted is not None:
-            self.made = drafted[2]
-            _conserves(*drafted[::2])
+            self.made = drafted.plan
+            _conserves(drafted.baseline, drafted.plan)
         return drafted
 
-    def apply(self, change: Change, limit: int | None) -> Receipt:
+    def apply(self, request: EffectRequest) -> Receipt:
+        change = request.change
         before, theirs = self.values, set(self.unseen)
         followed, flex = self.follows, self.flex
-        receipt = super().apply(change, limit)
+        receipt = super().apply(request)
         moved = {t for t, gpus in self.values.items() if before.get(t) != gpus}
         assert not moved & theirs, f"{moved & theirs} were overwritten unseen"
         if change.kind is EffectKind.FOLLOW and followed:
@@ -210,7 +212,7 @@ class Observed(World):
         in_place = self.r.realigning and not self.r.proposing
         if moved and (in_place or (change.kind not in INVERSE and self._order_is(UndoCause.BREACH))):
             assert self.ever_blind or self.longest_short >= self.policy.breach_after, "a write on a blip"
-        self._stays_in_the_radius(change, before, limit)
+        self._stays_in_the_radius(change, before, request.limit_gpus)
         if change.kind is EffectKind.GRANT:
             self._is_granted(change)
         if change.kind is EffectKind.SET_SOFT and self.expected is None:

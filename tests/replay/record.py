@@ -227,6 +227,18 @@ async def slow(world: World, name: str, faults: FaultyQuotas) -> None:
     await finish(world, name)
 
 
+async def warned(world: World, name: str, _: FaultyQuotas) -> None:
+    """A shortage that passes: the team is told of it, and that it is over."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, lambda status: bool(status.at_risk))
+    await world.healthy(name, main=(361, 361))
+    while world.notices(name).count(("at_risk", "a")) < 2:
+        await asyncio.sleep(0.1)
+    await close(world, name)
+
+
 async def fleet(world: World, name: str, __: FaultyQuotas) -> None:
     """A fleet rollout with a pilot, through all of its commands but an abort."""
     a, b, _, pilot = await import_fleet(world, name)
@@ -303,7 +315,7 @@ SCENES: dict[str, Scene] = {
     for scene in (
         *(straight, paused, objected, undone, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
-        *(swift, slow, rederived, granted, requested),
+        *(swift, slow, warned, rederived, granted, requested),
         *(fleet, fleet_undone, fleet_continued),
     )
 }
@@ -312,6 +324,7 @@ REQUESTS = ("requested",)
 FORGETFUL = ("continued", "left", "fleet_continued")
 POLICIES: dict[str, dict[str, Any]] = {
     "realigned": {"on_breach": "realign"},
+    "warned": {"breach_after": "1h", "safety_poll": "0.7s"},
     "cancelled": {"soak_buffered": "1h"},
     "rederived": {"buffer": {"health": {}}, "safety_poll": "0.7s", "replan_window": "2s"},
 }

@@ -29,17 +29,16 @@ from models.notices import Notice, NoticeKind
 from models.planning.backing import Backing, back
 from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import BreachTarget, Plan, breach_target, make_plan
-from models.rollout import effect_outcomes, granting, looks, mailing, outcomes
+from models.rollout import calls, effect_outcomes, granting, long_run, looks, mailing, outcomes
 from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
-from models.rollout.calls import look_at
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
-from models.rollout.effect_table import INVERSE
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
-from models.rollout.messages import LaunchRequest, Opening, RolloutStatus
+from models.rollout.messages import Drafted, DraftRequest, EffectRequest, LaunchRequest, Opening, RolloutStatus
 from models.rollout.stages import TRANSITIONS, Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of, status_of, waiting_sentence
+from models.rollout.warnings import warned
 from models.wire import TellAnswer
 
 T0 = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
@@ -74,13 +73,17 @@ class Flight:
     fence: int
     """The rollout's counter when it began."""
     seen: Observation | None = None
-    draft: tuple[Snapshot, QuotaReading, Plan] | None = None
+    draft: Drafted | None = None
     proposed: bool = False
     """The draft is a proposal."""
     target: BreachTarget | None = None
-    change: Change | None = None
-    limit_gpus: int | None = None
-    """What may still be moved within an hour; None: no limit."""
+    exempt: bool = False
+    """The aim is: a person lifted the blast radius."""
+    effect: EffectRequest | None = None
+
+    @property
+    def change(self) -> Change | None:
+        return None if self.effect is None else self.effect.change
 
 
 class World:
@@ -348,7 +351,7 @@ class World:
             self.r = mailing.mailed(self.r, batch, answer, self.now)
         self.story += [entry.text for entry in self.r.post.outbox]
         if self.r.post.outbox:
-            self.r = mailing.recorded(self.r, [e.key for e in self.r.post.outbox], self.r.stage)
+            self.r = mailing.recorded(self.r, calls.record(self.r, self.now))
         return len(self.told) > told
 
     # --- actions, as the workflow does them -------------------------------------------------------
@@ -360,33 +363,34 @@ class World:
             case Look():
                 return Flight("look", r.fence, seen=None if self.looks_fail else self.observe(action))
             case Draft():
-                return Flight("draft", r.fence, draft=self.draft(action.islands), proposed=bool(action.islands))
+                request = calls.draft(r, action, self.now)
+                return Flight("draft", r.fence, draft=self.draft(request), proposed=bool(action.islands))
             case Aim():
-                return Flight("aim", r.fence, target=self.target())
+                aim = calls.aim(r, self.now)
+                target = breach_target(aim.baseline, aim.current, aim.islands)
+                return Flight("aim", r.fence, target=target, exempt=aim.exempt)
             case Perform():
                 self.r, change = effect_outcomes.began(r, action.kind)
-                free = action.kind not in INVERSE or r.stay.exempt
-                limit = None if free else self.policy.max_moved_gpus
-                return Flight(action.kind.value, r.fence, change=change, limit_gpus=limit)
+                return Flight(action.kind.value, r.fence, effect=calls.effect(self.r, change, self.now))
         raise AssertionError(f"{action} is not under way")
 
     def answer(self, flight: Flight, error: str = "", *, landed: bool = True) -> None:
         """The action is done. An effect may fail: with this error, whether it `landed` or not."""
-        if flight.change is not None:
-            self._perform(flight.change, flight.limit_gpus, error, landed)
+        if flight.effect is not None:
+            self._perform(flight.effect, error, landed)
         elif flight.name == "look" and (error or flight.seen is None):
             self.r = looks.look_failed(self.r, "no answer", self.now)
         elif flight.name == "look" and flight.seen is not None:
-            self.r = looks.looked(self.r, flight.seen, self.now, flight.fence)
+            self.r = warned(looks.looked(self.r, flight.seen, self.now, flight.fence), self.now)
         elif flight.name == "draft" and (error or flight.draft is None):
-            failed = looks.not_reconsidered if flight.proposed else outcomes.draft_failed
+            failed = long_run.not_reconsidered if flight.proposed else outcomes.draft_failed
             self.r = failed(self.r, "no health sample", self.now)
         elif flight.proposed and flight.draft is not None:
-            self.r = looks.reconsidered(self.r, flight.draft[2], self.now)
+            self.r = long_run.reconsidered(self.r, flight.draft.plan, self.now)
         elif flight.name == "draft" and flight.draft is not None:
-            self.r = outcomes.drafted(self.r, *flight.draft, self.now)
+            self.r = outcomes.drafted(self.r, flight.draft, self.now)
         elif flight.target is not None:
-            many = self.breaching_elsewhere + 1 > self.r.policy.max_breaching_clusters and not self.r.stay.exempt
+            many = self.breaching_elsewhere + 1 > self.r.policy.max_breaching_clusters and not flight.exempt
             if many or error:
                 error = "BlastRadius" if many else error
                 self.r = outcomes.aim_failed(self.r, error, "too many clusters breach at once", self.now)
@@ -394,7 +398,7 @@ class World:
                 self.r = outcomes.aimed(self.r, flight.target, self.now)
 
     def observe(self, look: Look) -> Observation:
-        request = look_at(self.r, look, self.now)
+        request = calls.look_at(self.r, look, self.now)
         since = self.now - (request.flex_after or timedelta(0))
         usual = {} if request.long_run is None else self.usual(request.long_run)
         seen = observed(self.reading(), self.sample(), self.windows, request, self.least(since), usual)
@@ -422,65 +426,56 @@ class World:
                 stood[name] = min(healthy, stood.get(name, healthy))
         return stood
 
-    def draft(self, islands: tuple[Island, ...] = ()) -> tuple[Snapshot, QuotaReading, Plan] | None:
+    def draft(self, request: DraftRequest) -> Drafted | None:
         """As ClusterActivities.draft_plan; None where no plan can be made."""
-        r, reading, sample = self.r, self.reading(), self.sample()
-        believed = r.sight.known.islands if r.sight.unknown and r.sight.known is not None else None
-        believed = islands or believed
-        if r.values_stand:
-            present = r.baseline.islands if sample is None else islands_for(r.baseline.quotas, sample)
+        reading, sample = self.reading(), self.sample()
+        if request.baseline is not None:
+            quotas = request.baseline.quotas
+            present = request.baseline.islands if sample is None else islands_for(quotas, sample)
             moved = {"generation": reading.generation, "health_at": None if sample is None else sample.at}
-            baseline = r.baseline.model_copy(update={"islands": believed or present, **moved})
+            baseline = request.baseline.model_copy(update={"islands": request.islands or present, **moved})
         elif sample is None:
             return None
         else:
             baseline = self.snapshot()
-            baseline = baseline if believed is None else baseline.with_islands(believed)
+            baseline = baseline if request.islands is None else baseline.with_islands(request.islands)
         if self.asked is not None:
-            promised = None if r.plan is None or r.plan.derived is None else r.plan.derived.promise
-            baseline = baseline.model_copy(update={"derived": stepped(self.asked, promised)})
-        plan = make_plan(baseline, self.policy)
+            baseline = baseline.model_copy(update={"derived": stepped(self.asked, request.promised)})
+        plan = make_plan(baseline, request.policy)
         self.plans.append(plan)
-        return baseline, reading, plan
+        return Drafted(baseline=baseline, reading=reading, plan=plan)
 
-    def target(self) -> BreachTarget:
-        r = self.r
-        current = r.written if r.shadow or r.seen is None else r.seen.reading.values
-        islands = r.baseline.islands if r.sight.known is None else r.sight.known.islands
-        return breach_target(r.baseline, current, islands)
-
-    def _perform(self, change: Change, limit: int | None, error: str, landed: bool) -> None:
-        kind = change.kind
-        queue = self.failures.get(kind, [])
+    def _perform(self, request: EffectRequest, error: str, landed: bool) -> None:
+        change = request.change
+        queue = self.failures.get(change.kind, [])
         if queue and not error:
             error, landed = queue.pop(0)
         try:
-            receipt = self._call(change, limit) if landed else None
+            receipt = self._call(request) if landed else None
         except BackstopError as refused:
             until = refused.until if isinstance(refused, BlastRadius) else None
             self.r = effect_outcomes.failed(self.r, change, type(refused).__name__, refused.message, self.now, until)
             return
         if error or receipt is None:
-            self.r = effect_outcomes.failed(self.r, change, error, f"{kind} did not answer", self.now)
+            self.r = effect_outcomes.failed(self.r, change, error, f"{change.kind} did not answer", self.now)
         else:
             self.r = effect_outcomes.landed(self.r, change, receipt, self.now)
 
-    def _call(self, change: Change, limit: int | None) -> Receipt:
-        return self.rehearsed(change) if self.shadow else self.apply(change, limit)
+    def _call(self, request: EffectRequest) -> Receipt:
+        return self.rehearsed(request.change) if request.shadow else self.apply(request)
 
     # --- the quota system -------------------------------------------------------------------------
 
-    def apply(self, change: Change, limit: int | None) -> Receipt:
+    def apply(self, request: EffectRequest) -> Receipt:
+        change = request.change
         if self.superseded or change.fence.counter <= self.last_counter:
             raise Conflict("somebody newer owns the cluster")
         if change.expected_generation not in (None, self.generation):
             raise Drift(f"generation {self.generation}, not {change.expected_generation}")
-        recent = sum(gpus for at, gpus in self.moves if self.now - at < timedelta(hours=1))
-        if limit is not None and change.moved_gpus and recent + change.moved_gpus > limit:
-            room = [at for at, gpus in self.moves if gpus and self.now - at < timedelta(hours=1)]
-            until = max(room) + timedelta(hours=1) if change.moved_gpus <= limit else None
-            raise BlastRadius(f"{recent + change.moved_gpus} GPUs within an hour, at most {limit}", until)
-        if limit is not None:
+        if change.moved_gpus and request.limit_gpus is not None:
+            self._book(change.moved_gpus, request.limit_gpus, timedelta(hours=1))
+            if request.limit_day_gpus is not None:
+                self._book(change.moved_gpus, request.limit_day_gpus, timedelta(days=1))
             self.moves.append((self.now, change.moved_gpus))
         self.last_counter = change.fence.counter
         if change.kind is EffectKind.FOLLOW and self.follows and change.flex_gpus is not None:
@@ -515,6 +510,20 @@ class World:
             after={team: self.quotas[team].gpus for team in before},
             conflicts=tuple(conflicts),
         )
+
+    def _book(self, gpus: int, limit: int, span: timedelta) -> None:
+        """As the ledger's blast radius: room comes when enough of the oldest moves are forgotten."""
+        recent = [(at, moved) for at, moved in self.moves if self.now - at < span]
+        total = sum(moved for _, moved in recent) + gpus
+        if total <= limit:
+            return
+        free_at = None
+        for at, moved in recent if gpus <= limit else ():
+            total -= moved
+            if total <= limit:
+                free_at = at + span
+                break
+        raise BlastRadius(f"{gpus} GPUs more than {limit} within {span}", free_at)
 
     def rehearsed(self, change: Change) -> Receipt:
         return Receipt(

@@ -1302,7 +1302,7 @@ def test_a_realignment_past_the_blast_radius_holds_and_is_written_when_a_person_
     world.approve()
     world.until(Stage.MONITORED)
     assert world.values == {"a": 195, "b": 97}
-    world.policy = world.policy.model_copy(update={"max_moved_gpus": 3})
+    world.r = world.r.but(policy=world.r.policy.but(max_moved_gpus=3))
     world.foreign("b", 80)
     world.say(Command.RESOLVE, hold="drift", how="restore")
     assert world.holds == {"blast_radius", "drift"}

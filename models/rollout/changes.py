@@ -1,0 +1,165 @@
+"""The change of the quota system that makes each effect: its values, modes, and what it reserves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from models.cluster.quota import QuotaTree
+from models.cluster.readings import LimitMode
+from models.cluster.snapshot import Snapshot
+from models.planning.grants import GrantOrder, moved, raises
+from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
+from models.rollout.flex_following import flex_band, flex_moves, flex_wanted
+from models.rollout.gates import mode_drift
+from models.rollout.state import Rollout, UndoCause
+
+
+def baseline_with(r: Rollout, order: GrantOrder) -> Snapshot:
+    """The baseline with the grant, or after its end."""
+    values = {q.team: q.gpus for q in r.baseline.quotas}
+    raised = order.raised or raises(r.baseline.tree, values, order.team, order.gpus)
+    return r.baseline.with_values(moved(values, raised, ends=order.ends))
+
+
+def _granting(r: Rollout, fence: Fence) -> Change:
+    """The order's writes, and what stays reserved beside them. What a plan cut of a grant is not taken back twice."""
+    order = r.grant_order
+    assert order is not None
+    after = baseline_with(r, order)
+    kept = {q.team: q.gpus for q in after.quotas}
+    raised = order.raised or {t: kept[t] - q.gpus for q in r.baseline.quotas if kept[t := q.team] != q.gpus}
+    there = {t: g for t, g in raised.items() if t in kept and t in r.written}
+    values = {t: min(r.written[t], kept[t]) if order.ends else r.written[t] + g for t, g in there.items()}
+    return Change(
+        cluster=r.cluster,
+        kind=EffectKind.GRANT,
+        fence=fence,
+        expected_generation=r.generation,
+        writes=_writes(r, values, dict.fromkeys(values, _mode(r))),
+        reserve=_reserve(r.but(baseline=after), {**r.written, **values}),
+    )
+
+
+def change_for(r: Rollout, kind: EffectKind) -> Change:
+    """The call that makes one effect, under the next fence."""
+    fence = Fence(rollout=r.id, counter=r.fence + 1)
+    match kind:
+        case EffectKind.RESERVE:
+            assert r.plan is not None
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                expected_generation=r.plan.generation,
+                reserve=_reserve(r, r.plan.values),
+            )
+        case EffectKind.SET_SOFT if r.stay.restoring:
+            assert r.seen is not None
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                expected_generation=r.seen.reading.generation,
+                writes=_writing_again(r, r.seen.reading.values),
+            )
+        case EffectKind.SET_SOFT:
+            assert r.plan is not None
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                expected_generation=r.plan.generation,
+                writes=_writes(r, r.plan.values, dict.fromkeys(r.plan.values, _mode(r))),
+            )
+        case EffectKind.RESTORE:
+            return Change(cluster=r.cluster, kind=kind, fence=fence, writes=_restoring(r))
+        case EffectKind.RELEASE:
+            target = _target(r)
+            keeps = r.undo is not None and r.undo.why is UndoCause.BREACH
+            return Change(cluster=r.cluster, kind=kind, fence=fence, reserve=_reserve(r, target) if keeps else None)
+        case EffectKind.HARDEN:
+            return Change(
+                cluster=r.cluster, kind=kind, fence=fence, expected_generation=r.generation, mode=LimitMode.HARD
+            )
+        case EffectKind.SOFTEN:
+            return Change(cluster=r.cluster, kind=kind, fence=fence, mode=LimitMode.SOFT)
+        case EffectKind.FOLLOW:
+            again = flex_moves(r, kind)
+            return Change(
+                cluster=r.cluster,
+                kind=kind,
+                fence=fence,
+                # Flex is what the present quotas leave over, whoever wrote them: a shrink waits for nobody.
+                expected_generation=None if again else r.generation,
+                flex_gpus=flex_wanted(r) if again else _surplus(r),
+                flex_band_gpus=flex_band(r),
+            )
+        case EffectKind.GRANT:
+            return _granting(r, fence)
+        case EffectKind.UNFOLLOW | EffectKind.CLOSE:
+            return Change(cluster=r.cluster, kind=kind, fence=fence)
+
+
+def _surplus(r: Rollout) -> int | None:
+    return None if r.seen is None or r.seen.flex is None else r.seen.flex.surplus_gpus
+
+
+def _mode(r: Rollout) -> LimitMode:
+    """Soft, but for what is written in place where limits are hard already."""
+    return LimitMode.HARD if EffectKind.HARDEN in r.standing else LimitMode.SOFT
+
+
+def _target(r: Rollout) -> dict[str, int]:
+    assert r.undo is not None
+    return r.undo.target
+
+
+def _restoring(r: Rollout) -> tuple[ValueWrite, ...]:
+    """Values back to the order's target; the expected present values guard what others changed.
+
+    An undo brings the baseline's modes back too; a breach leaves limits soft.
+    """
+    assert r.undo is not None
+    target = _target(r)
+    return _writes(r, target, r.modes if r.undo.why is UndoCause.UNDO else dict.fromkeys(target, LimitMode.SOFT))
+
+
+def _writes(r: Rollout, values: Mapping[str, int], modes: Mapping[str, LimitMode]) -> tuple[ValueWrite, ...]:
+    tree = r.baseline.tree
+    return tuple(
+        ValueWrite(
+            team=team,
+            expected_gpus=r.written.get(team, gpus),
+            gpus=gpus,
+            mode=modes.get(team),
+            leaf=team not in tree.children,
+        )
+        for team, gpus in sorted(values.items())
+    )
+
+
+def _writing_again(r: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, ...]:
+    """Our values over those of others, which are named as expected: nobody's change goes unseen."""
+    tree, modes = r.baseline.tree, mode_drift(r)
+    return tuple(
+        ValueWrite(team=team, expected_gpus=present[team], gpus=gpus, mode=_mode(r), leaf=team not in tree.children)
+        for team, gpus in sorted(r.written.items())
+        if team in present and (present[team] != gpus or team in modes)
+    )
+
+
+def _reserve(r: Rollout, values: dict[str, int]) -> Reserve:
+    """What the rollout keeps from others at these values."""
+    tree: QuotaTree = r.baseline.tree
+    before = {q.team: q.gpus for q in r.baseline.quotas}
+    by_islands: dict[str, int] = {}
+    for leaf in tree.leaves:
+        islands = tree.by_team[leaf].islands
+        if islands is not None:
+            key = ",".join(sorted(islands))
+            by_islands[key] = by_islands.get(key, 0) + values.get(leaf, before[leaf])
+    return Reserve(
+        freed_gpus=max(0, tree.assigned(before) - tree.assigned({**before, **values})),
+        limit_gpus=sum(values.get(leaf, before[leaf]) for leaf in tree.leaves),
+        limits_by_islands=by_islands,
+    )

@@ -1,0 +1,37 @@
+"""At-risk notices: a team is told at once when hardware goes missing behind its quota, and once when it is back.
+
+One episode, from the first shortage until health has been good for `clear_after`, is told once at each end, however
+often it flaps in between. A breach and a rollback have notices of their own. Source: DESIGN.md, "Guard and rollback".
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from models.cluster.windows import active
+from models.notices import NoticeKind
+from models.rollout.state import Rollout
+
+
+def news_of_risk(r: Rollout, now: datetime) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Teams to tell that their quota is at risk, and those to tell that it is backed again."""
+    if not r.stage.guarded:
+        return (), ()
+    short = r.at_risk
+    risen = tuple(sorted(short.keys() - {*r.warned, *r.breach_of}))
+    good_since = r.clocks.all_good_since
+    settled = good_since is None or now - good_since >= r.policy.clear_after
+    over = tuple(t for t in r.warned if settled and t not in short and t not in r.clocks.by_team)
+    return risen, over
+
+
+def warned(r: Rollout, now: datetime) -> Rollout:
+    """With the notices of what has just become known of risks in the mail."""
+    risen, over = news_of_risk(r, now)
+    explained = {} if r.seen is None else {t: gpus for t, gpus in r.seen.shortage.items() if t not in r.seen.counted}
+    ends = [w.ends for w in active(() if r.seen is None else r.seen.windows, now)]
+    told = r.but(warned=tuple(sorted({*r.warned, *risen} - {*over})))
+    for team in risen:
+        facts = {"until": max(ends).isoformat()} if team in explained and ends else {}
+        told = told.telling(NoticeKind.AT_RISK, [team], facts=facts)
+    return told.telling(NoticeKind.AT_RISK, over) if over else told
