@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from models.cluster.quota import QuotaTree
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.planning.grants import GrantOrder, moved, raises
+from models.rollout.effect_table import MODE_AFTER
 from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
 from models.rollout.flex_following import flex_band, flex_moves, flex_wanted
 from models.rollout.gates import mode_drift
@@ -21,7 +23,7 @@ def baseline_with(r: Rollout, order: GrantOrder) -> Snapshot:
     return r.baseline.with_values(moved(values, raised, ends=order.ends))
 
 
-def _granting(r: Rollout, fence: Fence) -> Change:
+def _granting(r: Rollout) -> dict[str, Any]:
     """The order's writes, and what stays reserved beside them. What a plan cut of a grant is not taken back twice."""
     order = r.grant_order
     assert order is not None
@@ -30,74 +32,53 @@ def _granting(r: Rollout, fence: Fence) -> Change:
     raised = order.raised or {t: kept[t] - q.gpus for q in r.baseline.quotas if kept[t := q.team] != q.gpus}
     there = {t: g for t, g in raised.items() if t in kept and t in r.written}
     values = {t: min(r.written[t], kept[t]) if order.ends else r.written[t] + g for t, g in there.items()}
-    return Change(
-        cluster=r.cluster,
-        kind=EffectKind.GRANT,
-        fence=fence,
-        expected_generation=r.generation,
-        writes=_writes(r, values, dict.fromkeys(values, _mode(r))),
-        reserve=_reserve(r.but(baseline=after), {**r.written, **values}),
-    )
+    return {
+        "expected_generation": r.generation,
+        "writes": _writes(r, values, dict.fromkeys(values, _mode(r))),
+        "reserve": _reserve(r.but(baseline=after), {**r.written, **values}),
+    }
 
 
 def change_for(r: Rollout, kind: EffectKind) -> Change:
     """The call that makes one effect, under the next fence."""
     fence = Fence(rollout=r.id, counter=r.fence + 1)
+    return Change(cluster=r.cluster, kind=kind, fence=fence, **_content(r, kind))
+
+
+def _content(r: Rollout, kind: EffectKind) -> dict[str, Any]:
+    """What the call writes. Forward calls name the generation they were made from."""
+    plan = r.plan
     match kind:
         case EffectKind.RESERVE:
-            assert r.plan is not None
-            return Change(
-                cluster=r.cluster,
-                kind=kind,
-                fence=fence,
-                expected_generation=r.plan.generation,
-                reserve=_reserve(r, r.plan.values),
-            )
+            assert plan is not None
+            return {"expected_generation": plan.generation, "reserve": _reserve(r, plan.values)}
         case EffectKind.SET_SOFT if r.stay.restoring:
             assert r.seen is not None
-            return Change(
-                cluster=r.cluster,
-                kind=kind,
-                fence=fence,
-                expected_generation=r.seen.reading.generation,
-                writes=_writing_again(r, r.seen.reading.values),
-            )
+            reading = r.seen.reading
+            return {"expected_generation": reading.generation, "writes": _writing_again(r, reading.values)}
         case EffectKind.SET_SOFT:
-            assert r.plan is not None
-            return Change(
-                cluster=r.cluster,
-                kind=kind,
-                fence=fence,
-                expected_generation=r.plan.generation,
-                writes=_writes(r, r.plan.values, dict.fromkeys(r.plan.values, _mode(r))),
-            )
-        case EffectKind.RESTORE:
-            return Change(cluster=r.cluster, kind=kind, fence=fence, writes=_restoring(r))
-        case EffectKind.RELEASE:
-            target = _target(r)
-            keeps = r.undo is not None and r.undo.why is UndoCause.BREACH
-            return Change(cluster=r.cluster, kind=kind, fence=fence, reserve=_reserve(r, target) if keeps else None)
+            assert plan is not None
+            writes = _writes(r, plan.values, dict.fromkeys(plan.values, _mode(r)))
+            return {"expected_generation": plan.generation, "writes": writes}
         case EffectKind.HARDEN:
-            return Change(
-                cluster=r.cluster, kind=kind, fence=fence, expected_generation=r.generation, mode=LimitMode.HARD
-            )
-        case EffectKind.SOFTEN:
-            return Change(cluster=r.cluster, kind=kind, fence=fence, mode=LimitMode.SOFT)
+            return {"expected_generation": r.generation, "mode": MODE_AFTER[kind]}
+        case EffectKind.FOLLOW if flex_moves(r, kind):
+            # Flex is what the present quotas leave over, whoever wrote them: a shrink waits for nobody.
+            return {"flex_gpus": flex_wanted(r), "flex_band_gpus": flex_band(r)}
         case EffectKind.FOLLOW:
-            again = flex_moves(r, kind)
-            return Change(
-                cluster=r.cluster,
-                kind=kind,
-                fence=fence,
-                # Flex is what the present quotas leave over, whoever wrote them: a shrink waits for nobody.
-                expected_generation=None if again else r.generation,
-                flex_gpus=flex_wanted(r) if again else _surplus(r),
-                flex_band_gpus=flex_band(r),
-            )
+            band = flex_band(r)
+            return {"expected_generation": r.generation, "flex_gpus": _surplus(r), "flex_band_gpus": band}
         case EffectKind.GRANT:
-            return _granting(r, fence)
+            return _granting(r)
+        case EffectKind.RELEASE:
+            keeps = r.undo is not None and r.undo.why is UndoCause.BREACH
+            return {"reserve": _reserve(r, _target(r))} if keeps else {}
+        case EffectKind.RESTORE:
+            return {"writes": _restoring(r)}
+        case EffectKind.SOFTEN:
+            return {"mode": MODE_AFTER[kind]}
         case EffectKind.UNFOLLOW | EffectKind.CLOSE:
-            return Change(cluster=r.cluster, kind=kind, fence=fence)
+            return {}
 
 
 def _surplus(r: Rollout) -> int | None:

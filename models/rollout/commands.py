@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 from pydantic import Field
@@ -49,30 +50,29 @@ def refusal(r: Rollout, command: Command, request: CommandRequest) -> str | None
         return f"{command} is not possible while {r.cluster} is {r.stage}: {cell.reason}"
     if command in _NEEDS_REASON and not request.reason.strip():
         return f"{command} needs a reason"
-    match command:
-        case Command.APPROVE:
-            return _refuse_approve(r, request)
-        case Command.ACK | Command.OBJECT:
-            teams = {q.team for q in r.baseline.quotas}
-            return None if request.team in teams else f"team {request.team!r} has no quota in {r.cluster}"
-        case Command.PAUSE:
-            return "already paused" if any(h.kind is HoldKind.PAUSED for h in r.holds) else None
-        case Command.RESUME:
-            return None if any(h.kind is HoldKind.PAUSED for h in r.holds) else "not paused"
-        case Command.RESOLVE:
-            return _refuse_resolve(r, request)
-        case Command.PROMOTE:
-            return "already promoted: the other conditions of this gate cannot be waived" if r.stay.waived else None
-        case Command.CLOSE:
-            if (r.at_risk or r.breach_of or r.stage is Stage.STUCK) and not request.reason.strip():
-                return f"close needs a reason while {'stuck' if r.stage is Stage.STUCK else 'a quota is at risk'}"
-            return None
-        case Command.RETRY:
-            if r.stage is Stage.STUCK and r.superseded:
-                return f"superseded ({r.superseded}): somebody newer owns the cluster; only `close` is left"
-            return None
-        case _:
-            return None
+    refuse = _REFUSE.get(command)
+    return None if refuse is None else refuse(r, request)
+
+
+def _refuse_unknown_team(r: Rollout, request: CommandRequest) -> str | None:
+    teams = {q.team for q in r.baseline.quotas}
+    return None if request.team in teams else f"team {request.team!r} has no quota in {r.cluster}"
+
+
+def _paused(r: Rollout) -> bool:
+    return any(h.kind is HoldKind.PAUSED for h in r.holds)
+
+
+def _refuse_close(r: Rollout, request: CommandRequest) -> str | None:
+    if request.reason.strip() or not (r.at_risk or r.breach_of or r.stage is Stage.STUCK):
+        return None
+    return f"close needs a reason while {'stuck' if r.stage is Stage.STUCK else 'a quota is at risk'}"
+
+
+def _refuse_retry(r: Rollout, _: CommandRequest) -> str | None:
+    if r.stage is Stage.STUCK and r.superseded:
+        return f"superseded ({r.superseded}): somebody newer owns the cluster; only `close` is left"
+    return None
 
 
 def _refuse_approve(r: Rollout, request: CommandRequest) -> str | None:
@@ -103,14 +103,7 @@ def _refuse_proposal(r: Rollout, proposed: str, request: CommandRequest) -> str 
 def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
     hold = next((h for h in r.holds if h.id == request.hold), None)
     if hold is None:
-        if request.hold == PROPOSAL and r.proposal is not None:
-            return None
-        if request.hold == "unknown_health" and r.sight.suspect is not None:
-            return None
-        if request.hold == "unknown_health":
-            return "no sample awaits confirmation: samples of today, from a clock that is right, lift the hold"
-        standing = ", ".join(h.id for h in r.holds if h.kind is not HoldKind.PAUSED) or "none that a person can lift"
-        return f"no such hold: {request.hold or '(none given)'}; standing: {standing}"
+        return _refuse_resolve_of_none(r, request.hold)
     if hold.kind is HoldKind.PAUSED:
         return "a pause is lifted by `resume`"
     if hold.kind is HoldKind.OBJECTION and request.actor not in (r.owner, *r.policy.authorities):
@@ -128,6 +121,32 @@ def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
     if request.how == "restore" and (hold.id != "drift" or not r.stage.guarded or r.shadow):
         return f"only a drift of a rollout that has set quotas can be restored, and {r.cluster} is {r.stage}"
     return None
+
+
+def _refuse_resolve_of_none(r: Rollout, name: str) -> str | None:
+    """No hold has this name; a proposal, and a sample that awaits confirmation, are answered the same way."""
+    if name == PROPOSAL and r.proposal is not None:
+        return None
+    if name == "unknown_health":
+        lifted = "no sample awaits confirmation: samples of today, from a clock that is right, lift the hold"
+        return lifted if r.sight.suspect is None else None
+    standing = ", ".join(h.id for h in r.holds if h.kind is not HoldKind.PAUSED) or "none that a person can lift"
+    return f"no such hold: {name or '(none given)'}; standing: {standing}"
+
+
+_REFUSE: dict[Command, Callable[[Rollout, CommandRequest], str | None]] = {
+    Command.APPROVE: _refuse_approve,
+    Command.ACK: _refuse_unknown_team,
+    Command.OBJECT: _refuse_unknown_team,
+    Command.PAUSE: lambda r, _: "already paused" if _paused(r) else None,
+    Command.RESUME: lambda r, _: None if _paused(r) else "not paused",
+    Command.RESOLVE: _refuse_resolve,
+    Command.PROMOTE: lambda r, _: _PROMOTED if r.stay.waived else None,
+    Command.CLOSE: _refuse_close,
+    Command.RETRY: _refuse_retry,
+}
+"""What a command is refused for beside its stage; the others for nothing."""
+_PROMOTED = "already promoted: the other conditions of this gate cannot be waived"
 
 
 def obey(r: Rollout, command: Command, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:

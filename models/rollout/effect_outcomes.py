@@ -5,16 +5,17 @@ Every function answers a new Rollout; none decides what to do next (models/rollo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime
 
 from models.audit import BACKSTOP, AuditKind
 from models.cluster.readings import LimitMode
+from models.errors import BlastRadius, Conflict, Drift
 from models.notices import NoticeKind
 from models.rollout import granting
 from models.rollout.changes import change_for
 from models.rollout.commands import holding, lifting, undoing
-from models.rollout.effect_table import INVERSE, KEPT_IN_A_BREACH, STEP_FROM, UNDOES
+from models.rollout.effect_table import FOLLOWS_AFTER, INVERSE, KEPT_IN_A_BREACH, STEP_FROM, UNDOES
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
 from models.rollout.flex_following import flex_moves
 from models.rollout.guard import Clocks
@@ -41,21 +42,10 @@ def began(r: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
 def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollout:
     """After an effect's receipt: values, conflicts, and the next stage where the step is done."""
     kind = change.kind
-    flex_before, followed = r.flex.gpus, kind is EffectKind.FOLLOW
-    r = r.but(written={**r.written, **receipt.after})
-    if change.mode is not None or change.writes:
-        r = r.but(modes_given={} if change.mode is not None else _still_given(r, change))
-    if followed or kind in (EffectKind.UNFOLLOW, EffectKind.CLOSE):
-        r = r.but(flex=PublishedFlex(gpus=change.flex_gpus))
-    moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
-    changes = ", ".join(f"{t} {old} -> {new}" for t, (old, new) in sorted(moved.items()))
-    if followed and change.flex_gpus is not None:
-        changes = (
-            f"flex pool {change.flex_gpus}" if flex_before is None else f"flex {flex_before} -> {change.flex_gpus}"
-        )
-    r = r.noting(
+    text = _what_moved(r, change, receipt)
+    r = _written(r, change, receipt).noting(
         AuditKind.EFFECT,
-        f"{kind}{': ' + changes if changes else ''}" + (" (shadow)" if r.shadow else ""),
+        f"{kind}{': ' + text if text else ''}" + (" (shadow)" if r.shadow else ""),
         now,
         effect=kind.value,
         fence=receipt.fence.counter,
@@ -63,26 +53,44 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
         after=receipt.after,
         receipt=receipt.model_dump(mode="json"),
     )
-    ours = [c for c in receipt.conflicts if c.found_gpus is not None and r.attempted.get(c.team) == c.found_gpus]
-    theirs = [c for c in receipt.conflicts if c not in ours]
-    r = _conflicted(r, change, theirs, now)
+    ours = {c.team: c.found_gpus for c in receipt.conflicts if c.found_gpus is not None}
+    ours = {team: gpus for team, gpus in ours.items() if r.attempted.get(team) == gpus}
+    r = _conflicted(r, change, [c for c in receipt.conflicts if c.team not in ours], now)
     if kind is EffectKind.RESTORE and ours:
         # The write that was never answered had landed. Its fence is dead now: once more, expecting its values.
-        found = {c.team: c.found_gpus for c in ours if c.found_gpus is not None}
-        return r.but(written={**r.written, **found}, attempted={})
+        return r.but(written={**r.written, **ours}, attempted={})
     if kind is EffectKind.GRANT:
         return granting.landed(r, receipt, now)
     if kind in UNDOES:
         return _inverted(r, UNDOES[kind])
-    if kind is EffectKind.CLOSE:
-        return _closed(r)
+    return _closed(r) if kind is EffectKind.CLOSE else _made(r, change, now)
+
+
+def _written(r: Rollout, change: Change, receipt: Receipt) -> Rollout:
+    """What the quota system holds by the receipt: values, modes, the flex pool."""
+    r = r.but(written={**r.written, **receipt.after})
+    if change.mode is not None or change.writes:
+        r = r.but(modes_given={} if change.mode is not None else _still_given(r, change))
+    return r.but(flex=PublishedFlex(gpus=change.flex_gpus)) if change.kind in FOLLOWS_AFTER else r
+
+
+def _what_moved(r: Rollout, change: Change, receipt: Receipt) -> str:
+    if change.kind is EffectKind.FOLLOW and change.flex_gpus is not None:
+        before = r.flex.gpus
+        return f"flex pool {change.flex_gpus}" if before is None else f"flex {before} -> {change.flex_gpus}"
+    moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
+    return ", ".join(f"{t} {old} -> {new}" for t, (old, new) in sorted(moved.items()))
+
+
+def _made(r: Rollout, change: Change, now: datetime) -> Rollout:
+    """A forward effect is made: of its step, of a rewrite in place, or the flex pool has moved."""
     if r.stage is Stage.ROLLING_BACK or r.stage.ended:
         return r  # an undo was ordered while this was under way; it is owed already
-    if flex_moves(r, kind):
+    if flex_moves(r, change.kind):
         return _flex_moved(r, change, now)
     if r.stay.restoring:
         return r.but(look_asked=True).staying(restoring=False, exempt=False)
-    r = r.staying(done=(*r.stay.done, kind))
+    r = r.staying(done=(*r.stay.done, change.kind))
     return _realigned(r, now) if r.realigning else _stepped(r, now)
 
 
@@ -101,7 +109,7 @@ def _still_given(r: Rollout, change: Change) -> dict[str, LimitMode]:
     return {team: mode for team, mode in r.modes_given.items() if team not in ours}
 
 
-def _conflicted(r: Rollout, change: Change, conflicts: Iterable[ValueConflict], now: datetime) -> Rollout:
+def _conflicted(r: Rollout, change: Change, conflicts: Sequence[ValueConflict], now: datetime) -> Rollout:
     """Quotas that others changed are left alone, and known as theirs; those we wrote are ours again."""
     gone = {c.team for c in conflicts}
     moved = {w.team for w in change.writes if w.gpus != w.expected_gpus}
@@ -197,48 +205,63 @@ def failed(
     r = r.noting(AuditKind.EFFECT, f"{kind} failed: {reason}", now, effect=kind.value, error=error, failed=True)
     if kind is EffectKind.GRANT:
         r = granting.failed(r, reason)
-    if error == "Conflict":
-        r = r.but(superseded=reason).rolling_back(owed=())
-        if r.stage.ended:
-            return r.telling(NoticeKind.HELD, [], detail=f"{r.stage}, and somebody newer owns the cluster: {reason}")
-        return calling(r, reason).reaching(Stage.STUCK, now, f"superseded: {reason}")
+    if error == Conflict.__name__:
+        return _superseded(r, reason, now)
     if kind is EffectKind.GRANT:
         return r
     if kind is EffectKind.CLOSE:
         return _closed(r).telling(NoticeKind.HELD, [], detail=f"closed, but what is reserved may stay so: {reason}")
     if kind in UNDOES:
-        forward = UNDOES[kind]
-        return r.rolling_back(
-            owed=tuple(k for k in r.owed if k is not forward),
-            stuck_on=(*r.stuck_on, Undone(kind=forward, reason=reason)),
-        )
+        left = tuple(k for k in r.owed if k is not UNDOES[kind])
+        return r.rolling_back(owed=left, stuck_on=(*r.stuck_on, Undone(kind=UNDOES[kind], reason=reason)))
     if flex_moves(r, kind):
         return r.but(flex=r.flex.but(failed_at=now), look_asked=True)  # the pool is as it was, or as it should be
-    unwritten = error in ("Drift", "BlastRadius")  # both say that nothing was written
-    if unwritten and kind not in r.stood:
-        r = _undone(r, kind)
-    if not unwritten and kind not in r.stood:
-        r = r.but(unanswered=(*r.unanswered, kind))
-    if not unwritten and kind is EffectKind.SET_SOFT:
-        r = r.but(attempted={w.team: w.gpus for w in change.writes})
+    wrote_nothing = error in (Drift.__name__, BlastRadius.__name__)
+    r = _unwritten(r, kind) if wrote_nothing else _unanswered(r, change)
     if r.stage is Stage.ROLLING_BACK or r.stage.ended:
         return r
-    if error == "Drift":
+    if error == Drift.__name__:
         plan_again = "others changed the cluster" if r.stage is Stage.PLANNED else ""
         return _not_in_place(r).but(look_asked=True).staying(replan=plan_again)
-    if error == "BlastRadius":
-        in_step = not (r.realigning or r.stay.restoring)
-        hold = Hold(
-            id=RADIUS,
-            kind=HoldKind.BLAST_RADIUS,
-            reason=reason,
-            actor=BACKSTOP,
-            at=now,
-            until=until if in_step else None,
-        )
-        held = holding(_not_in_place(r), hold, now)
-        return held if hold.until is not None else held.telling(NoticeKind.HELD, [], detail=reason)
+    if error == BlastRadius.__name__:
+        return _past_the_radius(r, reason, now, until)
     return undoing(r, now, actor=BACKSTOP, reason=f"{kind} failed: {reason}")
+
+
+def _superseded(r: Rollout, reason: str, now: datetime) -> Rollout:
+    """Somebody newer owns the cluster: nothing may be undone any more."""
+    r = r.but(superseded=reason).rolling_back(owed=())
+    if r.stage.ended:
+        return r.telling(NoticeKind.HELD, [], detail=f"{r.stage}, and somebody newer owns the cluster: {reason}")
+    return calling(r, reason).reaching(Stage.STUCK, now, f"superseded: {reason}")
+
+
+def _unwritten(r: Rollout, kind: EffectKind) -> Rollout:
+    return r if kind in r.stood else _undone(r, kind)
+
+
+def _unanswered(r: Rollout, change: Change) -> Rollout:
+    """Nobody knows whether it landed."""
+    if change.kind not in r.stood:
+        r = r.but(unanswered=(*r.unanswered, change.kind))
+    if change.kind is EffectKind.SET_SOFT:
+        r = r.but(attempted={w.team: w.gpus for w in change.writes})
+    return r
+
+
+def _past_the_radius(r: Rollout, reason: str, now: datetime, until: datetime | None) -> Rollout:
+    """A step waits until there is room again; what is written in place, and what has no such time, for a person."""
+    in_step = not (r.realigning or r.stay.restoring)
+    hold = Hold(
+        id=RADIUS,
+        kind=HoldKind.BLAST_RADIUS,
+        reason=reason,
+        actor=BACKSTOP,
+        at=now,
+        until=until if in_step else None,
+    )
+    held = holding(_not_in_place(r), hold, now)
+    return held if hold.until is not None else held.telling(NoticeKind.HELD, [], detail=reason)
 
 
 def _not_in_place(r: Rollout) -> Rollout:

@@ -133,25 +133,31 @@ def _drifted(r: Rollout, now: datetime) -> Rollout:
         if r.stage is Stage.PLANNED and not r.stay.replan and (moved or values):
             r = r.staying(replan="others changed the cluster")
         return lifting(r, "drift", now, BACKSTOP, "nothing of ours stands")
-    if not values:
-        r = lifting(r, "drift", now, BACKSTOP, "the values are ours again")
-        return taken_as_given(r, now) if moved else r  # tree, islands, T or floors; no value of ours
+    if values:
+        return _answered(r, values, now)
+    r = lifting(r, "drift", now, BACKSTOP, "the values are ours again")
+    return taken_as_given(r, now) if moved else r  # tree, islands, T or floors; no value of ours
+
+
+def _answered(r: Rollout, values: tuple[str, ...], now: datetime) -> Rollout:
+    """A drift is answered as the policy says: taken as given, written over, or held for a person."""
     what = f"changed by others: {', '.join(values)}"
-    held = next((h for h in r.holds if h.id == "drift"), None)
-    if held is None or held.reason != what:
+    known = any(h.id == "drift" and h.reason == what for h in r.holds)
+    if not known:
         r = r.noting(AuditKind.GUARD, f"drift: {', '.join(values)}", now, drift=list(values))
-    match r.policy.on_drift:
-        case OnDrift.ACCEPT:
-            return taken_as_given(lifting(r, "drift", now, BACKSTOP, "accepted by policy"), now)
-        case OnDrift.RESTORE if r.stage.guarded and not r.shadow and not r.realigning and not _held_otherwise(r, now):
-            return restoring(lifting(r, "drift", now, BACKSTOP, "restored by policy"), now)
-        case _:
-            if held is not None and held.reason == what:
-                return r
-            hold = Hold(id="drift", kind=HoldKind.DRIFT, actor="guard", at=now, reason=what)
-            r = holding(r, hold, now)
-            # A quota system that does not say who, as all did once, leaves nobody to be asked.
-            return r.telling(NoticeKind.HELD, [], detail=what) if r.seen is not None and r.seen.changes else r
+    if r.policy.on_drift is OnDrift.ACCEPT:
+        return taken_as_given(lifting(r, "drift", now, BACKSTOP, "accepted by policy"), now)
+    if r.policy.on_drift is OnDrift.RESTORE and _may_restore(r, now):
+        return restoring(lifting(r, "drift", now, BACKSTOP, "restored by policy"), now)
+    if known:
+        return r
+    r = holding(r, Hold(id="drift", kind=HoldKind.DRIFT, actor="guard", at=now, reason=what), now)
+    # A quota system that does not say who, as all did once, leaves nobody to be asked.
+    return r.telling(NoticeKind.HELD, [], detail=what) if r.seen is not None and r.seen.changes else r
+
+
+def _may_restore(r: Rollout, now: datetime) -> bool:
+    return r.stage.guarded and not r.shadow and not r.realigning and not _held_otherwise(r, now)
 
 
 def _held_otherwise(r: Rollout, now: datetime) -> bool:

@@ -151,18 +151,30 @@ def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
 
 def needs_of(r: Rollout, now: datetime) -> str:
     """What a person has to do for the rollout to go on; empty when it goes on by itself."""
-    if r.stage is Stage.STUCK:
-        lines = [c.line for c in choices(r) if c.command != LAUNCH]
-        if r.superseded:
-            return f"superseded: {r.superseded}. Give: {lines[0]}"
-        return f"mend the cause, then give: {lines[0]}, or leave it as it is: {lines[1]}"
-    if r.plan is not None and not r.stay.replan and (r.stage is Stage.PLANNED or r.realigning):
-        if not r.plan.honest:
-            return f"{r.plan.fault}: wait for better health, or backstop abort {r.cluster} --reason ..."
-        if not r.plan.backed:
-            return f"today's health does not back the plan: wait for it, or backstop abort {r.cluster} --reason ..."
-        if not r.approved:
-            return f"approve the plan: backstop approve {r.cluster} --plan {r.plan.hash}"
+    needs = (_stuck(r), _plan_needs(r), _hold_needs(r, now), _proposal_needs(r, now), _mail_needs(r), _breach_needs(r))
+    return next((need for need in needs if need), "")
+
+
+def _stuck(r: Rollout) -> str:
+    if r.stage is not Stage.STUCK:
+        return ""
+    lines = [c.line for c in choices(r) if c.command != LAUNCH]
+    if r.superseded:
+        return f"superseded: {r.superseded}. Give: {lines[0]}"
+    return f"mend the cause, then give: {lines[0]}, or leave it as it is: {lines[1]}"
+
+
+def _plan_needs(r: Rollout) -> str:
+    if r.plan is None or r.stay.replan or not (r.stage is Stage.PLANNED or r.realigning):
+        return ""
+    if not r.plan.honest:
+        return f"{r.plan.fault}: wait for better health, or backstop abort {r.cluster} --reason ..."
+    if not r.plan.backed:
+        return f"today's health does not back the plan: wait for it, or backstop abort {r.cluster} --reason ..."
+    return "" if r.approved else f"approve the plan: backstop approve {r.cluster} --plan {r.plan.hash}"
+
+
+def _hold_needs(r: Rollout, now: datetime) -> str:
     for hold in holds_now(r, now):
         if hold.kind is HoldKind.PAUSED:
             return f"paused by {hold.actor}: backstop resume {r.cluster}"
@@ -170,28 +182,39 @@ def needs_of(r: Rollout, now: datetime) -> str:
             return f"{hold.reason}: mend the health source"
         if hold.until is None:
             return f"a hold stands ({hold.reason}): backstop resolve {r.cluster} --hold {hold.id} --reason ..."
-    if r.proposal is not None and not may_apply(r, now):
-        return (
-            f"a new plan is proposed: backstop approve {r.cluster} --plan {r.proposal.plan.hash}, or decline it: "
-            f"backstop resolve {r.cluster} --hold {PROPOSAL} --reason ..."
-        )
-    if r.announced.undelivered and not r.stay.waived and r.stage is Stage.PLANNED:
-        return (
-            f"a notice could not be delivered ({'; '.join(r.announced.undelivered)}): tell the team, then "
-            f"backstop promote {r.cluster} --reason ..."
-        )
+    return ""
+
+
+def _proposal_needs(r: Rollout, now: datetime) -> str:
+    if r.proposal is None or may_apply(r, now):
+        return ""
+    return (
+        f"a new plan is proposed: backstop approve {r.cluster} --plan {r.proposal.plan.hash}, or decline it: "
+        f"backstop resolve {r.cluster} --hold {PROPOSAL} --reason ..."
+    )
+
+
+def _mail_needs(r: Rollout) -> str:
+    undelivered = r.announced.undelivered
+    if not undelivered or r.stay.waived or r.stage is not Stage.PLANNED:
+        return ""
+    return (
+        f"a notice could not be delivered ({'; '.join(undelivered)}): tell the team, then "
+        f"backstop promote {r.cluster} --reason ..."
+    )
+
+
+def _breach_needs(r: Rollout) -> str:
     if r.breach_of and r.stage.guarded and not (r.stay.aiming or r.stay.replan):
         return f"{', '.join(r.breach_of)} lack hardware: wait for it, or backstop rollback {r.cluster} --reason ..."
     if r.stage is Stage.ROLLED_BACK and not retries_by_itself(r):
         return f"rolled back: backstop retry {r.cluster}, or backstop close {r.cluster}"
     if r.stage is Stage.ROLLED_BACK and r.clocks.all_good_since is None:
         return f"today's health does not back the plan: wait, or plan on today's with backstop retry {r.cluster}"
-    late = [h for h in r.holds if h.after_enforced]
-    if late:
-        return (
-            f"answer {late[0].actor}: {late[0].reason} (backstop resolve {r.cluster} --hold {late[0].id} --reason ...)"
-        )
-    return ""
+    late = next((h for h in r.holds if h.after_enforced), None)
+    if late is None:
+        return ""
+    return f"answer {late.actor}: {late.reason} (backstop resolve {r.cluster} --hold {late.id} --reason ...)"
 
 
 def waiting_sentence(r: Rollout, now: datetime) -> str:
