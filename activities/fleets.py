@@ -37,7 +37,7 @@ from models.fleet.messages import (
     StartAnswer,
     StartRequest,
 )
-from models.fleet.order import pick, plan_hash, prospect_of, wanted
+from models.fleet.order import pick, plan_hash, prospect_of, taken_by
 from models.fleet.state import Wave
 from models.planning.plan import Plan, envelope_of, make_plan
 from models.rollout.commands import CommandRequest
@@ -86,7 +86,7 @@ class FleetActivities:
                 prospects.append(prospect)
                 if plan is not None:
                     plans[name] = envelope_of(plan)
-            taken = wanted(request.launch, prospects)
+            taken = taken_by(request.launch, prospects)
             kept = [p.cluster for p in taken if p.cluster in plans]
             for start in range(0, len(kept), _KEPT_AT_ONCE):
                 part = {name: plans[name] for name in kept[start : start + _KEPT_AT_ONCE]}

@@ -48,7 +48,8 @@ from benchmarks.crowd import (
 from benchmarks.polling import QUEUE, Followed, Polling
 from benchmarks.sites import Site, note, postgresql, quantile, site
 from models.cluster.fleet_file import Fleet
-from models.fleet.messages import FLEET_ID, FleetCommandRequest, FleetLaunch, FleetStatus
+from models.fleet.commands import FleetCommandRequest
+from models.fleet.messages import FLEET_ID, FleetLaunch, FleetStatus
 from models.fleet.state import WAVES, FleetStage, Pace, Wave
 from models.wire import WATCH_ID
 

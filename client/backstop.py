@@ -43,13 +43,12 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry
 from models.errors import BY_NAME, BackstopError, Refusal, Unavailable
+from models.fleet.commands import FleetCommand, FleetCommandRequest
 from models.fleet.messages import (
     FLEET_ID,
     FLEET_STATUS_QUERY,
     FLEET_WORKFLOW,
-    FleetCommand,
     FleetCommandAnswer,
-    FleetCommandRequest,
     FleetInput,
     FleetLaunch,
     FleetLaunchAnswer,

@@ -19,7 +19,8 @@ from temporalio.exceptions import ApplicationError
 
 from models.base import brief, in_one_sentence
 from models.errors import BadInput
-from models.fleet.messages import FleetCommandRequest, FleetInput
+from models.fleet.commands import FleetCommandRequest
+from models.fleet.messages import FleetInput
 from models.planning.grants import GrantOrder
 from models.requests.messages import RequestInput
 from models.requests.state import RequestOrder

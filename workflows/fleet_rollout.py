@@ -19,20 +19,18 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 with workflow.unsafe.imports_passed_through():
     from activities.fleets import FleetActivities
     from activities.notices import NoticeActivities
-    from models.fleet import commands as fleet_commands
-    from models.fleet import decide as fleet_steps
-    from models.fleet import outcomes as fleet_events
+    from models.fleet import outcomes
+    from models.fleet.actions import AbortMembers, PickMembers, PlanFleet, StartMembers
+    from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, obey, refusal
+    from models.fleet.decide import decide
     from models.fleet.messages import (
-        FLEET_COMMANDS,
         FLEET_STATUS_QUERY,
         FLEET_WORKFLOW,
         AbortAnswer,
         AbortRequest,
         Candidate,
         Entrant,
-        FleetCommand,
         FleetCommandAnswer,
-        FleetCommandRequest,
         FleetInput,
         FleetLaunchAnswer,
         FleetPlan,
@@ -47,7 +45,7 @@ with workflow.unsafe.imports_passed_through():
         StartRequest,
     )
     from models.fleet.state import FLEET, FleetRollout, MemberState
-    from models.fleet.status import fleet_status_of
+    from models.fleet.status import status_of, waiting_sentence
     from models.rollout.actions import Finish, Wait
     from models.wire import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
     from workflows.cancellation import lived
@@ -72,7 +70,7 @@ class FleetRolloutWorkflow:
         self._start = start
         self._fleet: FleetRollout | None = None
         if start is not None:
-            self._fleet = start.state or fleet_events.opened(start.launch, workflow.now())
+            self._fleet = start.state or outcomes.opened(start.launch, workflow.now())
         self._plan: FleetPlan | None = None
         self._changes = 0
         self._shown: tuple[str, ...] = ()
@@ -122,21 +120,21 @@ class FleetRolloutWorkflow:
     async def _loop(self) -> None:
         while True:
             now = workflow.now()
-            self._fleet = fleet_steps.advance(self._state, now)
+            self._fleet = outcomes.advance(self._state, now)
             self._show()
             self._leave()
-            match fleet_steps.decide(self._state, now):
+            match decide(self._state, now):
                 case Finish():
                     return
                 case Wait() as wait:
                     await self._wait(wait)
-                case fleet_steps.PlanFleet():
+                case PlanFleet():
                     await self._make_plan()
-                case fleet_steps.PickMembers() as pick:
+                case PickMembers() as pick:
                     await self._pick(pick)
-                case fleet_steps.StartMember() as begin:
+                case StartMembers() as begin:
                     await self._begin(begin)
-                case fleet_steps.AbortMembers() as abort:
+                case AbortMembers() as abort:
                     await self._abort(abort)
 
     async def _wait(self, wait: Wait) -> None:
@@ -170,12 +168,12 @@ class FleetRolloutWorkflow:
                 summary="plan every cluster",
             )
         except ActivityError as error:
-            self._set(fleet_events.plan_failed(self._state, reason_of(error)[1], workflow.now()))
+            self._set(outcomes.plan_failed(self._state, reason_of(error)[1], workflow.now()))
             return
         self._plan = plan
-        self._set(fleet_events.planned(self._state, launch, plan, workflow.now()))
+        self._set(outcomes.planned(self._state, launch, plan, workflow.now()))
 
-    async def _pick(self, action: fleet_steps.PickMembers) -> None:
+    async def _pick(self, action: PickMembers) -> None:
         f = self._state
         try:
             answer = await workflow.execute_activity_method(
@@ -197,17 +195,15 @@ class FleetRolloutWorkflow:
                 summary=f"pick up to {action.most} of {len(action.candidates)}",
             )
         except ActivityError as error:
-            self._set(
-                fleet_events.trouble(self._state, f"no cluster can be picked: {reason_of(error)[1]}", workflow.now())
-            )
+            self._set(outcomes.trouble(self._state, f"no cluster can be picked: {reason_of(error)[1]}", workflow.now()))
             return
         ids = {p.cluster: self._rollout_id(p.cluster) for p in answer.picked}
-        self._set(fleet_events.picked(self._state, answer, ids, workflow.now()))
+        self._set(outcomes.picked(self._state, answer, ids, workflow.now()))
 
     def _rollout_id(self, cluster: str) -> str:
         return f"{cluster[:100]}/{workflow.now():%Y%m%dT%H%M%SZ}-{workflow.uuid4().hex[:6]}"
 
-    async def _begin(self, action: fleet_steps.StartMember) -> None:
+    async def _begin(self, action: StartMembers) -> None:
         f = self._state
         try:
             answer = await workflow.execute_activity_method(
@@ -222,9 +218,9 @@ class FleetRolloutWorkflow:
             )
         except ActivityError as error:
             answer = StartAnswer(refused={m.cluster: reason_of(error)[1] for m in action.members})
-        self._set(fleet_events.started(self._state, (m.cluster for m in action.members), answer, workflow.now()))
+        self._set(outcomes.started(self._state, (m.cluster for m in action.members), answer, workflow.now()))
 
-    async def _abort(self, action: fleet_steps.AbortMembers) -> None:
+    async def _abort(self, action: AbortMembers) -> None:
         f = self._state
         try:
             answer = await workflow.execute_activity_method(
@@ -239,7 +235,7 @@ class FleetRolloutWorkflow:
             )
         except ActivityError as error:
             answer = AbortAnswer(refused={m.cluster: reason_of(error)[1] for m in action.members})
-        self._set(fleet_events.abort_told(self._state, [m.cluster for m in action.members], answer, workflow.now()))
+        self._set(outcomes.aborted(self._state, [m.cluster for m in action.members], answer, workflow.now()))
 
     # --- side loops -------------------------------------------------------------------------------
 
@@ -271,7 +267,7 @@ class FleetRolloutWorkflow:
                 await asyncio.sleep(f.pace.recheck.total_seconds())
                 continue
             if answer.changed:
-                self._set(fleet_events.noted(self._state, answer.changed, workflow.now()))
+                self._set(outcomes.noted(self._state, answer.changed, workflow.now()))
 
     async def _record(self) -> None:
         while True:
@@ -288,7 +284,7 @@ class FleetRolloutWorkflow:
                 if is_cancelled_exception(error):
                     raise
                 workflow.logger.error("not archived: %s", reason_of(error)[1])  # it stands in this history
-            self._set(fleet_events.recorded(self._state, (e.key for e in batch)))
+            self._set(outcomes.recorded(self._state, (e.key for e in batch)))
 
     async def _mail(self) -> None:
         while True:
@@ -305,7 +301,7 @@ class FleetRolloutWorkflow:
                 if is_cancelled_exception(error):
                     raise
                 answer = TellAnswer(delivered={}, failed={}, refused={n.key: reason_of(error)[1] for n in batch})
-            self._set(fleet_events.mailed(self._state, [n.key for n in batch], answer, workflow.now()))
+            self._set(outcomes.mailed(self._state, [n.key for n in batch], answer, workflow.now()))
             if answer.failed:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
 
@@ -319,14 +315,14 @@ class FleetRolloutWorkflow:
             workflow.upsert_search_attributes(
                 [_STAGE.value_set(f.stage.value), _WAVE.value_set(f.wave.value), _OWNER.value_set(f.owner)]
             )
-        workflow.set_current_details(fleet_steps.waiting_text(f, workflow.now()))
+        workflow.set_current_details(waiting_sentence(f, workflow.now()))
 
     # --- messages ---------------------------------------------------------------------------------
 
     @workflow.query(name=FLEET_STATUS_QUERY)
     def status(self) -> FleetStatus:
         info = workflow.info()
-        return fleet_status_of(
+        return status_of(
             self._state,
             workflow.now(),
             history_events=info.get_current_history_length(),
@@ -348,19 +344,19 @@ class FleetRolloutWorkflow:
         )
 
     def _check(self, command: FleetCommand, request: FleetCommandRequest) -> None:
-        why = fleet_commands.refusal(self._state, command, request, workflow.now())
+        why = refusal(self._state, command, request)
         if why is not None:
             raise ApplicationError(why, type="Refusal", non_retryable=True)
 
     def _obey(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
-        f, said = fleet_commands.obey(self._state, command, request, workflow.now())
+        f, said = obey(self._state, command, request, workflow.now())
         self._set(f)
         return FleetCommandAnswer(command=command, stage=f.stage, said=said)
 
     def _cancelled(self) -> None:
         """Temporal's own cancel: an abort that undoes nothing."""
         request = FleetCommandRequest(actor="temporal", reason="the workflow was cancelled")
-        if self._fleet is not None and fleet_commands.refusal(self._fleet, "abort", request, workflow.now()) is None:
+        if self._fleet is not None and refusal(self._fleet, "abort", request) is None:
             self._obey("abort", request)
 
 

@@ -13,7 +13,8 @@ from models.errors import BadInput
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.fleet.messages import FleetCommand, FleetCommandAnswer
+    from models.fleet.commands import FleetCommand
+    from models.fleet.messages import FleetCommandAnswer
     from models.fleet.state import Pace, Wave
 
 Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER...", help="One or more clusters.", show_default=False)]
@@ -197,7 +198,7 @@ def abort(
 def _give(name: FleetCommand, actor: str, reason: str, as_json: bool, **fields: Any) -> None:
     from cli.answers import FleetCommandTaken
     from cli.output import line, show, show_json
-    from models.fleet.messages import FleetCommandRequest
+    from models.fleet.commands import FleetCommandRequest
 
     person = who(actor)
     request = checked(FleetCommandRequest, actor=person, reason=reason, **fields)

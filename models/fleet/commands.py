@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
 
 from models.audit import AuditKind
-from models.fleet.decide import rest_until, to_abort
-from models.fleet.messages import FleetCommand, FleetCommandRequest
+from models.base import Model, Name, Text, Words
+from models.fleet.gates import rest_until
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Wave
 from models.rollout.holds import HoldKind
 
-_NEEDS_REASON = frozenset({"pause", "resume", "skip", "move", "promote", "abort"})
+FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "abort"]
+FLEET_COMMANDS: tuple[FleetCommand, ...] = ("approve", "pause", "resume", "skip", "move", "promote", "abort")
 
 
-def refusal(f: FleetRollout, command: FleetCommand, request: FleetCommandRequest, now: datetime) -> str | None:
+class FleetCommandRequest(Model):
+    """One command from one person. Which fields it needs depends on the command."""
+
+    actor: Text = Field(min_length=1, max_length=200)
+    reason: Words = ""
+    plan_hash: Text = Field(default="", max_length=64)
+    clusters: tuple[Name, ...] = Field(default=(), max_length=10_000)
+    """skip, move."""
+    wave: Wave | None = None
+    """move."""
+    undo: bool = False
+    """abort: what is done is undone too."""
+
+
+def refusal(f: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str | None:
     """Why the command cannot be taken now, in one sentence; None when it can."""
     if f.stage.ended:
         return f"the fleet rollout has ended ({f.stage}): launch a new one"
     if f.stage is FleetStage.ABORTING:
         return "the fleet rollout is being aborted, and nothing stops that"
-    if command in _NEEDS_REASON and not request.reason.strip():
+    if command != "approve" and not request.reason.strip():
         return f"{command} needs a reason"
     match command:
         case "approve":
@@ -73,7 +91,7 @@ def obey(
 ) -> tuple[FleetRollout, str]:
     """The fleet rollout after a command that is not refused, and one sentence about what follows."""
     about = f" {', '.join(request.clusters[:20])}" if request.clusters else ""
-    said = f.noting(
+    f = f.noting(
         AuditKind.COMMAND,
         f"{command}{about} by {request.actor}",
         now,
@@ -83,24 +101,24 @@ def obey(
     )
     match command:
         case "approve":
-            begun = said.but(approved_by=request.actor).reaching(
+            begun = f.but(approved_by=request.actor).reaching(
                 FleetStage.RUNNING, now, f"plan {f.plan_hash} is approved", request.actor
             )
             pilots = any(m.wave is Wave.PILOT for m in f.members.values())
             return begun, f"plan {f.plan_hash} is approved; {'the pilots start' if pilots else 'the first wave starts'}"
         case "pause":
-            held = said.holding(PAUSED, HoldKind.PAUSED, request.reason, now, request.actor)
+            held = f.holding(PAUSED, HoldKind.PAUSED, request.reason, now, request.actor)
             return held, "paused: no cluster is started; those on their way go on, each by its own gates"
         case "resume":
-            return _resume(said, request, now)
+            return _resume(f, request, now)
         case "promote":
-            return said.but(waived=True), "what is left of this soak or bake is waived"
+            return f.but(waived=True), "what is left of this soak or bake is waived"
         case "skip":
-            return _skip(said, request), f"{len(request.clusters)} skipped; a rollout that is open there goes on"
+            return _skip(f, request), f"{len(request.clusters)} skipped; a rollout that is open there goes on"
         case "move":
-            return _move(said, request)
+            return _move(f, request)
         case "abort":
-            return _abort(said, request, now)
+            return _abort(f, request, now)
 
 
 def _resume(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
@@ -136,10 +154,10 @@ def _move(f: FleetRollout, request: FleetCommandRequest) -> tuple[FleetRollout, 
 def _abort(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
     f = f.but(undo=request.undo, ended_because=request.reason, holds=())
     aborting = f.reaching(FleetStage.ABORTING, now, request.reason, request.actor)
-    told = len(to_abort(aborting))
-    if not told:
+    ending = len(aborting.to_abort)
+    if not ending:
         return aborting, "aborting: no rollout has to be ended"
     if request.undo:
         baselines = "their baselines come back, whether or not today's hardware backs them (`backstop fleet show`)"
-        return aborting, f"aborting: {told} rollouts are undone, the newest first; {baselines}"
-    return aborting, f"aborting: {told} rollouts that have changed nothing yet are ended; the others go on"
+        return aborting, f"aborting: {ending} rollouts are undone, the newest first; {baselines}"
+    return aborting, f"aborting: {ending} rollouts that have changed nothing yet are ended; the others go on"

@@ -190,23 +190,6 @@ class FleetRecord(Model):
 
 # --- people ------------------------------------------------------------------------------------
 
-FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "abort"]
-FLEET_COMMANDS: tuple[FleetCommand, ...] = ("approve", "pause", "resume", "skip", "move", "promote", "abort")
-
-
-class FleetCommandRequest(Model):
-    """One command from one person. Which fields it needs depends on the command."""
-
-    actor: Text = Field(min_length=1, max_length=200)
-    reason: Words = ""
-    plan_hash: Text = Field(default="", max_length=64)
-    clusters: tuple[Name, ...] = Field(default=(), max_length=10_000)
-    """skip, move."""
-    wave: Wave | None = None
-    """move."""
-    undo: bool = False
-    """abort: what is done is undone too."""
-
 
 class FleetCommandAnswer(Model):
     command: str

@@ -12,8 +12,8 @@ from models.fleet.state import Pace, Wave
 from models.planning.plan import Plan
 
 
-def prospect_of(plan: Plan, found: Noted | None = None) -> Prospect:
-    """What a cluster's rollout would do, by its plan of today. `found`: the rollout that is open there already."""
+def prospect_of(plan: Plan, rollout: Noted | None = None) -> Prospect:
+    """What a cluster's rollout would do, by its plan of today. `rollout`: the one that is open there already."""
     why = "" if plan.honest else plan.fault
     if plan.honest and not plan.backed:
         why = "its plan is not backed by healthy GPUs"
@@ -31,17 +31,17 @@ def prospect_of(plan: Plan, found: Noted | None = None) -> Prospect:
         healthy_gpus=plan.healthy_gpus,
         plan_hash=plan.hash,
         why_not=why,
-        **({} if found is None else {name: getattr(found, name) for name in Noted.model_fields}),
+        **({} if rollout is None else {name: getattr(rollout, name) for name in Noted.model_fields}),
     )
 
 
-def in_order(prospects: Iterable[Prospect], pilots: Iterable[str] = ()) -> tuple[Prospect, ...]:
+def starting_order(prospects: Iterable[Prospect], pilots: Iterable[str] = ()) -> tuple[Prospect, ...]:
     """Pilots, then by wave; within, the largest healthy headroom first, ties by name."""
     first = set(pilots)
     return tuple(sorted(prospects, key=lambda p: (p.cluster not in first, p.wave.number, -p.headroom, p.cluster)))
 
 
-def wanted(launch: FleetLaunch, prospects: Iterable[Prospect]) -> tuple[Prospect, ...]:
+def taken_by(launch: FleetLaunch, prospects: Iterable[Prospect]) -> tuple[Prospect, ...]:
     """The clusters that a launch takes, in order."""
     waves = set(launch.waves)
     taken = [
@@ -49,7 +49,7 @@ def wanted(launch: FleetLaunch, prospects: Iterable[Prospect]) -> tuple[Prospect
         for p in prospects
         if p.cluster in launch.pilots or (not launch.pilots_only and (not waves or p.wave in waves))
     ]
-    return in_order(taken, launch.pilots)
+    return starting_order(taken, launch.pilots)
 
 
 def plan_hash(prospects: Sequence[Prospect]) -> str:
@@ -114,7 +114,7 @@ def pick(
         min(request.day_gpus, max(0, pace.budget_per_day - day)),
     )
     passed: dict[str, Passed] = {}
-    for p in in_order(p.model_copy(update={"wave": waves[p.cluster]}) for p in prospects):
+    for p in starting_order(p.model_copy(update={"wave": waves[p.cluster]}) for p in prospects):
         if p.wave.number > request.wave.number:
             break
         why = why_passed(p, windows.get(p.cluster, ()), pace, request.at)

@@ -1,6 +1,7 @@
 """What became of a fleet rollout's calls, taken into its state: plans, picks, starts, and how its members fare.
 
-Every function answers a new FleetRollout; none decides what to do next (models/fleet/decide.py does).
+Every function answers a new FleetRollout; none decides what to do next (models/fleet/decide.py does). `advance` takes
+in what follows from time alone and from failures: the breaker, a failed pilot, a wave that is through.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from models.audit import AuditKind
+from models.fleet.gates import breaker_share, rest_until, through
 from models.fleet.messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
-from models.fleet.state import TROUBLE, FleetRollout, FleetStage, Member, MemberState, Wave
+from models.fleet.state import BREAKER, PILOTS, TROUBLE, WAVES, FleetRollout, FleetStage, Member, MemberState, Wave
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Stage
 from models.wire import TellAnswer
@@ -46,7 +48,7 @@ def planned(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime
     """With every cluster in its wave; what is open there already is followed."""
     if f.stage is not FleetStage.PLANNED:
         return f
-    members = {p.cluster: _member(p, launch, now) for p in plan.clusters}
+    members = {p.cluster: _member(p, launch) for p in plan.clusters}
     why = ""
     if plan.missing:
         why = f"the ledger has no cluster {', '.join(plan.missing)}"
@@ -78,7 +80,7 @@ def trouble(f: FleetRollout, reason: str, now: datetime) -> FleetRollout:
     return f if f.stage is not FleetStage.RUNNING else f.holding(TROUBLE, HoldKind.BREAKER, reason, now)
 
 
-def _member(p: Prospect, launch: FleetLaunch, now: datetime) -> Member:
+def _member(p: Prospect, launch: FleetLaunch) -> Member:
     m = Member(
         cluster=p.cluster,
         wave=Wave.PILOT if p.cluster in launch.pilots else p.wave,
@@ -87,18 +89,18 @@ def _member(p: Prospect, launch: FleetLaunch, now: datetime) -> Member:
     )
     if not p.rollout:
         return m
-    return joined(m, Noted(rollout=p.rollout, stage=p.stage, rollbacks=p.rollbacks, needs=p.needs), now)
+    return joined(m, Noted(rollout=p.rollout, stage=p.stage, rollbacks=p.rollbacks, needs=p.needs))
 
 
-def joined(m: Member, found: Noted, now: datetime) -> Member:
+def joined(m: Member, rollout: Noted) -> Member:
     """Following a rollout that somebody else opened. How often it rolled back before is not counted."""
     return m.but(
         joined=True,
-        rollout=found.rollout,
-        stage=found.stage,
-        rollbacks=found.rollbacks,
-        needs=found.needs,
-        state=_state_of(found.stage),
+        rollout=rollout.rollout,
+        stage=rollout.stage,
+        rollbacks=rollout.rollbacks,
+        needs=rollout.needs,
+        state=_state_of(rollout.stage),
         held="",
         held_until=None,
     )
@@ -121,9 +123,9 @@ def picked(f: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str], now
     for cluster, why in answer.passed.items():
         if members[cluster].state is MemberState.WAITING:
             members[cluster] = members[cluster].but(held=why.reason, held_until=why.until)
-    for cluster, found in answer.joined.items():
+    for cluster, rollout in answer.joined.items():
         if members[cluster].state is MemberState.WAITING:
-            members[cluster] = joined(members[cluster], found, now)
+            members[cluster] = joined(members[cluster], rollout)
     taken = 0
     if f.stage is FleetStage.RUNNING and not f.holds:
         for pick in answer.picked:
@@ -170,30 +172,30 @@ def noted(f: FleetRollout, changed: Mapping[str, Noted], now: datetime) -> Fleet
     members = dict(f.members)
     by_rollout = {m.rollout: m for m in members.values() if m.rollout}
     news = []
-    for rollout, found in changed.items():
-        m = by_rollout.get(rollout)
+    for rollout_id, rollout in changed.items():
+        m = by_rollout.get(rollout_id)
         if m is None or m.state is MemberState.STARTING:
             continue
-        state, fell = _state_of(found.stage), found.rollbacks > m.rollbacks
+        state, fell = _state_of(rollout.stage), rollout.rollbacks > m.rollbacks
         if m.state is MemberState.SKIPPED:
             state, fell = m.state, False
         members[m.cluster] = m.but(
-            stage=found.stage,
-            needs=found.needs,
-            rollbacks=found.rollbacks,
+            stage=rollout.stage,
+            needs=rollout.needs,
+            rollbacks=rollout.rollbacks,
             state=state,
             failed_at=now if fell else m.failed_at,
             forgiven=m.forgiven and not fell,
         )
         if fell or (state is not m.state and state.settled):
-            news.append((m, "rolled back" if fell else found.stage))
+            news.append((m, "rolled back" if fell else rollout.stage))
     f = f.but(members=members)
     for m, what in news:
         f = f.noting(AuditKind.GUARD, f"{m.cluster} ({m.wave}): {what}", now, member=m.cluster, stage=what)
     return f
 
 
-def abort_told(f: FleetRollout, asked: Iterable[str], answer: AbortAnswer, now: datetime) -> FleetRollout:
+def aborted(f: FleetRollout, asked: Iterable[str], answer: AbortAnswer, now: datetime) -> FleetRollout:
     """Rollouts that took the abort; the others are told again later."""
     members, took = dict(f.members), []
     for cluster in asked:
@@ -220,3 +222,73 @@ def mailed(f: FleetRollout, keys: Sequence[str], answer: TellAnswer, now: dateti
         elif key in answer.delivered:
             f = f.noting(AuditKind.NOTICE, f"{f.owner} was told: fleet_held", now, key=key)
     return f
+
+
+def advance(f: FleetRollout, now: datetime) -> FleetRollout:
+    """What follows from failures, and from the passing of time. Idempotent."""
+    if f.stage is FleetStage.ABORTING:
+        return _aborted(f, now)
+    if f.stage is not FleetStage.RUNNING:
+        return f
+    f = _broken(_pilots_failed(f, now), now)
+    while f.stage is FleetStage.RUNNING:
+        if not through(f, now):
+            return f.but(settled_at=None)
+        if f.settled_at is None:
+            f = f.but(settled_at=now)
+            if any(m.wave is f.wave and m.rollout for m in f.members.values()):
+                f = f.noting(AuditKind.TRANSITION, f"{f.wave.full_name} is through", now, wave=f.wave.value)
+        rests = rest_until(f)
+        if f.holds or (rests is not None and now < rests):
+            return f
+        f = _next_wave(f, now)
+        if f.settled_at is not None:
+            return f  # the last wave is through, and some clusters cannot start
+    return f
+
+
+def _pilots_failed(f: FleetRollout, now: datetime) -> FleetRollout:
+    """Pilots are there to fail before anybody else does: any of theirs stops the fleet."""
+    failed = [m.cluster for m in f.failed if m.wave is Wave.PILOT]
+    if f.wave is not Wave.PILOT or not failed or f.hold(PILOTS) is not None:
+        return f
+    why = f"{'pilots' if len(failed) > 1 else 'pilot'} {', '.join(failed)} rolled back: no wave begins"
+    return f.holding(PILOTS, HoldKind.PILOTS, why, now)
+
+
+def _broken(f: FleetRollout, now: datetime) -> FleetRollout:
+    failed, counted = breaker_share(f)
+    if failed <= f.pace.max_failed * counted or f.hold(BREAKER) is not None:
+        return f
+    names = sorted(m.cluster for m in f.failed)
+    some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    started = len([m for m in f.begun if not m.forgiven])
+    why = (
+        f"{failed} of {started} clusters rolled back, more than {float(f.pace.max_failed):.0%} of {counted}: "
+        f"no new one is started ({some})"
+    )
+    return f.holding(BREAKER, HoldKind.BREAKER, why, now)
+
+
+def _next_wave(f: FleetRollout, now: datetime) -> FleetRollout:
+    later = [m.wave.number for m in f.members.values() if m.wave.number > f.wave.number and not m.state.settled]
+    if later:
+        wave = WAVES[min(later)]
+        moved = f.but(wave=wave, settled_at=None, waived=False, found_none=False)
+        return moved.noting(AuditKind.TRANSITION, f"{wave.full_name} begins", now, wave=wave.value)
+    if any(not m.state.settled for m in f.members.values()):
+        return f
+    done = sum(m.state is MemberState.DONE for m in f.members.values())
+    why = f"{done} of {len(f.members)} clusters are monitored"
+    return f.but(ended_because=why).reaching(FleetStage.DONE, now, why)
+
+
+def _aborted(f: FleetRollout, now: datetime) -> FleetRollout:
+    left = f.to_abort
+    stuck = [m.cluster for m in left if m.stage == "stuck"]
+    if len(left) > len(stuck) or any(f.in_state(MemberState.STARTING)):
+        return f
+    why = f.ended_because
+    if stuck:
+        why += f"; stuck: {', '.join(sorted(stuck))}"
+    return f.but(holds=(), ended_because=why).reaching(FleetStage.ABORTED, now, why)

@@ -61,6 +61,10 @@ class Wave(StrEnum):
         """0 for pilots, then 1 to 4."""
         return WAVES.index(self)
 
+    @property
+    def full_name(self) -> str:
+        return "the pilot wave" if self is Wave.PILOT else f"wave {self.number} ({self})"
+
     @staticmethod
     def of(tier: Tier) -> Wave:
         return Wave(tier.value)
@@ -175,9 +179,6 @@ class FleetRollout(Model):
         """The same fleet rollout with these fields changed."""
         return self.model_copy(update=changes)
 
-    def with_member(self, member: Member) -> Self:
-        return self.but(members={**self.members, member.cluster: member})
-
     def in_state(self, *states: MemberState) -> Iterator[Member]:
         return (m for m in self.members.values() if m.state in states)
 
@@ -185,6 +186,11 @@ class FleetRollout(Model):
     def begun(self) -> list[Member]:
         """Members whose rollout this one started, or joined while it was on its way."""
         return [m for m in self.members.values() if m.state is not MemberState.WAITING and m.rollout]
+
+    @property
+    def waiting(self) -> list[Member]:
+        """Members whose wave has come, and which have not started."""
+        return [m for m in self.in_state(MemberState.WAITING) if m.wave.number <= self.wave.number]
 
     @property
     def in_flight(self) -> int:
@@ -195,6 +201,19 @@ class FleetRollout(Model):
     def failed(self) -> list[Member]:
         """Members that rolled back since a person last let the fleet go on."""
         return [m for m in self.members.values() if m.failed_at is not None and not m.forgiven]
+
+    @property
+    def to_abort(self) -> list[Member]:
+        """Members whose rollouts end with this one, the newest first.
+
+        Without undo those that have changed nothing yet; with it every one that it started. What others opened stays.
+        """
+        open_ = [m for m in self.begun if not m.joined and m.stage not in ("aborted", "closed")]
+        return sorted(
+            (m for m in open_ if self.undo or m.stage in ("planned", "")),
+            key=lambda m: (m.started_at is not None, m.started_at, m.cluster),
+            reverse=True,
+        )
 
     def hold(self, hold_id: str) -> Hold | None:
         return next((h for h in self.holds if h.id == hold_id), None)

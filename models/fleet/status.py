@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime
 
-from models.fleet.decide import breaker_share, budget_left, decide, rest_until, waiting_text
+from models.base import duration_text
+from models.fleet.decide import decide
+from models.fleet.gates import breaker_share, budget_left, rest_until
 from models.fleet.messages import FleetStatus, WaveStatus
 from models.fleet.state import WAVES, FleetRollout, FleetStage, MemberState, Wave
 from models.rollout.actions import Wait
 from models.rollout.holds import HoldKind
 
 
-def fleet_status_of(f: FleetRollout, now: datetime, *, history_events: int, runs: int) -> FleetStatus:
+def status_of(f: FleetRollout, now: datetime, *, history_events: int = 0, runs: int = 1) -> FleetStatus:
     action = decide(f, now)
     hour, day = budget_left(f, now)
     failed, counted = breaker_share(f)
@@ -26,7 +28,7 @@ def fleet_status_of(f: FleetRollout, now: datetime, *, history_events: int, runs
         plan_hash=f.plan_hash,
         approved_by=f.approved_by,
         wave=f.wave,
-        waits_for=waiting_text(f, now),
+        waits_for=waiting_sentence(f, now),
         next_at=action.until if isinstance(action, Wait) else None,
         rests_until=rest_until(f) if f.stage is FleetStage.RUNNING else None,
         pace=f.pace,
@@ -38,7 +40,7 @@ def fleet_status_of(f: FleetRollout, now: datetime, *, history_events: int, runs
         holds=f.holds,
         waves=tuple(_wave(f, wave) for wave in WAVES if any(m.wave is wave for m in f.members.values())),
         members=tuple(sorted(f.members.values(), key=lambda m: (m.wave.number, m.cluster))),
-        needs=fleet_needs(f),
+        needs=needs_of(f),
         ended_because=f.ended_because,
         history_events=history_events,
         runs=runs,
@@ -61,7 +63,39 @@ def _wave(f: FleetRollout, wave: Wave) -> WaveStatus:
     )
 
 
-def fleet_needs(f: FleetRollout) -> str:
+def waiting_sentence(f: FleetRollout, now: datetime) -> str:
+    """One sentence: what the fleet rollout waits for."""
+    match f.stage:
+        case FleetStage.PLANNED:
+            return "waits for its plan to be approved" if f.plan_hash else "plans every cluster"
+        case FleetStage.ABORTING:
+            return "waits for the rollouts that it aborts"
+        case FleetStage.DONE | FleetStage.ABORTED:
+            return f.ended_because
+    if f.holds:
+        return "; ".join(h.reason for h in f.holds)
+    rests = rest_until(f)
+    if rests is not None and now < rests:
+        what = "soaks" if f.wave is Wave.PILOT else "bakes"
+        return f"{f.wave.full_name} {what} until {rests:%Y-%m-%d %H:%M:%SZ}"
+    if f.in_flight >= f.pace.parallel:
+        return f"{f.in_flight} clusters are on their way, and `parallel` is {f.pace.parallel}"
+    if f.waiting and f.found_none:
+        return _in_vain(f, now)
+    if not f.in_flight:
+        return f"{f.wave.full_name} waits for a person"
+    return f"{f.in_flight} of {f.wave.full_name} {'is' if f.in_flight == 1 else 'are'} on the way"
+
+
+def _in_vain(f: FleetRollout, now: datetime) -> str:
+    hour, day = budget_left(f, now)
+    if min(hour, day) < min(m.cut_gpus for m in f.waiting):
+        return f"the budget is spent: {hour} GPUs left for this hour, {day} for this day"
+    many = f"{len(f.waiting)} clusters" if len(f.waiting) > 1 else f.waiting[0].cluster
+    return f"{many} cannot start now; looked at again every {duration_text(f.pace.recheck)}"
+
+
+def needs_of(f: FleetRollout) -> str:
     """What a person has to do for the fleet rollout to go on; empty when it goes on by itself."""
     if f.stage is FleetStage.PLANNED and f.plan_hash:
         return f"approve the plan: backstop fleet approve --plan {f.plan_hash}"
@@ -75,11 +109,7 @@ def fleet_needs(f: FleetRollout) -> str:
         return (
             f"{_some(asking)} wait for a person: backstop status --needs (or backstop fleet skip CLUSTER --reason ...)"
         )
-    held = sorted(
-        m.cluster
-        for m in f.in_state(MemberState.WAITING)
-        if m.held and m.held_until is None and m.wave.number <= f.wave.number
-    )
+    held = sorted(m.cluster for m in f.waiting if m.held and m.held_until is None)
     if held:
         return (
             f"{_some(held)} cannot start: backstop fleet status --waiting (or backstop fleet skip CLUSTER --reason ...)"

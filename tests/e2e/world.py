@@ -33,7 +33,8 @@ from models.cluster.fleet_file import Fleet
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.errors import Unavailable
-from models.fleet.messages import FLEET_ID, FleetCommand, FleetCommandRequest, FleetLaunch, FleetPlan, FleetStatus
+from models.fleet.commands import FleetCommand, FleetCommandRequest
+from models.fleet.messages import FLEET_ID, FleetLaunch, FleetPlan, FleetStatus
 from models.fleet.state import Pace
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutStatus

@@ -25,7 +25,8 @@ from client.converter import FROM_OUTSIDE
 from models.base import Model
 from models.fleet import commands as fleet_commands
 from models.fleet import outcomes as fleet_events
-from models.fleet.messages import FLEET_COMMANDS, FleetCommandRequest, FleetInput
+from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest
+from models.fleet.messages import FleetInput
 from models.fleet.state import FleetRollout
 from models.planning.grants import GrantOrder
 from models.requests import state as requests
@@ -194,7 +195,7 @@ def test_a_payload_is_read_or_refused_in_one_sentence(data: st.DataObject) -> No
     if isinstance(found, FleetCommandRequest):
         fleet = fleet_events.opened(FleetInput.model_validate(FLEET).launch, NOON)
         for command in FLEET_COMMANDS:
-            if fleet_commands.refusal(fleet, command, found, NOON) is None:
+            if fleet_commands.refusal(fleet, command, found) is None:
                 fleet_commands.obey(fleet, command, found, NOON)
 
 

@@ -22,15 +22,8 @@ from models.cluster.snapshot import Snapshot, snapshot_of
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry
 from models.errors import BackstopError, BadInput, Refusal
-from models.fleet.messages import (
-    FleetCommand,
-    FleetCommandAnswer,
-    FleetCommandRequest,
-    FleetLaunch,
-    FleetPlan,
-    FleetStatus,
-    Prospect,
-)
+from models.fleet.commands import FleetCommand, FleetCommandRequest
+from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetPlan, FleetStatus, Prospect
 from models.fleet.state import FleetStage, Wave
 from models.flex.division import FlexMode
 from models.flex.now import FlexNow

@@ -20,7 +20,7 @@ from cli.fields import NOTES, default_of, field_of, with_tables
 from cli.main import run
 from client.inputs.documents import read_fleet
 from models.errors import BadInput
-from models.fleet.messages import FLEET_COMMANDS
+from models.fleet.commands import FLEET_COMMANDS
 from models.rollout.stages import Command
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 

@@ -12,12 +12,12 @@ from jsonschema import Draft202012Validator
 
 from cli.commands.schemas import makers
 from cli.main import run
-from models.fleet import commands as fleet_commands
-from models.fleet import decide as fleet_steps
-from models.fleet import outcomes as fleet_events
+from models.fleet import outcomes
+from models.fleet.actions import PickMembers
+from models.fleet.commands import FleetCommandRequest, obey
+from models.fleet.decide import decide
 from models.fleet.messages import (
     Candidate,
-    FleetCommandRequest,
     FleetLaunch,
     FleetPlan,
     FleetStatus,
@@ -26,9 +26,9 @@ from models.fleet.messages import (
     Prospect,
     StartAnswer,
 )
-from models.fleet.order import pick, plan_hash, wanted
+from models.fleet.order import pick, plan_hash, taken_by
 from models.fleet.state import FleetRollout, Pace, Wave
-from models.fleet.status import fleet_status_of
+from models.fleet.status import status_of
 from tests.unit.cli_fakes import FakeBackstop, answering
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -52,18 +52,18 @@ def prospects(many: int) -> list[Prospect]:
 def fleet(many: int = 8, pilots: tuple[str, ...] = ("h100-0000",), **pace: object) -> FleetRollout:
     """Approved, and its first clusters started."""
     launch = FleetLaunch(fleet="fleet/1", owner="tpm", pilots=pilots, pace=Pace.model_validate(pace))
-    taken = wanted(launch, prospects(many))
-    f = fleet_events.opened(launch, NOON)
-    f = fleet_events.planned(f, launch, FleetPlan(fleet=f.id, hash=plan_hash(taken), clusters=taken), NOON)
+    taken = taken_by(launch, prospects(many))
+    f = outcomes.opened(launch, NOON)
+    f = outcomes.planned(f, launch, FleetPlan(fleet=f.id, hash=plan_hash(taken), clusters=taken), NOON)
     asked = FleetCommandRequest(actor="tpm", plan_hash=f.plan_hash)
-    f, _ = fleet_commands.obey(f, "approve", asked, NOON)
+    f, _ = obey(f, "approve", asked, NOON)
     return started(f, many)
 
 
 def started(f: FleetRollout, many: int, now: datetime = NOON) -> FleetRollout:
-    f = fleet_steps.advance(f, now)
-    action = fleet_steps.decide(f, now)
-    assert isinstance(action, fleet_steps.PickMembers)
+    f = outcomes.advance(f, now)
+    action = decide(f, now)
+    assert isinstance(action, PickMembers)
     request = PickRequest(
         fleet=f.id,
         wave=f.wave,
@@ -77,11 +77,11 @@ def started(f: FleetRollout, many: int, now: datetime = NOON) -> FleetRollout:
     known = {p.cluster: p for p in prospects(many)}
     answer = pick(request, [known[c.cluster] for c in request.candidates], {}, (0, 0))
     names = {p.cluster: f"{p.cluster}/1" for p in answer.picked}
-    return fleet_events.started(fleet_events.picked(f, answer, names, now), names, StartAnswer(), now)
+    return outcomes.started(outcomes.picked(f, answer, names, now), names, StartAnswer(), now)
 
 
-def status_of(f: FleetRollout, now: datetime = NOON) -> FleetStatus:
-    return fleet_status_of(fleet_steps.advance(f, now), now, history_events=10, runs=1)
+def status_at(f: FleetRollout, now: datetime = NOON) -> FleetStatus:
+    return status_of(outcomes.advance(f, now), now, history_events=10, runs=1)
 
 
 def shown(capsys: pytest.CaptureFixture[str], found: FleetStatus, *words: str) -> str:
@@ -91,7 +91,7 @@ def shown(capsys: pytest.CaptureFixture[str], found: FleetStatus, *words: str) -
 
 
 def test_a_status_fits_a_screen_however_many_clusters_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    found = status_of(fleet(1000, pilots=()))
+    found = status_at(fleet(1000, pilots=()))
     text = shown(capsys, found)
     assert len(text.splitlines()) < 40
     assert "10 clusters are on their way, and `parallel` is 10" in text
@@ -104,8 +104,8 @@ def test_a_status_fits_a_screen_however_many_clusters_there_are(capsys: pytest.C
 
 def test_a_failed_pilot_is_named_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     f = fleet()
-    f = fleet_events.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
-    found = status_of(f)
+    f = outcomes.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
+    found = status_at(f)
     text = shown(capsys, found)
     assert "now      pilot h100-0000 rolled back: no wave begins" in text
     assert "hold     pilots: pilot h100-0000 rolled back: no wave begins (backstop, 2026-03-02 12:00:00Z)" in text
@@ -122,14 +122,14 @@ def test_a_failed_pilot_is_named_with_what_to_do(capsys: pytest.CaptureFixture[s
 def test_what_waits_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     f = fleet(8, pilots=(), budget_per_hour=15)
     done = {m.rollout: Noted(rollout=m.rollout, stage="monitored") for m in f.members.values() if m.rollout}
-    f = fleet_steps.advance(fleet_events.noted(f, done, NOON), NOON)
+    f = outcomes.advance(outcomes.noted(f, done, NOON), NOON)
     later = NOON + timedelta(days=1)
-    f = started(fleet_steps.advance(f, later), 8, later)
-    text = shown(capsys, status_of(f, later), "--waiting")
+    f = started(outcomes.advance(f, later), 8, later)
+    text = shown(capsys, status_at(f, later), "--waiting")
     assert (
         "it would move 30 GPUs, and the budget is 15: skip it, or launch it by itself" not in text
     )  # not its turn yet
-    assert status_of(f, later).hour_gpus == 5
+    assert status_at(f, later).hour_gpus == 5
     assert text.count(" waiting ") == 5
 
 
@@ -242,10 +242,10 @@ def report(capsys: pytest.CaptureFixture[str], found: FleetStatus) -> str:
 
 def test_the_weekly_report_says_where_the_fleet_goes_and_who_stops_it(capsys: pytest.CaptureFixture[str]) -> None:
     f = fleet()
-    text = report(capsys, status_of(f))
+    text = report(capsys, status_at(f))
     assert "still to start: 1 in wave 1 (unallocated), 2 in wave 2 (unscheduled)" in text
-    f = fleet_events.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
-    text = report(capsys, status_of(f))
+    f = outcomes.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
+    text = report(capsys, status_at(f))
     assert "pilot h100-0000 rolled back: no wave begins" in text
     assert "1 is blocked" in text
     assert "still to start" not in text

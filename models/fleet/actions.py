@@ -1,0 +1,40 @@
+"""What a fleet rollout can do next: one of these at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.fleet.state import Member
+from models.rollout.actions import Finish, Wait
+
+
+@dataclass(frozen=True)
+class PlanFleet:
+    """Plan every cluster, for a person to approve."""
+
+
+@dataclass(frozen=True)
+class PickMembers:
+    """From fresh snapshots: which of these clusters start now, at most so many and within this budget."""
+
+    candidates: tuple[Member, ...]
+    most: int
+    hour_gpus: int
+    day_gpus: int
+
+
+@dataclass(frozen=True)
+class StartMembers:
+    """Open the rollouts of these clusters."""
+
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class AbortMembers:
+    """Tell the rollouts of these clusters to abort."""
+
+    members: tuple[Member, ...]
+
+
+FleetAction = Wait | PlanFleet | PickMembers | StartMembers | AbortMembers | Finish

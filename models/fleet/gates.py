@@ -1,0 +1,73 @@
+"""What stands between a fleet rollout and its next start: waves, the rest between them, the budget, the breaker."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from models.base import DAY, HOUR
+from models.fleet.state import FleetRollout, Member, MemberState, Wave
+
+
+def startable(f: FleetRollout, now: datetime) -> tuple[Member, ...]:
+    """Clusters that may start as far as waves go: those of this wave, and of earlier ones that were passed over.
+
+    Those of later waves are looked at too, while there are any before them: fresh snapshots may move them forward.
+    """
+    waiting = [m for m in f.in_state(MemberState.WAITING) if m.retry_at is None or m.retry_at <= now]
+    if not any(m.wave.number <= f.wave.number for m in waiting):
+        return ()
+    return tuple(waiting)
+
+
+def looked_in_vain(f: FleetRollout, now: datetime) -> bool:
+    return f.found_none and f.picked_at is not None and now < f.picked_at + f.pace.recheck
+
+
+def budget_left(f: FleetRollout, now: datetime) -> tuple[int, int]:
+    """GPUs that may yet be moved within the hour and within the day, by what this rollout has started."""
+    return (
+        max(0, f.pace.budget_per_hour - _started(f, now - HOUR)),
+        max(0, f.pace.budget_per_day - _started(f, now - DAY)),
+    )
+
+
+def _started(f: FleetRollout, since: datetime) -> int:
+    return sum(
+        m.cut_gpus
+        for m in f.members.values()
+        if m.started_at is not None and m.started_at > since and not m.joined and m.state is not MemberState.WAITING
+    )
+
+
+def through(f: FleetRollout, now: datetime) -> bool:
+    """Nothing of this wave, or of those before it, is on its way or could start.
+
+    A pilot must have run, or have been skipped: a fleet whose pilots are held has none.
+    """
+    for m in f.members.values():
+        if m.wave.number > f.wave.number or m.state.settled:
+            continue
+        if m.state is not MemberState.WAITING or f.wave is Wave.PILOT or not _held(m, now):
+            return False
+    return f.wave is not Wave.PILOT or not any(m.needs for m in f.in_state(MemberState.DONE) if m.wave is Wave.PILOT)
+
+
+def _held(m: Member, now: datetime) -> bool:
+    return bool(m.held) and (m.held_until is None or now < m.held_until)
+
+
+def rest_until(f: FleetRollout) -> datetime | None:
+    """When the next wave may begin; None where nothing has to rest."""
+    if f.settled_at is None or f.waived or not any(m.wave is f.wave and m.rollout for m in f.members.values()):
+        return None
+    if f.wave is Wave.PILOT:
+        return f.settled_at + f.pace.pilot_soak
+    if not any(m.wave.number > f.wave.number and not m.state.settled for m in f.members.values()):
+        return None  # nothing comes after it
+    return f.settled_at + f.pace.bake
+
+
+def breaker_share(f: FleetRollout) -> tuple[int, int]:
+    """Clusters that failed, and of how many: those started that a person has not let go by."""
+    counted = [m for m in f.begun if not m.forgiven]
+    return len(f.failed), max(len(counted), f.pace.breaker_clusters)
