@@ -62,8 +62,9 @@ from models.reports.milestones import MilestoneFile, PlanNow
 from models.reports.tallies import Point
 from models.reports.weekly import Past
 from models.reports.why import TeamWhy
+from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.messages import RequestInput
-from models.requests.state import QuotaAsk, RequestCommand, RequestOrder, RequestState
+from models.requests.state import QuotaAsk, RequestState
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput, RolloutStatus
 from models.rollout.stages import Command

@@ -22,8 +22,8 @@ from models.errors import BadInput
 from models.fleet.commands import FleetCommandRequest
 from models.fleet.messages import FleetInput
 from models.planning.grants import GrantOrder
+from models.requests.commands import RequestOrder
 from models.requests.messages import RequestInput
-from models.requests.state import RequestOrder
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import HealthChanged, RolloutInput
 from models.wire import DeskRequest, WatchInput

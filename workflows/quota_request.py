@@ -1,14 +1,14 @@
 """QuotaRequest: one request for more quota, from the asking to the giving back.
 
-It waits durably for the cluster's owner, then for what is in the way of writing it, then for its day. What it says and
-does is decided in models/requests/state.py; where a rollout is monitored, that one writes for it.
+It waits durably for the cluster's owner, then for what is in the way of writing it, then for its day. A loop around
+`models.requests.decide.decide`, as a rollout's; where a rollout is monitored, that one writes for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey, VersioningBehavior
@@ -19,7 +19,10 @@ with workflow.unsafe.imports_passed_through():
     from activities.notices import NoticeActivities
     from activities.requests import RequestActivities
     from models.planning.grants import Granted, GrantOutcome
-    from models.requests import state as requests
+    from models.requests import outcomes
+    from models.requests.actions import Keep, Write
+    from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
+    from models.requests.decide import decide
     from models.requests.messages import (
         AssessRequest,
         KeepRequest,
@@ -28,7 +31,8 @@ with workflow.unsafe.imports_passed_through():
         RequestInput,
         ThroughRequest,
     )
-    from models.requests.state import RequestCommand, RequestOrder, RequestStage, RequestState
+    from models.requests.state import RequestState
+    from models.rollout.actions import Finish, Wait
     from models.rollout.messages import EffectRequest
     from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, SearchName, TellRequest
     from workflows.failures import reason_of
@@ -38,6 +42,8 @@ with workflow.unsafe.imports_passed_through():
 _CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
 _FIRST_PAUSE = timedelta(seconds=2)
+_LONGEST_PAUSE = timedelta(minutes=1)
+"""Between two tries of what is in the way of a grant."""
 _MAIL_PAUSE = timedelta(seconds=30)
 _LAST_MAIL = timedelta(minutes=5)
 
@@ -74,51 +80,50 @@ class QuotaRequest:
 
     async def _open(self, start: RequestInput) -> bool:
         try:
-            found = await workflow.execute_activity_method(
+            assessment = await workflow.execute_activity_method(
                 RequestActivities.assess,
                 AssessRequest(ask=start.ask, at=workflow.now()),
                 **LONG_ASKED_CALL,
                 summary=f"does it fit: {start.ask.gpus} more for {start.ask.team}",
             )
         except ActivityError as error:
-            kind, said = reason_of(error)
-            self._trouble = ApplicationError(said, type=kind, non_retryable=True)
+            kind, reason = reason_of(error)
+            self._trouble = ApplicationError(reason, type=kind, non_retryable=True)
             return False
-        self._set(requests.opened(start.ask, found, workflow.now()))
+        self._set(outcomes.opened(start.ask, assessment, workflow.now()))
         return True
 
     async def _live(self, start: RequestInput) -> None:
         pause = _FIRST_PAUSE
         while True:
-            self._set(requests.time_passed(self._state, workflow.now()))
+            self._set(outcomes.advance(self._state, workflow.now()))
             await self._keep()
-            if self._state.ended:
-                return
-            if self._state.outbox:
-                continue  # a command came meanwhile
-            if self._state.stage in (RequestStage.APPROVED, RequestStage.RETURNING):
-                stage = self._state.stage
-                await self._write()
-                if self._state.stage is not stage:
-                    pause = _FIRST_PAUSE
-                    continue
-                await self._keep()
-                await self._wait(pause)
-                pause = min(2 * pause, requests.LONGEST_WAIT)
-            else:
-                await self._wait(None)
+            match decide(self._state):
+                case Keep():
+                    continue  # a command came meanwhile
+                case Finish():
+                    return
+                case Wait() as wait:
+                    await self._wait(wait.until)
+                case Write():
+                    stage = self._state.stage
+                    await self._write()
+                    if self._state.stage is not stage:
+                        pause = _FIRST_PAUSE
+                        continue
+                    await self._keep()
+                    again, day = workflow.now() + pause, self._state.day
+                    await self._wait(again if day is None else min(again, day))
+                    pause = min(2 * pause, _LONGEST_PAUSE)
             self._leave(start)
 
-    async def _wait(self, longest: timedelta | None) -> None:
-        """Until a command comes, or its day, or the pause is over."""
-        changes, until = self._changes, self._state.ask.until
-        times = [] if longest is None else [longest]
-        if until is not None and self._state.stage is not RequestStage.RETURNING:
-            times.append(max(timedelta(0), until - workflow.now()))
+    async def _wait(self, until: datetime | None) -> None:
+        """Until a command comes, or it is time."""
+        changes = self._changes
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: self._changes != changes,
-                timeout=min(times) if times else None,
+                timeout=None if until is None else max(timedelta(0), until - workflow.now()),
                 timeout_summary="until the request's day, or another try",
             )
 
@@ -131,17 +136,17 @@ class QuotaRequest:
         """One try to write the order, or to take it back."""
         self._writing = True
         try:
-            answer = await self._tried()
+            answer = await self._try()
         except ActivityError as error:
             order = self._state.order
-            kind, said = reason_of(error)
-            said = "its quotas have just been changed: it is tried again" if kind == "Drift" else said
-            answer = _answer(order.request, GrantOutcome.LATER, said, ends=order.ends)
+            kind, reason = reason_of(error)
+            reason = "its quotas have just been changed: it is tried again" if kind == "Drift" else reason
+            answer = _answer(order.request, GrantOutcome.LATER, reason, ends=order.ends)
         finally:
             self._writing = False
-        self._set(requests.answered(self._state, answer, workflow.now()))
+        self._set(outcomes.tried(self._state, answer, workflow.now()))
 
-    async def _tried(self) -> Granted:
+    async def _try(self) -> Granted:
         state, order = self._state, self._state.order
         fence = state.fence + 1
         prepared = await workflow.execute_activity_method(
@@ -195,8 +200,7 @@ class QuotaRequest:
             **CALL,
             summary="; ".join(e.text for e in state.outbox)[:180],
         )
-        kept = {e.key for e in state.outbox}
-        self._request = self._state.but(outbox=tuple(e for e in self._state.outbox if e.key not in kept))
+        self._set(outcomes.recorded(self._state, (e.key for e in state.outbox)))
 
     async def _mail(self) -> None:
         while True:
@@ -208,8 +212,7 @@ class QuotaRequest:
                 **LONG_CALL,
                 summary="tell " + ", ".join(n.audience for n in batch)[:170],
             )
-            done = {*answer.delivered, *answer.refused}
-            self._request = self._state.but(mail=tuple(n for n in self._state.mail if n.key not in done))
+            self._request = outcomes.mailed(self._state, answer)  # not by _set: nothing waits for it
             if self._state.mail:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
 
@@ -242,32 +245,29 @@ class QuotaRequest:
         )
         return self._state
 
-    def _check(self, command: RequestCommand, order: RequestOrder) -> None:
-        why = requests.out_of_place(self._state, command, order)
+    def _check(self, command: RequestCommand, request: RequestOrder, owners: tuple[str, ...] | None = None) -> None:
+        why = refusal(self._state, command, request, owners)
         if why is None and self._writing and command is RequestCommand.WITHDRAW:
             why = "it is being written at this moment: try again"
         if why is not None:
             raise ApplicationError(why, type="Refusal", non_retryable=True)
 
-    async def _obey(self, command: RequestCommand, order: RequestOrder) -> RequestState:
+    async def _obey(self, command: RequestCommand, request: RequestOrder) -> RequestState:
         """By who owns the cluster today, whoever did when it was asked for."""
         try:
             owners = await workflow.execute_activity_method(
                 RequestActivities.owners,
                 OwnersRequest(cluster=self._state.ask.cluster),
                 **ASKED_CALL,
-                summary=f"who decides on {command} by {order.actor}",
+                summary=f"who decides on {command} by {request.actor}",
             )
         except ActivityError as error:
-            kind, said = reason_of(error)
-            raise ApplicationError(said, type=kind, non_retryable=True) from error
-        self._check(command, order)  # it may have moved on meanwhile
-        why = requests.refusal(self._state, command, order, owners.names)
-        if why is not None:
-            raise ApplicationError(why, type="Refusal", non_retryable=True)
-        self._set(requests.obeyed(self._state, command, order, workflow.now()))
+            kind, reason = reason_of(error)
+            raise ApplicationError(reason, type=kind, non_retryable=True) from error
+        self._check(command, request, owners.names)  # it may have moved on meanwhile
+        self._set(obey(self._state, command, request, workflow.now()))
         return self._state
 
 
-def _answer(request: str, outcome: GrantOutcome, said: str, *, ends: bool) -> Granted:
-    return Granted(request=request, ends=ends, outcome=outcome, said=said)
+def _answer(request: str, outcome: GrantOutcome, reason: str, *, ends: bool) -> Granted:
+    return Granted(request=request, ends=ends, outcome=outcome, said=reason)

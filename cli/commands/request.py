@@ -178,7 +178,8 @@ def withdraw(request: Id, reason: NeededReason, as_json: AsJson = False, actor: 
 
 
 def _decide(name: str, request: str, reason: str, actor: str, *, as_json: bool) -> None:
-    from models.requests.state import RequestCommand, RequestOrder, RequestStage
+    from models.requests.commands import RequestCommand, RequestOrder
+    from models.requests.state import RequestStage
 
     person = who(actor)
     order, name_of = checked(RequestOrder, actor=person, reason=reason), _id(request)

@@ -1,12 +1,13 @@
-"""A request for more quota: its life, who may say what to it, and what people are told.
+"""The state of one request for more quota: asked -> approved -> granted -> returned, with ways out at each step.
 
-asked -> approved -> granted -> returned, with ways out at each step. Every function answers a new state; what is to be
+It is a value: what happens makes another one (models/requests/outcomes.py, models/requests/commands.py). What is to be
 archived and told stands in it until it has been. Source: DESIGN.md, "Ports" (fence rule); ADR 0020.
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections.abc import Iterable
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
@@ -15,10 +16,7 @@ from pydantic import Field
 from models.audit import BACKSTOP, AuditEntry, AuditKind
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, gpus_text
 from models.notices import Notice, NoticeKind
-from models.planning.grants import Granted, GrantOrder, GrantOutcome, Room
-
-LONGEST_WAIT = timedelta(minutes=1)
-"""Between two tries of what is in the way of a grant."""
+from models.planning.grants import GrantOrder, Room
 
 
 class RequestStage(StrEnum):
@@ -37,19 +35,6 @@ class RequestStage(StrEnum):
     """Its day came before anybody granted it."""
     LEFT = "left"
     """It was to be given back, and others had changed the quota since: a person is needed."""
-
-
-class RequestCommand(StrEnum):
-    APPROVE = "approve"
-    DECLINE = "decline"
-    WITHDRAW = "withdraw"
-
-
-class RequestOrder(Model):
-    """One command from one person."""
-
-    actor: Text = Field(min_length=1, max_length=200)
-    reason: Words = ""
 
 
 class QuotaAsk(Model):
@@ -131,6 +116,11 @@ class RequestState(Model):
         return self.stage not in (RequestStage.ASKED, RequestStage.APPROVED, RequestStage.RETURNING)
 
     @property
+    def day(self) -> datetime | None:
+        """When time alone ends it; None: never, or not any more."""
+        return None if self.ended or self.stage is RequestStage.RETURNING else self.ask.until
+
+    @property
     def wants(self) -> str:
         """The request in a few words."""
         until = "" if self.ask.until is None else f" until {self.ask.until:%Y-%m-%d %H:%MZ}"
@@ -152,6 +142,9 @@ class RequestState(Model):
     def but(self, **changes: Any) -> Self:
         return self.model_copy(update=changes)
 
+    def reaching(self, stage: RequestStage, at: datetime, said: str, **changes: Any) -> Self:
+        return self.but(stage=stage, changed_at=at, said=said, **changes)
+
     def noting(
         self, text: str, at: datetime, *, actor: str = BACKSTOP, reason: str = "", refused: bool = False, **data: Any
     ) -> Self:
@@ -172,152 +165,26 @@ class RequestState(Model):
 
     def telling(self, audiences: tuple[str, ...], text: str, *commands: tuple[str, str]) -> Self:
         """With a notice to each in the mail."""
-        found = []
-        for number, audience in enumerate(dict.fromkeys(audiences), start=self.serial + 1):
-            lines = [{"does": does, "line": line} for does, line in commands]
-            found.append(
-                Notice(
-                    key=f"request/{self.ask.request}/{number:06d}/told",
-                    kind=NoticeKind.REQUEST,
-                    cluster=self.ask.cluster,
-                    audience=audience,
-                    owner=", ".join(self.assessment.owners) or "the cluster's owner",
-                    detail=text,
-                    facts={"to_owner": bool(commands), **({"commands": lines} if commands else {})},
-                )
+        lines = [{"does": does, "line": line} for does, line in commands]
+        notices = [
+            Notice(
+                key=f"request/{self.ask.request}/{number:06d}/told",
+                kind=NoticeKind.REQUEST,
+                cluster=self.ask.cluster,
+                audience=audience,
+                owner=", ".join(self.assessment.owners) or "the cluster's owner",
+                detail=text,
+                facts={"to_owner": bool(commands), **({"commands": lines} if commands else {})},
             )
-        return self.but(serial=self.serial + len(found), mail=(*self.mail, *found))
+            for number, audience in enumerate(dict.fromkeys(audiences), start=self.serial + 1)
+        ]
+        return self.but(serial=self.serial + len(notices), mail=(*self.mail, *notices))
+
+    @property
+    def askers(self) -> tuple[str, str]:
+        """Who is told what becomes of it."""
+        return self.ask.team, self.ask.actor
 
 
-def opened(ask: QuotaAsk, found: Assessment, now: datetime) -> RequestState:
-    """A request at its start: it waits for the owner, or is refused at once with what else there is."""
-    if ask.until is not None and ask.until <= now:
-        found = found.model_copy(update={"fits": False, "why": f"its day, {ask.until:%Y-%m-%d %H:%MZ}, is past"})
-    state = RequestState(ask=ask, asked_at=now, changed_at=now, assessment=found)
-    if not found.fits:
-        refused = state.but(stage=RequestStage.REFUSED, said=found.why)
-        return refused.noting(
-            f"{state.wants}: refused: {found.why}", now, actor=ask.actor, reason=ask.reason, refused=True
-        )
-    state = state.but(said=f"waits for {_any_of(found.owners)} to approve it")
-    behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
-    asked = state.noting(f"{state.wants}: asked for{behalf}", now, actor=ask.actor, reason=ask.reason, gpus=ask.gpus)
-    text = f"{ask.actor} asks for {state.wants}{behalf}." + (f" Why: {ask.reason}" if ask.reason else "")
-    line = f"backstop request {{}} {ask.request} --reason '...'"
-    return asked.telling(
-        found.owners,
-        text,
-        ("Approve it", line.format("approve")),
-        ("Decline it", line.format("decline")),
-    )
-
-
-def out_of_place(state: RequestState, command: RequestCommand, order: RequestOrder) -> str | None:
-    """Why the command has no place now, whoever gives it; None where it has."""
-    stage = state.stage
-    if state.ended or stage is RequestStage.RETURNING:
-        for_good = ": the quota is to be lowered like any other" if stage is RequestStage.GRANTED else ""
-        return f"request {state.ask.request} is {stage}: {state.said}{for_good}"
-    if not order.reason.strip():
-        return f"{command} needs a reason"
-    if command is not RequestCommand.WITHDRAW and stage is not RequestStage.ASKED:
-        return f"request {state.ask.request} is {stage} already: {state.said}"
-    return None
-
-
-def refusal(state: RequestState, command: RequestCommand, order: RequestOrder, owners: tuple[str, ...]) -> str | None:
-    """Why the command cannot be taken now, in one sentence; None when it can. `owners`: of the cluster, today."""
-    why = out_of_place(state, command, order)
-    if why is not None:
-        return why
-    if command is RequestCommand.WITHDRAW:
-        if order.actor in (state.ask.actor, *owners):
-            return None
-        return f"{order.actor} cannot withdraw it: that is for {_any_of((state.ask.actor, *owners))}"
-    if order.actor not in owners:
-        whom = _any_of(owners) or "for an owner to be named in its policy"
-        return f"{order.actor} does not own {state.ask.cluster}: ask {whom}"
-    return None
-
-
-def obeyed(state: RequestState, command: RequestCommand, order: RequestOrder, now: datetime) -> RequestState:
-    """The request after a command that is not refused."""
-
-    def noted(changed: RequestState, text: str) -> RequestState:
-        return changed.noting(text, now, actor=order.actor, reason=order.reason)
-
-    told = (state.ask.team, state.ask.actor)
-    match command:
-        case RequestCommand.APPROVE:
-            approved = state.but(decided_by=order.actor, decision=order.reason, said="is being written")
-            return noted(_at(approved, RequestStage.APPROVED, now), "approved")
-        case RequestCommand.DECLINE:
-            declined = _at(state, RequestStage.DECLINED, now).but(
-                decided_by=order.actor, decision=order.reason, said=f"declined by {order.actor}: {order.reason}"
-            )
-            text = f"{order.actor} declines your request for {state.wants}: {order.reason}"
-            return noted(declined, "declined").telling(told, text)
-        case RequestCommand.WITHDRAW:
-            said = f"withdrawn by {order.actor}: {order.reason}"
-            if state.stage is RequestStage.GRANTED:
-                back = _at(state, RequestStage.RETURNING, now).but(said=said, returned_by=order.actor)
-                return noted(back, "withdrawn: it is given back")
-            return noted(_at(state, RequestStage.WITHDRAWN, now).but(said=said), "withdrawn")
-
-
-def time_passed(state: RequestState, now: datetime) -> RequestState:
-    """Its day has come: what was granted is given back, what was not is over."""
-    if state.ask.until is None or now < state.ask.until or state.ended:
-        return state
-    if state.stage is RequestStage.GRANTED:
-        said = f"its day has come ({state.ask.until:%Y-%m-%d %H:%MZ}): it is given back"
-        return _at(state, RequestStage.RETURNING, now).but(said=said).noting(said, now)
-    if state.stage is RequestStage.RETURNING:
-        return state
-    waited = f", which waited for {state.waits_for}" if state.waits_for else ""
-    said = f"its day came before it was granted{waited}"
-    lapsed = _at(state, RequestStage.LAPSED, now).but(said=said).noting(said, now)
-    return lapsed.telling((state.ask.team, state.ask.actor), f"Your request for {state.wants} is over: {said}.")
-
-
-def answered(state: RequestState, answer: Granted, now: datetime) -> RequestState:
-    """After a try to write it, or to take it back."""
-    told = (state.ask.team, state.ask.actor)
-    if answer.outcome is GrantOutcome.LATER:
-        if state.waits_for == answer.said:
-            return state
-        return state.but(waits_for=answer.said, said=f"waits: {answer.said}").noting(f"waits: {answer.said}", now)
-    state = state.but(waits_for="")
-    done, back = answer.outcome is GrantOutcome.DONE, state.stage is RequestStage.RETURNING
-    if back and done:
-        ended = _at(state, RequestStage.RETURNED, now).but(said=f"given back ({answer.said})")
-        text = f"{gpus_text(state.ask.gpus)} of the quota of {state.ask.team} in {state.ask.cluster} are given back."
-        return ended.noting(ended.said, now, lowered=state.raised).telling(told, text)
-    if back:
-        left = _at(state, RequestStage.LEFT, now).but(said=f"not given back: {answer.said}")
-        text = f"The grant of {state.wants} is over and was not taken back: {answer.said}. Somebody must look at it."
-        return left.noting(f"not given back: {answer.said}", now).telling((*state.assessment.owners, *told), text)
-    if done:
-        until = "for good" if state.ask.until is None else f"until {state.ask.until:%Y-%m-%d %H:%MZ}"
-        granted = _at(state, RequestStage.GRANTED, now).but(
-            raised=answer.raised,
-            hands=answer.hands,
-            granted_at=now,
-            said=f"granted {until}, approved by {state.decided_by}",
-        )
-        text = f"Your request for {state.wants} is granted by {state.decided_by}: {state.decision}"
-        return granted.noting(f"granted {until} ({answer.said})", now, raised=answer.raised).telling(told, text)
-    refused = _at(state, RequestStage.REFUSED, now).but(said=f"it fits no more: {answer.said}")
-    text = f"Your request for {state.wants} was approved and cannot be granted: {answer.said}"
-    return refused.noting(f"refused: {answer.said}", now, refused=True).telling((*told, *state.assessment.owners), text)
-
-
-def _at(state: RequestState, stage: RequestStage, now: datetime) -> RequestState:
-    return state.but(stage=stage, changed_at=now)
-
-
-def _any_of(names: tuple[str, ...]) -> str:
+def any_of(names: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys(names))
-
-
-# --- what crosses the wire ---------------------------------------------------------------------

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from models.errors import Refusal
-from models.requests.state import QuotaAsk, RequestCommand, RequestOrder, RequestStage, RequestState
+from models.requests.commands import RequestCommand, RequestOrder
+from models.requests.state import QuotaAsk, RequestStage, RequestState
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import PATIENCE, World, cluster, eventually, fresh, team, worked_case
 

@@ -24,14 +24,16 @@ from client.compression import data_converter
 from client.converter import FROM_OUTSIDE
 from models.base import Model
 from models.fleet import commands as fleet_commands
-from models.fleet import outcomes as fleet_events
+from models.fleet import outcomes as fleet_outcomes
 from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest
 from models.fleet.messages import FleetInput
 from models.fleet.state import FleetRollout
 from models.planning.grants import GrantOrder
-from models.requests import state as requests
+from models.requests import commands as request_commands
+from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.messages import RequestInput
-from models.requests.state import Assessment, QuotaAsk, RequestCommand, RequestOrder, RequestState
+from models.requests.outcomes import opened as asked_for
+from models.requests.state import Assessment, QuotaAsk, RequestState
 from models.rollout import granting
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.effects import EffectKind, Fence
@@ -177,23 +179,23 @@ def test_a_payload_is_read_or_refused_in_one_sentence(data: st.DataObject) -> No
         # What it is made of later, where a refusal would fail a rollout that is under way.
         Fence(rollout=found.launch.rollout, counter=1)
     if isinstance(found, FleetInput) and found.state is None:
-        fleet = fleet_events.opened(found.launch, NOON)
+        fleet = fleet_outcomes.opened(found.launch, NOON)
         assert FleetRollout.model_validate_json(fleet.model_dump_json()) == fleet
     if isinstance(found, RequestInput):
-        asked = requests.opened(found.ask, Assessment(fits=True, owners=("capacity",)), NOON)
+        asked = asked_for(found.ask, Assessment(fits=True, owners=("capacity",)), NOON)
         assert RequestState.model_validate_json(asked.model_dump_json()) == asked
     if isinstance(found, RequestOrder):
-        asked = requests.opened(QuotaAsk.model_validate(ASK), Assessment(fits=True, owners=("capacity",)), NOON)
-        for order in RequestCommand:
-            if requests.refusal(asked, order, found, ("capacity",)) is None:
-                requests.obeyed(asked, order, found, NOON)
+        asked = asked_for(QuotaAsk.model_validate(ASK), Assessment(fits=True, owners=("capacity",)), NOON)
+        for what in RequestCommand:
+            if request_commands.refusal(asked, what, found, ("capacity",)) is None:
+                request_commands.obey(asked, what, found, NOON)
     if isinstance(found, GrantOrder):
         watched = _watched()
         watched.r = granting.ordered(watched.r, found)
         watched.run()
         assert watched.stage is Stage.MONITORED
     if isinstance(found, FleetCommandRequest):
-        fleet = fleet_events.opened(FleetInput.model_validate(FLEET).launch, NOON)
+        fleet = fleet_outcomes.opened(FleetInput.model_validate(FLEET).launch, NOON)
         for command in FLEET_COMMANDS:
             if fleet_commands.refusal(fleet, command, found) is None:
                 fleet_commands.obey(fleet, command, found, NOON)

@@ -20,7 +20,8 @@ from activities.adapters.ledger.ledger import upgrade
 from activities.ports import QuotaPort
 from models.fleet.messages import FLEET_ID
 from models.fleet.state import Wave
-from models.requests.state import QuotaAsk, RequestCommand, RequestOrder, RequestStage
+from models.requests.commands import RequestCommand, RequestOrder
+from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.effects import EffectKind
 from models.rollout.messages import RolloutStatus
 from models.rollout.stages import Command, Stage

@@ -13,20 +13,12 @@ from cli.output import show
 from cli.views.request import list_parts, request_parts
 from models.errors import BadInput
 from models.planning.grants import Granted, GrantOutcome, Room
-from models.requests.state import (
-    Assessment,
-    Elsewhere,
-    QuotaAsk,
-    RequestCommand,
-    RequestOrder,
-    RequestStage,
-    RequestState,
-    answered,
-    obeyed,
-    opened,
-    refusal,
-    time_passed,
-)
+from models.requests.actions import Keep, Write
+from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
+from models.requests.decide import decide
+from models.requests.outcomes import advance, opened, recorded, tried
+from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
+from models.rollout.actions import Finish, Wait
 from tests.unit.cli_fakes import FakeBackstop, answering
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
@@ -44,15 +36,15 @@ def asked(*, fits: bool = True, **more: Any) -> RequestState:
     return opened(ask, found, NOW)
 
 
-def said(state: RequestState, command: RequestCommand, actor: str = "capacity") -> RequestState:
-    order = RequestOrder(actor=actor, reason="agreed")
-    assert refusal(state, command, order, ("capacity",)) is None
-    return obeyed(state, command, order, NOW)
+def after(state: RequestState, command: RequestCommand, actor: str = "capacity") -> RequestState:
+    request = RequestOrder(actor=actor, reason="agreed")
+    assert refusal(state, command, request, ("capacity",)) is None
+    return obey(state, command, request, NOW)
 
 
 def granted(**more: Any) -> RequestState:
     done = Granted(request="q-1", outcome=GrantOutcome.DONE, said="written", raised={"a": 16, "org": 4})
-    return answered(said(asked(**more), RequestCommand.APPROVE), done, NOW)
+    return tried(after(asked(**more), RequestCommand.APPROVE), done, NOW)
 
 
 def text(state: RequestState, capsys: pytest.CaptureFixture[str]) -> str:
@@ -102,7 +94,7 @@ def test_a_refused_one_says_what_there_is_instead(capsys: pytest.CaptureFixture[
 def test_each_turn_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Waits for capacity to approve it.\nAn owner gives: backstop request approve q-1" in text(asked(), capsys)
     assert "rose by 16 (with org by 4 above it)." in text(granted(until=NOW + DAY), capsys)
-    declined = text(said(asked(), RequestCommand.DECLINE), capsys)
+    declined = text(after(asked(), RequestCommand.DECLINE), capsys)
     assert "Declined by capacity: agreed.\n" in declined
     show(*list_parts([granted()], "", ended=True))
     assert "granted for good, approved by capacity" in capsys.readouterr().out
@@ -124,24 +116,34 @@ def test_status_tells_of_requests(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_its_day_ends_what_it_is() -> None:
     until = NOW + DAY
-    assert time_passed(asked(until=until), NOW + DAY / 2).stage is RequestStage.ASKED
-    assert time_passed(asked(until=until), until).stage is RequestStage.LAPSED
-    assert time_passed(said(asked(until=until), RequestCommand.APPROVE), until).stage is RequestStage.LAPSED
-    assert time_passed(granted(until=until), until).stage is RequestStage.RETURNING
+    assert advance(asked(until=until), NOW + DAY / 2).stage is RequestStage.ASKED
+    assert advance(asked(until=until), until).stage is RequestStage.LAPSED
+    assert advance(after(asked(until=until), RequestCommand.APPROVE), until).stage is RequestStage.LAPSED
+    assert advance(granted(until=until), until).stage is RequestStage.RETURNING
     assert granted().ended, "for good: nothing more happens to it"
 
 
 def test_what_waits_is_said_once_and_tried_again() -> None:
     later = Granted(request="q-1", outcome=GrantOutcome.LATER, said="a rollout of c1 is planned")
-    waiting = answered(said(asked(), RequestCommand.APPROVE), later, NOW)
+    waiting = tried(after(asked(), RequestCommand.APPROVE), later, NOW)
     assert (waiting.stage, waiting.said) == (RequestStage.APPROVED, "waits: a rollout of c1 is planned")
-    assert answered(waiting, later, NOW) == waiting
+    assert tried(waiting, later, NOW) == waiting
+
+
+def test_what_happened_is_kept_before_anything_else_and_before_it_ends() -> None:
+    kept = recorded(asked(), (e.key for e in asked().outbox))
+    assert decide(asked()) == Keep()
+    assert decide(kept) == Wait(None)
+    assert decide(kept.but(stage=RequestStage.APPROVED)) == decide(kept.but(stage=RequestStage.RETURNING)) == Write()
+    withdrawn = after(kept, RequestCommand.WITHDRAW)
+    assert decide(withdrawn) == Keep()
+    assert decide(recorded(withdrawn, (e.key for e in withdrawn.outbox))) == Finish()
 
 
 @pytest.mark.parametrize("command", RequestCommand)
 def test_what_is_over_takes_no_command(command: RequestCommand) -> None:
     order = RequestOrder(actor="capacity", reason="x")
-    for over in (asked(fits=False), granted(), said(asked(), RequestCommand.DECLINE)):
+    for over in (asked(fits=False), granted(), after(asked(), RequestCommand.DECLINE)):
         assert refusal(over, command, order, ("capacity",)) is not None
     silent = RequestOrder(actor="capacity", reason=" ")
     assert refusal(asked(), command, silent, ("capacity",)) == f"{command} needs a reason"

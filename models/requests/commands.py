@@ -1,0 +1,78 @@
+"""People's commands to a request: what each is refused for, and what it changes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field
+
+from models.base import Model, Text, Words
+from models.requests.state import RequestStage, RequestState, any_of
+
+
+class RequestCommand(StrEnum):
+    APPROVE = "approve"
+    DECLINE = "decline"
+    WITHDRAW = "withdraw"
+
+
+class RequestOrder(Model):
+    """One command from one person."""
+
+    actor: Text = Field(min_length=1, max_length=200)
+    reason: Words = ""
+
+
+def refusal(
+    state: RequestState, command: RequestCommand, request: RequestOrder, owners: tuple[str, ...] | None = None
+) -> str | None:
+    """Why the command cannot be taken now, in one sentence; None when it can.
+
+    `owners`: of the cluster, today; None: not looked up yet, so that it is only said whether the command has a place.
+    """
+    stage = state.stage
+    if state.ended or stage is RequestStage.RETURNING:
+        for_good = ": the quota is to be lowered like any other" if stage is RequestStage.GRANTED else ""
+        return f"request {state.ask.request} is {stage}: {state.said}{for_good}"
+    if not request.reason.strip():
+        return f"{command} needs a reason"
+    if command is not RequestCommand.WITHDRAW and stage is not RequestStage.ASKED:
+        return f"request {state.ask.request} is {stage} already: {state.said}"
+    return None if owners is None else _refuse_actor(state, command, request.actor, owners)
+
+
+def _refuse_actor(state: RequestState, command: RequestCommand, actor: str, owners: tuple[str, ...]) -> str | None:
+    if command is RequestCommand.WITHDRAW:
+        if actor in (state.ask.actor, *owners):
+            return None
+        return f"{actor} cannot withdraw it: that is for {any_of((state.ask.actor, *owners))}"
+    if actor not in owners:
+        whom = any_of(owners) or "for an owner to be named in its policy"
+        return f"{actor} does not own {state.ask.cluster}: ask {whom}"
+    return None
+
+
+def obey(state: RequestState, command: RequestCommand, request: RequestOrder, now: datetime) -> RequestState:
+    """The request after a command that is not refused."""
+    by, reason = request.actor, request.reason
+
+    def noted(changed: RequestState, text: str) -> RequestState:
+        return changed.noting(text, now, actor=by, reason=reason)
+
+    match command:
+        case RequestCommand.APPROVE:
+            approved = state.reaching(RequestStage.APPROVED, now, "is being written", decided_by=by, decision=reason)
+            return noted(approved, "approved")
+        case RequestCommand.DECLINE:
+            declined = state.reaching(
+                RequestStage.DECLINED, now, f"declined by {by}: {reason}", decided_by=by, decision=reason
+            )
+            text = f"{by} declines your request for {state.wants}: {reason}"
+            return noted(declined, "declined").telling(state.askers, text)
+        case RequestCommand.WITHDRAW:
+            withdrawn = f"withdrawn by {by}: {reason}"
+            if state.stage is RequestStage.GRANTED:
+                back = state.reaching(RequestStage.RETURNING, now, withdrawn, returned_by=by)
+                return noted(back, "withdrawn: it is given back")
+            return noted(state.reaching(RequestStage.WITHDRAWN, now, withdrawn), "withdrawn")

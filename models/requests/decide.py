@@ -1,0 +1,22 @@
+"""What a request does next: one pure decision, taken again after everything that happens.
+
+Time is taken in before (`advance`, models/requests/outcomes.py). How long a try that met something in its way is waited
+for before the next one is the workflow's.
+"""
+
+from __future__ import annotations
+
+from models.requests.actions import Keep, RequestAction, Write
+from models.requests.state import RequestStage, RequestState
+from models.rollout.actions import Finish, Wait
+
+
+def decide(state: RequestState) -> RequestAction:
+    """The next action. What has happened is kept first, the end of the request too."""
+    if state.outbox:
+        return Keep()
+    if state.ended:
+        return Finish()
+    if state.stage in (RequestStage.APPROVED, RequestStage.RETURNING):
+        return Write()
+    return Wait(state.day)

@@ -1,0 +1,99 @@
+"""What became of a request's calls, and what follows from time alone; people are told of each end.
+
+Every function answers a new RequestState; none decides what to do next (models/requests/decide.py does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from models.base import gpus_text
+from models.planning.grants import Granted, GrantOutcome
+from models.requests.state import Assessment, QuotaAsk, RequestStage, RequestState, any_of
+from models.wire import TellAnswer
+
+
+def opened(ask: QuotaAsk, assessment: Assessment, now: datetime) -> RequestState:
+    """A request at its start: it waits for the owner, or is refused at once with what else there is."""
+    if ask.until is not None and ask.until <= now:
+        assessment = assessment.model_copy(
+            update={"fits": False, "why": f"its day, {ask.until:%Y-%m-%d %H:%MZ}, is past"}
+        )
+    state = RequestState(ask=ask, asked_at=now, changed_at=now, assessment=assessment)
+    if not assessment.fits:
+        refused = state.but(stage=RequestStage.REFUSED, said=assessment.why)
+        return refused.noting(
+            f"{state.wants}: refused: {assessment.why}", now, actor=ask.actor, reason=ask.reason, refused=True
+        )
+    state = state.but(said=f"waits for {any_of(assessment.owners)} to approve it")
+    behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
+    asked = state.noting(f"{state.wants}: asked for{behalf}", now, actor=ask.actor, reason=ask.reason, gpus=ask.gpus)
+    text = f"{ask.actor} asks for {state.wants}{behalf}." + (f" Why: {ask.reason}" if ask.reason else "")
+    line = f"backstop request {{}} {ask.request} --reason '...'"
+    return asked.telling(
+        assessment.owners,
+        text,
+        ("Approve it", line.format("approve")),
+        ("Decline it", line.format("decline")),
+    )
+
+
+def advance(state: RequestState, now: datetime) -> RequestState:
+    """Its day has come: what was granted is given back, what was not is over."""
+    if state.day is None or now < state.day:
+        return state
+    if state.stage is RequestStage.GRANTED:
+        why = f"its day has come ({state.day:%Y-%m-%d %H:%MZ}): it is given back"
+        return state.reaching(RequestStage.RETURNING, now, why).noting(why, now)
+    waited = f", which waited for {state.waits_for}" if state.waits_for else ""
+    why = f"its day came before it was granted{waited}"
+    lapsed = state.reaching(RequestStage.LAPSED, now, why).noting(why, now)
+    return lapsed.telling(state.askers, f"Your request for {state.wants} is over: {why}.")
+
+
+def tried(state: RequestState, answer: Granted, now: datetime) -> RequestState:
+    """After a try to write it, or to take it back."""
+    if answer.outcome is GrantOutcome.LATER:
+        if state.waits_for == answer.said:
+            return state
+        return state.but(waits_for=answer.said, said=f"waits: {answer.said}").noting(f"waits: {answer.said}", now)
+    state = state.but(waits_for="")
+    if state.stage is RequestStage.RETURNING:
+        return _returned(state, answer, now)
+    if answer.outcome is GrantOutcome.NO:
+        refused = state.reaching(RequestStage.REFUSED, now, f"it fits no more: {answer.said}")
+        text = f"Your request for {state.wants} was approved and cannot be granted: {answer.said}"
+        audience = (*state.askers, *state.assessment.owners)
+        return refused.noting(f"refused: {answer.said}", now, refused=True).telling(audience, text)
+    until = "for good" if state.ask.until is None else f"until {state.ask.until:%Y-%m-%d %H:%MZ}"
+    granted = state.reaching(
+        RequestStage.GRANTED,
+        now,
+        f"granted {until}, approved by {state.decided_by}",
+        raised=answer.raised,
+        hands=answer.hands,
+        granted_at=now,
+    )
+    text = f"Your request for {state.wants} is granted by {state.decided_by}: {state.decision}"
+    return granted.noting(f"granted {until} ({answer.said})", now, raised=answer.raised).telling(state.askers, text)
+
+
+def _returned(state: RequestState, answer: Granted, now: datetime) -> RequestState:
+    if answer.outcome is GrantOutcome.DONE:
+        ended = state.reaching(RequestStage.RETURNED, now, f"given back ({answer.said})")
+        text = f"{gpus_text(state.ask.gpus)} of the quota of {state.ask.team} in {state.ask.cluster} are given back."
+        return ended.noting(ended.said, now, lowered=state.raised).telling(state.askers, text)
+    left = state.reaching(RequestStage.LEFT, now, f"not given back: {answer.said}")
+    text = f"The grant of {state.wants} is over and was not taken back: {answer.said}. Somebody must look at it."
+    return left.noting(left.said, now).telling((*state.assessment.owners, *state.askers), text)
+
+
+def recorded(state: RequestState, keys: Iterable[str]) -> RequestState:
+    done = set(keys)
+    return state.but(outbox=tuple(e for e in state.outbox if e.key not in done))
+
+
+def mailed(state: RequestState, answer: TellAnswer) -> RequestState:
+    gone = answer.delivered.keys() | answer.refused.keys()
+    return state.but(mail=tuple(n for n in state.mail if n.key not in gone))
