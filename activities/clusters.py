@@ -22,6 +22,7 @@ from activities.ports import (
     UsagePort,
 )
 from models.buffers.hourly_health import HealthHours
+from models.cluster.evidence import Evidence
 from models.cluster.fleet_file import merged_policy
 from models.cluster.flex_pool import FlexSight, flex_pool, in_quota_use
 from models.cluster.health_buffer import stepped
@@ -30,7 +31,7 @@ from models.cluster.policy import Policy
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, Observation, PresentBacking, QuotaReading, truthful
 from models.cluster.snapshot import Snapshot, filled
-from models.cluster.windows import Window, explained
+from models.cluster.windows import Window, without_absences
 from models.errors import BlastRadius, Refusal
 from models.flex.division import FlexMode
 from models.flex.now import FlexNow, flex_now
@@ -206,12 +207,8 @@ class ClusterActivities:
         jobs = self._jobs.jobs(clusters, since)
         return [
             flex_now(
-                self._quotas.read(c),
-                truthful(samples.get(c), now),
-                usage.get(c, {}),
-                now,
+                Evidence(self._quotas.read(c), truthful(samples.get(c), now), usage.get(c, {}), now, jobs.get(c, ())),
                 mode,
-                jobs.get(c, ()),
                 since,
             )
             for c in clusters
@@ -230,7 +227,7 @@ class ClusterActivities:
         windows = self._calendar.windows([cluster]).get(cluster, ())
         history = self._health.history(cluster, now - _SINCE, now)
         jobs = self._jobs.jobs([cluster], now).get(cluster, ())
-        return why(reading, sample, usage, windows, history, team, gpus, now, block=block, jobs=jobs)
+        return why(Evidence(reading, sample, usage, now, jobs, windows), history, team, gpus, block=block)
 
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:
         """What a buffer from health history goes by. Errors: Refusal for an unknown cluster."""
@@ -322,58 +319,61 @@ def observed(
 
     Windows that are over are left out: a calendar forgets nothing, and a rollout carries what it last saw.
     """
-    windows = tuple(w for w in windows if w.ends > request.at)
     values: Mapping[str, int] = reading.values if request.values is None else request.values
-    quotas = tuple(p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in reading.quotas)
-    ahead_to = None if sample is None else sample.ahead_to
-    if sample is not None and truthful(sample, request.at) is None:
-        ahead_to, sample = sample.at, None
-    if sample is None or not sample.islands:
-        return Observation(
-            cluster=request.cluster,
-            at=request.at,
-            reading=reading,
-            health=None,
-            ahead_to=ahead_to,
-            windows=windows,
-            tested=dict(values),
-        )
-    snapshot = Snapshot(
-        cluster=request.cluster,
-        gpus_per_node=request.gpus_per_node,
-        islands=islands_for(quotas, sample),
-        quotas=quotas,
-        generation=reading.generation,
-    )
-    now = back(snapshot)
-    without_declared = explained(snapshot.islands, windows, request.at)
-    counted = now if without_declared == snapshot.islands else back(snapshot.with_islands(without_declared))
-    tested = _standing(snapshot, now, request)
-    there = snapshot.with_values({p.team: p.as_quota().gpus for p in reading.quotas})
-    as_tested = there.quotas == snapshot.quotas
-    return Observation(
+    timely = truthful(sample, request.at)
+    ahead_to = None
+    if sample is not None:
+        ahead_to = sample.at if timely is None else sample.ahead_to
+    bare = Observation(
         cluster=request.cluster,
         at=request.at,
         reading=reading,
-        health=sample,
+        health=None,
         ahead_to=ahead_to,
-        windows=windows,
-        tested={q.team: q.gpus for q in quotas},
-        backing=now.of,
-        shortage=now.shortage,
-        counted=counted.shortage,
-        assigned_gpus=tested.assigned_gpus,
-        backed_gpus=tested.backed_gpus,
-        flex_gpus=tested.flex_gpus,
-        flex=None if request.flex_after is None else _flex(snapshot if request.shadow else there, least or {}),
-        long_run=_long_run(snapshot.islands, usual or {}),
-        present=None if as_tested else _standing(there, back(there), request),
+        windows=tuple(w for w in windows if w.ends > request.at),
+        tested=dict(values),
     )
+    if timely is None or not timely.islands:
+        return bare
+    quotas = tuple(p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in reading.quotas)
+    tested = Snapshot(
+        cluster=request.cluster,
+        gpus_per_node=request.gpus_per_node,
+        islands=islands_for(quotas, timely),
+        quotas=quotas,
+        generation=reading.generation,
+    )
+    present = tested.with_values({p.team: p.as_quota().gpus for p in reading.quotas})
+    return bare.model_copy(
+        update={
+            "health": timely,
+            **_tested(tested, bare.windows, request),
+            "flex": None if request.flex_after is None else _flex(tested if request.shadow else present, least or {}),
+            "long_run": _long_run(tested.islands, usual or {}),
+            "present": None if present.quotas == tested.quotas else _standing(present, back(present), request),
+        }
+    )
+
+
+def _tested(snapshot: Snapshot, windows: tuple[Window, ...], request: ObserveRequest) -> dict[str, Any]:
+    """What an observation says of the values that it tests."""
+    backing = back(snapshot)
+    whole = without_absences(snapshot.islands, windows, request.at)
+    standing = _standing(snapshot, backing, request)
+    return {
+        "tested": {q.team: q.gpus for q in snapshot.quotas},
+        "backing": backing.of,
+        "shortage": backing.shortage,
+        "counted": (backing if whole == snapshot.islands else back(snapshot.with_islands(whole))).shortage,
+        "assigned_gpus": standing.assigned_gpus,
+        "backed_gpus": standing.backed_gpus,
+        "flex_gpus": standing.flex_gpus,
+    }
 
 
 def _flex(snapshot: Snapshot, least: Mapping[str, int]) -> FlexSight:
     surplus = _surplus(snapshot)
-    of_late = tuple(_with_at_most(i, least.get(i.name, i.healthy_gpus)) for i in snapshot.islands)
+    of_late = tuple(i.at_health(min(i.healthy_gpus, least.get(i.name, i.healthy_gpus))) for i in snapshot.islands)
     if of_late == snapshot.islands:
         return FlexSight(surplus_gpus=surplus, standing_gpus=surplus)
     return FlexSight(surplus_gpus=surplus, standing_gpus=min(surplus, _surplus(snapshot.with_islands(of_late))))
@@ -383,12 +383,7 @@ def _long_run(islands: tuple[Island, ...], usual: Mapping[str, int]) -> tuple[Is
     """The islands at their usual health; none where one of those that have GPUs has no history."""
     if not usual or any(i.total_gpus and i.name not in usual for i in islands):
         return ()
-    found = []
-    for island in islands:
-        healthy = min(usual.get(island.name, 0), island.total_gpus)
-        block = None if island.block_gpus is None else min(island.block_gpus, healthy)
-        found.append(island.model_copy(update={"healthy_gpus": healthy, "block_gpus": block}))
-    return tuple(found)
+    return tuple(i.at_health(min(usual.get(i.name, 0), i.total_gpus)) for i in islands)
 
 
 def _surplus(snapshot: Snapshot) -> int:
@@ -396,17 +391,8 @@ def _surplus(snapshot: Snapshot) -> int:
     return backing.healthy_gpus - backing.backed_gpus
 
 
-def _with_at_most(island: Island, healthy: int) -> Island:
-    if healthy >= island.healthy_gpus:
-        return island
-    block = None if island.block_gpus is None else min(island.block_gpus, healthy)
-    return island.model_copy(update={"healthy_gpus": healthy, "block_gpus": block})
-
-
 def _standing(snapshot: Snapshot, backing: Backing, request: ObserveRequest) -> PresentBacking:
-    tree = snapshot.tree
-    leaves = {leaf: tree.by_team[leaf].gpus for leaf in tree.leaves}
-    use = in_quota_use(leaves, request.scheduled)
+    use = in_quota_use(snapshot.tree.leaf_gpus, request.scheduled)
     return PresentBacking(
         assigned_gpus=backing.assigned_gpus,
         backed_gpus=backing.backed_gpus,

@@ -38,6 +38,11 @@ class Island(Model):
         """Healthy GPUs that contiguous blocks may use."""
         return self.healthy_gpus if self.block_gpus is None else self.block_gpus
 
+    def at_health(self, gpus: int) -> Self:
+        """With so many healthy GPUs; blocks as far as these reach."""
+        block = None if self.block_gpus is None else min(self.block_gpus, gpus)
+        return self.model_copy(update={"healthy_gpus": gpus, "block_gpus": block})
+
 
 def total(islands: tuple[Island, ...]) -> int:
     """T: GPUs installed."""

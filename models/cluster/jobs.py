@@ -84,9 +84,9 @@ def first_to_go(jobs: Sequence[Job], above: Mapping[str, int]) -> tuple[Job, ...
     return tuple(sorted(on_flex, key=lambda j: (-above.get(j.team, 0), -j.started.timestamp(), j.job)))
 
 
-def named(jobs: Iterable[tuple[str, int]]) -> str:
+def jobs_text(jobs: Iterable[tuple[str, int]]) -> str:
     """The largest jobs by name, each with its GPUs; empty where there are none."""
-    found = sorted(jobs, key=lambda j: (-j[1], j[0]))
-    said = ", ".join(f"{name} {gpus}" for name, gpus in found[:_NAMED])
-    rest = found[_NAMED:]
-    return said + (f" and {len(rest)} more with {sum(g for _, g in rest)}" if rest else "")
+    largest_first = sorted(jobs, key=lambda j: (-j[1], j[0]))
+    names = ", ".join(f"{name} {gpus}" for name, gpus in largest_first[:_NAMED])
+    rest = largest_first[_NAMED:]
+    return names + (f" and {len(rest)} more with {sum(g for _, g in rest)}" if rest else "")

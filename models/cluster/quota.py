@@ -155,14 +155,19 @@ class QuotaTree:
         """True where no quota has a parent."""
         return not self.children
 
+    @property
+    def leaf_gpus(self) -> dict[str, int]:
+        """The quotas that jobs run in."""
+        return {leaf: self.by_team[leaf].gpus for leaf in self.leaves}
+
     def ancestors(self, team: str) -> list[str]:
         """From the parent up to the root."""
-        found = []
-        at = self.by_team[team].parent
-        while at is not None:
-            found.append(at)
-            at = self.by_team[at].parent
-        return found
+        above = []
+        parent = self.by_team[team].parent
+        while parent is not None:
+            above.append(parent)
+            parent = self.by_team[parent].parent
+        return above
 
     @cached_property
     def bottom_up(self) -> tuple[str, ...]:

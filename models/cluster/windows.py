@@ -39,7 +39,7 @@ class Window(Model):
         return self
 
 
-def explained(islands: Sequence[Island], windows: Sequence[Window], now: datetime) -> tuple[Island, ...]:
+def without_absences(islands: Sequence[Island], windows: Sequence[Window], now: datetime) -> tuple[Island, ...]:
     """The islands as they would be without declared absences: what a window explains counts as healthy.
 
     Only what exceeds a declared window or SEV counts towards a breach.
@@ -61,12 +61,12 @@ def covered(window: Window, room: Mapping[str, int]) -> dict[str, int]:
     """GPUs by island that the window stands for, at most what there is `room` for, the first islands by name first."""
     if window.kind is WindowKind.FREEZE:
         return {}
-    left, found = window.gpus, {}
+    left, gone = window.gpus, {}
     for name in sorted(window.islands or room):
         if name in room:
-            found[name] = room[name] if left is None else min(room[name], left)
-            left = None if left is None else left - found[name]
-    return found
+            gone[name] = room[name] if left is None else min(room[name], left)
+            left = None if left is None else left - gone[name]
+    return gone
 
 
 def active(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:

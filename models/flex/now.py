@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from models.base import GpuCount, Model, Name, Time
+from models.cluster.evidence import Evidence
 from models.cluster.flex_pool import flex_pool, in_quota_use
 from models.cluster.island import Island
 from models.cluster.jobs import FlexLives, Job, RunsOn, first_to_go, flex_lives
-from models.cluster.readings import HealthSample, QuotaReading, TeamUsage
+from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.snapshot import Snapshot, present_snapshot
 from models.flex.division import FlexDemand, FlexMode, FlexTeam, division
 from models.planning.backing import back
@@ -75,39 +76,29 @@ class FlexNow(Model):
         return max(0, self.flex_gpus - self.used_gpus)
 
 
-def flex_now(
-    reading: QuotaReading,
-    sample: HealthSample | None,
-    usage: Mapping[str, TeamUsage],
-    now: datetime,
-    mode: FlexMode = FlexMode.EQUAL,
-    jobs: Sequence[Job] = (),
-    since: datetime | None = None,
-) -> FlexNow:
-    """What these readings say of flex. Errors: ValueError for quotas that make no sense.
+def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL, since: datetime | None = None) -> FlexNow:
+    """What these readings say of flex; `since`: how far back it is told how long jobs on it lived.
 
-    Source: DESIGN.md, "Words": surplus = H - B, unused = max(0, H - in-quota use - surplus).
+    Source: DESIGN.md, "Words": surplus = H - B, unused = max(0, H - in-quota use - surplus). Errors: ValueError for
+    quotas that make no sense.
     """
+    sample = seen.sample
     if sample is None or not sample.islands:
-        return FlexNow(cluster=reading.cluster, at=now, health_at=None)
-    snapshot = present_snapshot(reading, sample.islands)
-    backing, tree = back(snapshot), snapshot.tree
-    leaves = {leaf: tree.by_team[leaf].gpus for leaf in tree.leaves}
-    scheduled = {team: said.scheduled_gpus for team, said in usage.items() if team in leaves}
-    in_quota = in_quota_use(leaves, scheduled)
+        return FlexNow(cluster=seen.reading.cluster, at=seen.at, health_at=None)
+    snapshot = present_snapshot(seen.reading, sample.islands)
+    backing, quotas = back(snapshot), snapshot.tree.leaf_gpus
+    scheduled = {team: usage.scheduled_gpus for team, usage in seen.usage.items() if team in quotas}
+    in_quota = in_quota_use(quotas, scheduled)
     pool = flex_pool(backing.healthy_gpus, backing.backed_gpus, in_quota)
-    by_name: dict[str, int] = {}
-    beyond = {team: gpus - leaves[team] for team, gpus in scheduled.items() if gpus > leaves[team]}
-    shares = _shares(snapshot, usage, mode)
-    running = [j for j in jobs if j.ended is None]
-    for job in running:
-        if job.on is RunsOn.FLEX and job.team in leaves:
-            by_name[job.team] = by_name.get(job.team, 0) + job.gpus
-    beyond |= {team: max(gpus, beyond.get(team, 0)) for team, gpus in by_name.items()}
-    on_flex = [OnFlex(team=t, gpus=gpus, share_gpus=max(0, shares[t] - leaves[t])) for t, gpus in beyond.items()]
+    running = [j for j in seen.jobs if j.ended is None]
+    shares = _shares(snapshot, seen.usage, mode)
+    on_flex = [
+        OnFlex(team=team, gpus=gpus, share_gpus=max(0, shares[team] - quotas[team]))
+        for team, gpus in _beyond(quotas, scheduled, running).items()
+    ]
     return FlexNow(
-        cluster=reading.cluster,
-        at=now,
+        cluster=seen.reading.cluster,
+        at=seen.at,
         health_at=sample.at,
         total_gpus=snapshot.total_gpus,
         healthy_gpus=snapshot.healthy_gpus,
@@ -116,22 +107,36 @@ def flex_now(
         in_quota_gpus=in_quota,
         surplus_gpus=pool.surplus_gpus,
         unused_gpus=pool.unused_gpus,
-        used_gpus=sum(beyond.values()),
+        used_gpus=sum(o.gpus for o in on_flex),
         known_quotas=len(scheduled),
-        quotas=len(leaves),
-        islands=tuple(
-            IslandNow(
-                name=i.name,
-                total_gpus=i.total_gpus,
-                healthy_gpus=i.healthy_gpus,
-                block_gpus=i.room_for_blocks,
-                free_block_gpus=_free_block(i, sample.islands, running, sum(scheduled.values())),
-            )
-            for i in sample.islands
-        ),
+        quotas=len(quotas),
+        islands=_islands(sample, running, sum(scheduled.values())),
         on_flex=tuple(sorted(on_flex, key=lambda o: (-o.above_gpus, o.team))),
         jobs=first_to_go(running, {o.team: o.above_gpus for o in on_flex}),
-        lives=flex_lives(jobs, since) if jobs and since is not None else None,
+        lives=flex_lives(seen.jobs, since) if seen.jobs and since is not None else None,
+    )
+
+
+def _beyond(quotas: Mapping[str, int], scheduled: Mapping[str, int], running: Sequence[Job]) -> dict[str, int]:
+    """What each team holds beyond its quota: by the sums, or by its jobs on flex where these are more."""
+    beyond = {team: gpus - quotas[team] for team, gpus in scheduled.items() if gpus > quotas[team]}
+    by_name: dict[str, int] = {}
+    for job in running:
+        if job.on is RunsOn.FLEX and job.team in quotas:
+            by_name[job.team] = by_name.get(job.team, 0) + job.gpus
+    return beyond | {team: max(gpus, beyond.get(team, 0)) for team, gpus in by_name.items()}
+
+
+def _islands(sample: HealthSample, running: Sequence[Job], held_gpus: int) -> tuple[IslandNow, ...]:
+    return tuple(
+        IslandNow(
+            name=i.name,
+            total_gpus=i.total_gpus,
+            healthy_gpus=i.healthy_gpus,
+            block_gpus=i.room_for_blocks,
+            free_block_gpus=_free_block(i, sample.islands, running, held_gpus),
+        )
+        for i in sample.islands
     )
 
 
@@ -153,9 +158,8 @@ def _free_block(island: Island, islands: Sequence[Island], running: Sequence[Job
 
 def share_expected(snapshot: Snapshot, usage: Mapping[str, TeamUsage], team: str, gpus: int) -> int:
     """What it would have of flex beyond what it has, did it ask flex for so many more. Units: whole GPUs."""
-    said = usage.get(team)
-    quota = snapshot.tree.by_team[team].gpus
-    held = quota if said is None else max(quota, said.scheduled_gpus)
+    quota, own = snapshot.tree.by_team[team].gpus, usage.get(team)
+    held = quota if own is None else max(quota, own.scheduled_gpus)
     wanting = {**usage, team: TeamUsage(team=team, scheduled_gpus=held, pending_gpus=gpus)}
     return min(gpus, max(0, _shares(snapshot, wanting, FlexMode.EQUAL)[team] - held))
 
@@ -165,8 +169,8 @@ def _shares(snapshot: Snapshot, usage: Mapping[str, TeamUsage], mode: FlexMode) 
     leaves = set(snapshot.tree.leaves)
     teams = []
     for quota in snapshot.quotas:
-        said = usage.get(quota.team)
-        asks = quota.gpus if said is None else said.scheduled_gpus + (said.pending_gpus or 0)
+        own = usage.get(quota.team)
+        asks = quota.gpus if own is None else own.scheduled_gpus + (own.pending_gpus or 0)
         demand = asks if quota.team in leaves else 0
         teams.append(FlexTeam(team=quota.team, parent=quota.parent, quota_gpus=quota.gpus, demand_gpus=demand))
     if not teams:

@@ -110,7 +110,7 @@ def _served(ground: PlacementSolver, bounds: Mapping[str, int]) -> Iterable[str]
 
 def _lacking(ground: PlacementSolver, of: Mapping[str, int]) -> dict[str, int]:
     if ground.tree.flat:
-        entitled = {leaf: ground.tree.by_team[leaf].gpus for leaf in ground.leaves}
+        entitled = ground.tree.leaf_gpus
     else:
         entitled = back_on(PlacementSolver(_with_unlimited_health(ground.snapshot))).of
     return {leaf: entitled[leaf] - of[leaf] for leaf in ground.leaves if entitled[leaf] > of[leaf]}

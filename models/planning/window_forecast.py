@@ -14,7 +14,7 @@ from models.base import Count, Model, Time
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot, filled
-from models.cluster.windows import Window, WindowKind, active, covered, explained
+from models.cluster.windows import Window, WindowKind, active, covered, without_absences
 from models.planning.backing import back
 
 
@@ -41,16 +41,16 @@ def foretold(
     islands, the first ones by name give them. Quotas that lack as much before it begins are left out.
     """
     islands = filled(quotas, islands)
-    whole = explained(islands, windows, now)
+    whole = without_absences(islands, windows, now)
     before = _shortage(cluster, quotas, islands)
-    told = []
+    forecast = []
     for window in sorted(windows, key=lambda w: (w.starts, w.kind, w.reason)):
         if window.starts <= now or window.kind is WindowKind.FREEZE:
             continue
-        lacks = _shortage(cluster, quotas, without(whole, active(windows, window.starts)))
+        lacks = _shortage(cluster, quotas, during(whole, active(windows, window.starts)))
         loses = {team: gpus - before.get(team, 0) for team, gpus in lacks.items() if gpus > before.get(team, 0)}
         if loses:
-            told.append(
+            forecast.append(
                 Foretold(
                     kind=window.kind,
                     starts=window.starts,
@@ -60,21 +60,16 @@ def foretold(
                     lacks={team: lacks[team] for team in loses},
                 )
             )
-    return tuple(told)
+    return tuple(forecast)
 
 
-def without(islands: Sequence[Island], windows: Sequence[Window]) -> tuple[Island, ...]:
+def during(islands: Sequence[Island], windows: Sequence[Window]) -> tuple[Island, ...]:
     """The islands while these windows last."""
     left = {i.name: i.healthy_gpus for i in islands}
     for window in windows:
         for name, gone in covered(window, left).items():
             left[name] -= gone
-    return tuple(i if left[i.name] == i.healthy_gpus else _with_healthy(i, left[i.name]) for i in islands)
-
-
-def _with_healthy(island: Island, healthy: int) -> Island:
-    blocks = None if island.block_gpus is None else min(island.block_gpus, healthy)
-    return island.model_copy(update={"healthy_gpus": healthy, "block_gpus": blocks})
+    return tuple(i if left[i.name] == i.healthy_gpus else i.at_health(left[i.name]) for i in islands)
 
 
 def _shortage(cluster: str, quotas: Sequence[Quota], islands: tuple[Island, ...]) -> dict[str, int]:

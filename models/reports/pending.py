@@ -34,7 +34,7 @@ def in_quota(ground: PlacementSolver, usage: Mapping[str, TeamUsage]) -> InQuota
     the largest assignment does not gain: pending - (B(D) - B(R)). Blocks count as loose GPUs here: nobody says whether
     a queued job needs one, so this is never too much.
     """
-    leaves = {leaf: ground.tree.by_team[leaf].gpus for leaf in ground.leaves}
+    leaves = ground.tree.leaf_gpus
     values = {team: quota.gpus for team, quota in ground.tree.by_team.items()}
     running, asked, known = dict(values), dict(values), 0
     for leaf, gpus in leaves.items():

@@ -85,8 +85,7 @@ def tally_of(
     snapshot = present_snapshot(reading, sample.islands)
     ground = PlacementSolver(snapshot)
     found = back_on(ground)
-    leaves = {leaf: ground.tree.by_team[leaf].gpus for leaf in ground.leaves}
-    use = in_quota_use(leaves, {team: said.scheduled_gpus for team, said in usage.items()})
+    use = in_quota_use(ground.tree.leaf_gpus, {team: said.scheduled_gpus for team, said in usage.items()})
     fresh = {team: said for team, said in usage.items() if said.at is None or now - said.at <= USAGE_SAYS_NOW}
     waiting = in_quota(ground, fresh)
     return bare.model_copy(

@@ -10,19 +10,22 @@ the next two, so the reasons always add up to the gap. Jobs on flex are in nobod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from models.base import GpuCount, Model, Name, Time
 from models.buffers.hourly_health import Stretch
-from models.cluster.jobs import Job, RunsOn, named
-from models.cluster.readings import HealthSample, QuotaReading, TeamUsage
-from models.cluster.snapshot import present_snapshot
-from models.cluster.windows import Window, active, explained
+from models.cluster.evidence import Evidence
+from models.cluster.island import Island
+from models.cluster.jobs import Job, RunsOn, jobs_text
+from models.cluster.quota import Quota
+from models.cluster.readings import HealthSample
+from models.cluster.snapshot import Snapshot, present_snapshot
+from models.cluster.windows import Window, active, without_absences
 from models.errors import Refusal
 from models.planning.backing import back
 
@@ -82,72 +85,60 @@ class TeamWhy(Model):
     use_known: bool
 
 
+class _Behind(NamedTuple):
+    """A quota, split by what stands behind it: it is the sum of these."""
+
+    backed: int
+    unhealthy: int
+    declared: int
+    withheld: int
+
+
+class _Held(NamedTuple):
+    """What a team's own jobs hold inside its quota."""
+
+    used: int
+    idle: int
+    known: bool
+    jobs: tuple[Job, ...]
+
+
 def why(
-    reading: QuotaReading,
-    sample: HealthSample,
-    usage: Mapping[str, TeamUsage],
-    windows: Sequence[Window],
-    history: Mapping[str, Stretch],
-    team: str,
-    asked_gpus: int | None,
-    now: datetime,
-    *,
-    block: bool = False,
-    jobs: Sequence[Job] = (),
+    seen: Evidence, history: Mapping[str, Stretch], team: str, asked_gpus: int | None, *, block: bool = False
 ) -> TeamWhy:
     """Why the team cannot have so many GPUs now; all of its quota where none are named.
 
-    Errors: Refusal where the team holds no quota that jobs run in.
+    `history`: the health of each island of late. Errors: Refusal where the team holds no quota that jobs run in, or
+    nobody knows the cluster's health.
     """
-    snapshot = present_snapshot(reading, sample.islands)
-    tree = snapshot.tree
-    if team not in tree.leaves:
-        what = "is a sum of others: name one of them" if team in tree.by_team else "is not there"
-        raise Refusal(f"the quota of {team!r} in cluster {reading.cluster} {what}")
-    quota = tree.by_team[team]
-    backing, as_declared = back(snapshot), back(snapshot.with_islands(explained(snapshot.islands, windows, now)))
-    entitled = backing.of[team] + backing.shortage.get(team, 0)
-    declared = max(0, min(entitled, as_declared.of[team]) - backing.of[team])
-    said = usage.get(team)
-    used = quota.gpus if said is None else min(said.scheduled_gpus, quota.gpus)
-    idle = 0 if said is None else min(said.idle_gpus, used)
-    own = [j for j in jobs if j.team == team and j.ended is None and j.on is RunsOn.QUOTA]
+    cluster, sample = seen.reading.cluster, seen.sample
+    if sample is None:
+        raise Refusal(f"nobody knows the health of cluster {cluster}")
+    snapshot = present_snapshot(seen.reading, sample.islands)
+    if team not in snapshot.tree.leaves:
+        what = "is a sum of others: name one of them" if team in snapshot.tree.by_team else "is not there"
+        raise Refusal(f"the quota of {team!r} in cluster {cluster} {what}")
+    quota = snapshot.tree.by_team[team]
+    behind, held = _behind(snapshot, quota, seen), _held(quota, seen)
     asked = quota.gpus if asked_gpus is None else asked_gpus
     wanted = min(asked, quota.gpus)
-    loose = min(wanted, max(0, backing.of[team] - used))
+    loose = min(wanted, max(0, behind.backed - held.used))
     reach = [i for i in snapshot.islands if quota.islands is None or i.name in quota.islands]
     largest = max((i.room_for_blocks for i in reach), default=0)
     startable = min(loose, largest) if block else loose
-    missing = tuple(
-        Missing(
-            island=i.name,
-            gpus=i.total_gpus - i.healthy_gpus,
-            total_gpus=i.total_gpus,
-            **_since(history.get(i.name)),
-        )
-        for i in reach
-        if i.healthy_gpus < i.total_gpus
+    missing = tuple(_missing(i, history.get(i.name)) for i in reach if i.healthy_gpus < i.total_gpus)
+    causes = (
+        (Cause.WITHHELD, behind.withheld, "the quotas above it promise less than the sum of theirs"),
+        (Cause.DECLARED, behind.declared, _windows(seen.windows, seen.at)),
+        (Cause.UNHEALTHY, behind.unhealthy, _unhealthy(missing, sample)),
+        (Cause.IDLE, held.idle, _idle(team, held)),
+        (Cause.USED, held.used - held.idle, _used(quota, held)),
     )
-    parts = (
-        (Cause.WITHHELD, quota.gpus - entitled, "the quotas above it promise less than the sum of theirs"),
-        (Cause.DECLARED, declared, _windows(windows, now)),
-        (Cause.UNHEALTHY, entitled - backing.of[team] - declared, _unhealthy(missing, sample)),
-        (Cause.IDLE, idle, _idle(team, own)),
-        (Cause.USED, used - idle, _used(team, used, quota.gpus, own, known=said is not None)),
-    )
-    reasons, left = [], wanted - loose
-    for cause, most, text in parts:
-        gpus = min(left, most)
-        left -= gpus
-        if gpus:
-            reasons.append(Reason(cause=cause, gpus=gpus, text=text))
-    if loose > startable:
-        text = f"{loose} are there, and the largest block of healthy nodes in one island is {largest}"
-        reasons.append(Reason(cause=Cause.FRAGMENTED, gpus=loose - startable, text=text))
+    fragments = f"{loose} are there, and the largest block of healthy nodes in one island is {largest}"
     return TeamWhy(
-        cluster=reading.cluster,
+        cluster=cluster,
         team=team,
-        at=now,
+        at=seen.at,
         health_at=sample.at,
         quota_gpus=quota.gpus,
         asked_gpus=asked,
@@ -155,12 +146,46 @@ def why(
         wanted_gpus=wanted,
         startable_gpus=startable,
         gap_gpus=wanted - startable,
-        reasons=tuple(reasons),
+        reasons=(
+            *_counted(causes, wanted - loose),
+            *_counted([(Cause.FRAGMENTED, loose - startable, fragments)], loose - startable),
+        ),
         missing=missing,
         over_gpus=asked - wanted,
-        used_gpus=used,
-        use_known=said is not None,
+        used_gpus=held.used,
+        use_known=held.known,
     )
+
+
+def _behind(snapshot: Snapshot, quota: Quota, seen: Evidence) -> _Behind:
+    backing, team = back(snapshot), quota.team
+    as_declared = back(snapshot.with_islands(without_absences(snapshot.islands, seen.windows, seen.at)))
+    backed = backing.of[team]
+    entitled = backed + backing.shortage.get(team, 0)
+    declared = max(0, min(entitled, as_declared.of[team]) - backed)
+    return _Behind(backed, entitled - backed - declared, declared, quota.gpus - entitled)
+
+
+def _held(quota: Quota, seen: Evidence) -> _Held:
+    usage = seen.usage.get(quota.team)
+    used = quota.gpus if usage is None else min(usage.scheduled_gpus, quota.gpus)
+    idle = 0 if usage is None else min(usage.idle_gpus, used)
+    jobs = tuple(j for j in seen.jobs if j.team == quota.team and j.ended is None and j.on is RunsOn.QUOTA)
+    return _Held(used, idle, usage is not None, jobs)
+
+
+def _counted(causes: Iterable[tuple[Cause, int, str]], gap: int) -> Iterator[Reason]:
+    """Each cause up to what is left of the gap."""
+    for cause, most, text in causes:
+        gpus = min(gap, most)
+        gap -= gpus
+        if gpus:
+            yield Reason(cause=cause, gpus=gpus, text=text)
+
+
+def _missing(island: Island, stretch: Stretch | None) -> Missing:
+    gpus = island.total_gpus - island.healthy_gpus
+    return Missing(island=island.name, gpus=gpus, total_gpus=island.total_gpus, **_since(stretch))
 
 
 def _since(stretch: Stretch | None) -> dict[str, Any]:
@@ -174,8 +199,8 @@ def _since(stretch: Stretch | None) -> dict[str, Any]:
 
 
 def _windows(windows: Sequence[Window], now: datetime) -> str:
-    named = [f"{w.kind}: {w.reason}, until {w.ends:%Y-%m-%d %H:%MZ}" for w in active(windows, now)]
-    return f"declared as absent ({'; '.join(named)})"
+    spans = [f"{w.kind}: {w.reason}, until {w.ends:%Y-%m-%d %H:%MZ}" for w in active(windows, now)]
+    return f"declared as absent ({'; '.join(spans)})"
 
 
 def _unhealthy(missing: Sequence[Missing], sample: HealthSample) -> str:
@@ -188,13 +213,13 @@ def _unhealthy(missing: Sequence[Missing], sample: HealthSample) -> str:
     return f"{healthy} (unhealthy: {lacking})" if lacking else f"{healthy}, and more is promised"
 
 
-def _idle(team: str, own: Sequence[Job]) -> str:
-    names = named((j.job, j.idle_gpus) for j in own if j.idle_gpus)
+def _idle(team: str, held: _Held) -> str:
+    names = jobs_text((j.job, j.idle_gpus) for j in held.jobs if j.idle_gpus)
     return f"{team}'s own running jobs hold them and do no work on them" + (f": {names}" if names else "")
 
 
-def _used(team: str, used: int, quota: int, own: Sequence[Job], *, known: bool) -> str:
-    if not known:
-        return f"nobody says what {team}'s jobs hold, so all of the quota counts as used"
-    names = named((j.job, j.gpus) for j in own)
-    return f"{team}'s own running jobs hold {used} of its {quota}" + (f": {names}" if names else "")
+def _used(quota: Quota, held: _Held) -> str:
+    if not held.known:
+        return f"nobody says what {quota.team}'s jobs hold, so all of the quota counts as used"
+    names = jobs_text((j.job, j.gpus) for j in held.jobs)
+    return f"{quota.team}'s own running jobs hold {held.used} of its {quota.gpus}" + (f": {names}" if names else "")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.cluster.evidence import Evidence
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind
@@ -18,6 +19,7 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ORDER = list(Cause)
 
 
+@settings(deadline=None)
 @given(snapshot=small_snapshots(), data=st.data())
 def test_reasons_add_up_to_the_gap_and_stand_in_their_order(snapshot: Snapshot, data: st.DataObject) -> None:
     leaves = snapshot.tree.leaves
@@ -51,7 +53,8 @@ def test_reasons_add_up_to_the_gap_and_stand_in_their_order(snapshot: Snapshot, 
     sample = HealthSample(cluster="c", at=NOW, islands=snapshot.islands)
     asked = data.draw(st.none() | st.integers(0, 20))
     block = data.draw(st.booleans())
-    found = why(reading, sample, usage, windows, {}, team, asked, NOW, block=block)
+    seen = Evidence(reading, sample, usage, NOW, windows=windows)
+    found = why(seen, {}, team, asked, block=block)
 
     assert sum(r.gpus for r in found.reasons) == found.gap_gpus
     assert all(r.gpus > 0 and r.text for r in found.reasons)
@@ -64,5 +67,5 @@ def test_reasons_add_up_to_the_gap_and_stand_in_their_order(snapshot: Snapshot, 
     assert found.startable_gpus <= max(0, backing - found.used_gpus)
     if not block and found.gap_gpus:
         assert found.startable_gpus == max(0, backing - found.used_gpus)
-    loose = why(reading, sample, usage, windows, {}, team, asked, NOW)
+    loose = why(seen, {}, team, asked)
     assert found.startable_gpus <= loose.startable_gpus, "a block is never easier to have"

@@ -23,7 +23,7 @@ from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree
 from models.cluster.readings import ForeignChange, HealthSample, LimitMode, Observation, Present, QuotaReading
 from models.cluster.snapshot import Snapshot
-from models.cluster.windows import Window, WindowKind, explained
+from models.cluster.windows import Window, WindowKind, without_absences
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
 from models.notices import Notice, NoticeKind
 from models.planning.backing import Backing, back
@@ -651,5 +651,5 @@ class World:
         """What stands behind the present values; `declared`: declared absences counted as healthy."""
         snapshot = self.snapshot()
         if declared:
-            snapshot = snapshot.with_islands(explained(snapshot.islands, self.windows, self.now))
+            snapshot = snapshot.with_islands(without_absences(snapshot.islands, self.windows, self.now))
         return back(snapshot)

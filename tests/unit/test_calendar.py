@@ -18,7 +18,7 @@ from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.windows import Declaration, Declared, Entry, Window, WindowKind, span_text
 from models.errors import BadInput
-from models.planning.window_forecast import foretold, without
+from models.planning.window_forecast import during, foretold
 from tests.unit.cli_fakes import WORKED, FakeBackstop, answering
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -80,7 +80,7 @@ def test_more_taken_never_leaves_more(one: int, other: int, gpus: int | None, qu
         Island(name="a", total_gpus=60, healthy_gpus=one),
         Island(name="b", total_gpus=60, healthy_gpus=other, block_gpus=other),
     )
-    left = without(islands, [window(DAY, 2 * DAY, gpus)])
+    left = during(islands, [window(DAY, 2 * DAY, gpus)])
     healthy = sum(i.healthy_gpus for i in left)
     assert healthy == (0 if gpus is None else max(0, one + other - gpus))
     lacks = told(window(DAY, 2 * DAY, gpus), islands=islands, quotas=(Quota(team="q", gpus=quota),))

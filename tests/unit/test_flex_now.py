@@ -11,6 +11,7 @@ import pytest
 
 from cli.commands.flex import hours_between
 from cli.main import run
+from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.flex.division import FlexMode
@@ -39,7 +40,7 @@ def seen(
         ),
     )
     said = {t: TeamUsage(team=t, scheduled_gpus=s, pending_gpus=p) for t, (s, p) in usage.items()}
-    return flex_now(reading, sample, said, NOW, mode)
+    return flex_now(Evidence(reading, sample, said, NOW), mode)
 
 
 def test_the_sums_are_those_of_the_words() -> None:
@@ -69,7 +70,7 @@ def test_unknown_use_counts_as_all_of_the_quota() -> None:
 def test_hardware_that_is_not_there_is_no_flex() -> None:
     found = seen({"a": 40}, {"a": (50, 0)}, (64, 32, 32))
     assert (found.backed_gpus, found.surplus_gpus, found.unused_gpus, found.available_gpus) == (32, 0, 0, 0)
-    nothing = flex_now(QuotaReading(cluster="h100-worked", generation=1, quotas=()), None, {}, NOW)
+    nothing = flex_now(Evidence(QuotaReading(cluster="h100-worked", generation=1, quotas=()), None, {}, NOW))
     assert (nothing.health_at, nothing.flex_gpus) == (None, 0)
 
 
@@ -92,7 +93,7 @@ def test_the_record_is_hourly_as_far_as_the_ledger_answers_at_once() -> None:
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBackstop]:
     monkeypatch.setenv("BACKSTOP_ACTOR", "tpm")
     train = seen({"a": 4, "b": 4, "c": 8}, {"a": (9, 0), "b": (6, 4), "c": (1, 0)}, (16, 16, 8))
-    silent = flex_now(QuotaReading(cluster="silent", generation=1, quotas=()), None, {}, NOW)
+    silent = flex_now(Evidence(QuotaReading(cluster="silent", generation=1, quotas=()), None, {}, NOW))
     points = [
         Point(
             at=NOW - timedelta(hours=n),

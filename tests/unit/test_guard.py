@@ -9,7 +9,7 @@ import pytest
 
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
-from models.cluster.windows import Window, WindowKind, active, explained
+from models.cluster.windows import Window, WindowKind, active, without_absences
 from models.rollout.guard import Clocks, Sight
 
 T0 = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
@@ -182,7 +182,7 @@ def window(kind: WindowKind = WindowKind.MAINTENANCE, gpus: int | None = None, *
 
 
 def as_if(*windows: Window, at: float = 1) -> tuple[int, ...]:
-    return tuple(i.healthy_gpus for i in explained((X, Y), windows, minutes(at)))
+    return tuple(i.healthy_gpus for i in without_absences((X, Y), windows, minutes(at)))
 
 
 @pytest.mark.parametrize("kind", [WindowKind.MAINTENANCE, WindowKind.SEV])
@@ -208,4 +208,4 @@ def test_a_window_excuses_from_its_start_to_just_before_its_end(at: float, excus
 
 def test_islands_that_nothing_is_missing_from_stay_as_they_are() -> None:
     whole = Island(name="X", total_gpus=200, healthy_gpus=200, block_gpus=96)
-    assert explained((whole, Y), [window(WindowKind.SEV)], minutes(1))[0] == whole
+    assert without_absences((whole, Y), [window(WindowKind.SEV)], minutes(1))[0] == whole

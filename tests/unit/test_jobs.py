@@ -11,6 +11,7 @@ import pytest
 from cli.output import show
 from cli.views.flex import cluster_parts
 from client.inputs.jobs import read_jobs
+from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn, first_to_go, flex_lives
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
@@ -40,7 +41,7 @@ def seen(*jobs: Job, **islands: tuple[int, int]) -> FlexNow:
     reading = QuotaReading(cluster="c1", generation=1, quotas=(Present(team="a", gpus=8),))
     sample = HealthSample(cluster="c1", at=NOW, islands=made)
     usage = {"a": TeamUsage(team="a", scheduled_gpus=12)}
-    return flex_now(reading, sample, usage, NOW, jobs=jobs, since=NOW - 168 * HOUR)
+    return flex_now(Evidence(reading, sample, usage, NOW, jobs), since=NOW - 168 * HOUR)
 
 
 def test_of_who_is_furthest_above_its_share_the_youngest_goes_first() -> None:
@@ -94,7 +95,7 @@ def test_why_names_the_jobs_that_hold_the_quota_and_those_that_idle() -> None:
     sample = HealthSample(cluster="c1", at=NOW, islands=(Island(name="x", total_gpus=16, healthy_gpus=16),))
     usage = {"a": TeamUsage(team="a", scheduled_gpus=16, idle_gpus=4)}
     jobs = [job("train", 8), *(job(f"eval-{n}", 1, idle_gpus=n % 2) for n in range(8)), flex_job("sweep", 9)]
-    found = why(reading, sample, usage, (), {}, "a", None, NOW, jobs=[*jobs, job("other", 1, team="b")])
+    found = why(Evidence(reading, sample, usage, NOW, [*jobs, job("other", 1, team="b")]), {}, "a", None)
     idle, used = found.reasons
     assert idle.text == (
         "a's own running jobs hold them and do no work on them: eval-1 1, eval-3 1, eval-5 1, eval-7 1"

@@ -13,6 +13,7 @@ import pytest
 from cli.main import run
 from client.backstop import RolloutSummary
 from models.buffers.hourly_health import Stretch, stretches
+from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.windows import Window, WindowKind
@@ -45,7 +46,8 @@ def asked(gpus: int | None = None, *, block: bool = False, **changes: Any) -> Te
     reading = QuotaReading(cluster="h100-worked", generation=1, quotas=quotas)
     sample = HealthSample(cluster="h100-worked", at=NOW, islands=islands)
     past = changes.pop("history", {"main": history(361, 361, 340, 319)})
-    return why(reading, sample, usage, changes.pop("windows", ()), past, "research", gpus, NOW, block=block)
+    seen = Evidence(reading, sample, usage, NOW, windows=changes.pop("windows", ()))
+    return why(seen, past, "research", gpus, block=block)
 
 
 def reasons(found: TeamWhy) -> list[tuple[str, int]]:
