@@ -138,10 +138,10 @@ class ClusterActivities:
                     baseline = _with_usage_of(baseline, frozen)
             terms = request.policy.terms
             if terms is not None:
-                found = self.deriver.derived(
+                derived = self.deriver.derived(
                     request.cluster, baseline.islands, baseline.gpus_per_node, terms, request.at
                 )
-                baseline = baseline.model_copy(update={"derived": stepped(found, request.promised)})
+                baseline = baseline.model_copy(update={"derived": stepped(derived, request.promised)})
             plan = make_plan(baseline, request.policy)
             return Drafted(baseline=baseline, reading=reading, plan=plan)
 
@@ -196,8 +196,8 @@ class ClusterActivities:
         sample = self._sample(cluster, now)
         snapshot = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, now)
         if policy.terms is not None:
-            found = self.deriver.derived(cluster, snapshot.islands, snapshot.gpus_per_node, policy.terms, now, within)
-            snapshot = snapshot.model_copy(update={"derived": found})
+            derived = self.deriver.derived(cluster, snapshot.islands, snapshot.gpus_per_node, policy.terms, now, within)
+            snapshot = snapshot.model_copy(update={"derived": derived})
         return snapshot, policy
 
     def flex(self, clusters: Sequence[str], mode: FlexMode, now: datetime) -> list[FlexNow]:
@@ -233,14 +233,14 @@ class ClusterActivities:
         """What a buffer from health history goes by. Errors: Refusal for an unknown cluster."""
         facts = self._registry.facts(cluster)
         sample = self._sample(cluster, now)
-        found = self.deriver.hours(cluster, () if sample is None else sample.islands, now)
-        kept = HealthHours(
+        hours = self.deriver.hours(cluster, () if sample is None else sample.islands, now)
+        bare = HealthHours(
             cluster=cluster,
             total_gpus=0 if sample is None else sample.total_gpus,
             gpus_per_node=facts.gpus_per_node,
             terms=facts.policy.terms,
         )
-        return kept if found is None else kept.holding(found)
+        return bare if hours is None else bare.holding(hours)
 
     def _approved_with(self, launch: LaunchRequest) -> Envelope | None:
         if not launch.fleet:

@@ -69,7 +69,7 @@ class FleetActivities:
         self._calendar = calendar
         self._registry = registry
         self._clusters = clusters
-        self._made: dict[str, tuple[Any, datetime, Prospect]] = {}
+        self._kept: dict[str, tuple[Any, datetime, Prospect]] = {}
         """Prospects by cluster, each with what it was made from; lost with the process."""
 
     # --- planning -------------------------------------------------------------------------------
@@ -79,10 +79,10 @@ class FleetActivities:
         """Every cluster's plan of today; what is approved with it is kept in the ledger, by the fleet rollout's id."""
         with translated():
             names = self._registry.names()
-            found = self._registry.newest(names)
+            rollouts = self._registry.newest(names)
             prospects, plans = [], {}
             for name in names:
-                prospect, plan = self._planned(name, request.launch.policy, request.at, found.get(name))
+                prospect, plan = self._planned(name, request.launch.policy, request.at, rollouts.get(name))
                 prospects.append(prospect)
                 if plan is not None:
                     plans[name] = envelope_of(plan)
@@ -95,7 +95,7 @@ class FleetActivities:
             return FleetPlan(fleet=request.launch.fleet, hash=plan_hash(taken), clusters=taken, missing=missing)
 
     def _planned(
-        self, cluster: str, policy: Mapping[str, Any], now: datetime, found: Noted | None
+        self, cluster: str, policy: Mapping[str, Any], now: datetime, rollout: Noted | None
     ) -> tuple[Prospect, Plan | None]:
         """What a rollout of the cluster would do now; one that cannot be planned says why, and comes last."""
         try:
@@ -103,11 +103,11 @@ class FleetActivities:
         except Unavailable:
             raise
         except BackstopError as error:
-            more = {} if found is None else found.model_dump()
+            more = {} if rollout is None else rollout.model_dump()
             return Prospect(
                 cluster=cluster, wave=Wave.of(Tier.BUSY), headroom=-1.0, why_not=error.message, **more
             ), None
-        return prospect_of(plan, found), plan
+        return prospect_of(plan, rollout), plan
 
     # --- picking --------------------------------------------------------------------------------
 
@@ -130,11 +130,11 @@ class FleetActivities:
         for name in names:
             sample = samples.get(name)
             seen = (versions.get(name), None if sample is None else sample.islands, repr(request.policy))
-            made = self._made.get(name)
-            if made is None or made[0] != seen or now - made[1] > _FRESH:
-                made = seen, now, self._planned(name, request.policy, now, None)[0]
-                self._made[name] = made
-            answer.append(made[2])
+            kept = self._kept.get(name)
+            if kept is None or kept[0] != seen or now - kept[1] > _FRESH:
+                kept = seen, now, self._planned(name, request.policy, now, None)[0]
+                self._kept[name] = kept
+            answer.append(kept[2])
         return answer
 
     # --- members --------------------------------------------------------------------------------
@@ -142,8 +142,8 @@ class FleetActivities:
     @activity.defn(name="start_members")
     async def start(self, request: StartRequest) -> StartAnswer:
         """The rollouts are open, each with its plan. Repeating it changes nothing: an id is opened once."""
-        found = await asyncio.gather(*(self._started(request, e) for e in request.entrants))
-        return StartAnswer(refused={e.cluster: why for e, why in zip(request.entrants, found, strict=True) if why})
+        refusals = await asyncio.gather(*(self._started(request, e) for e in request.entrants))
+        return StartAnswer(refused={e.cluster: why for e, why in zip(request.entrants, refusals, strict=True) if why})
 
     async def _started(self, request: StartRequest, entrant: Entrant) -> str:
         """Why it was refused; empty: it is open. Errors: ApplicationError of type Unavailable, to be tried again."""
@@ -204,14 +204,14 @@ class FleetActivities:
         ends = time.monotonic() + _ROUND_SECONDS
         # One that is opened and ended between two looks is news too: only what had ended before is none.
         own = {*request.known, *request.unseen}
-        over = {r for r, found in (await self._noted(request)).items() if r not in own and Stage(found.stage).ended}
+        over = {r for r, rollout in (await self._noted(request)).items() if r not in own and Stage(rollout.stage).ended}
         while time.monotonic() < ends:
             with contextlib.suppress(TimeoutError):  # first, so that changes that come together are told together
                 await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.every_seconds)
                 return FollowAnswer()
             now = await self._noted(request)
             activity.heartbeat()
-            changed = {r: found for r, found in now.items() if r not in over and found != request.known.get(r)}
+            changed = {r: rollout for r, rollout in now.items() if r not in over and rollout != request.known.get(r)}
             if changed:
                 return FollowAnswer(changed=changed)
         return FollowAnswer()
@@ -223,8 +223,8 @@ class FleetActivities:
     @activity.defn(name="abort_members")
     async def abort(self, request: AbortRequest) -> AbortAnswer:
         """The rollouts have taken an abort, or say why not."""
-        found = await asyncio.gather(*(self._aborted(request, e) for e in request.clusters))
-        return AbortAnswer(refused={e.cluster: why for e, why in zip(request.clusters, found, strict=True) if why})
+        refusals = await asyncio.gather(*(self._aborted(request, e) for e in request.clusters))
+        return AbortAnswer(refused={e.cluster: why for e, why in zip(request.clusters, refusals, strict=True) if why})
 
     async def _aborted(self, request: AbortRequest, entrant: Entrant) -> str:
         handle = self._client.get_workflow_handle(rollout_workflow_id(entrant.cluster))

@@ -29,10 +29,10 @@ class Deriver:
         `islands`: those it has today. Where samples end earlier, the hours since then are unknown.
         """
         until = now.replace(minute=0, second=0, microsecond=0)
-        looked = self._health.history(cluster, until - REMEMBERED, until)
+        samples = self._health.history(cluster, until - REMEMBERED, until)
         windows = self._calendar.windows([cluster]).get(cluster, ())
-        found = hourly(looked, windows, until.timestamp(), [i.name for i in islands if i.total_gpus])
-        return None if found is None else found.up_to(int(until.timestamp() // 3600))
+        hours = hourly(samples, windows, until.timestamp(), [i.name for i in islands if i.total_gpus])
+        return None if hours is None else hours.up_to(int(until.timestamp() // 3600))
 
     def derived(
         self,
@@ -45,11 +45,11 @@ class Deriver:
     ) -> Derived:
         """What is asked of the buffer of a cluster of these islands. `within`: an answer may be so old."""
         key = (total(islands), gpus_per_node, terms)
-        known = self._kept.get(cluster)
-        if known is not None and known[0] == key and timedelta(0) <= now - known[1] < within:
-            return known[2]
-        found = self.hours(cluster, islands, now)
-        down = np.empty(0) if found is None else found.total - found.worst - found.planned
+        kept = self._kept.get(cluster)
+        if kept is not None and kept[0] == key and timedelta(0) <= now - kept[1] < within:
+            return kept[2]
+        hours = self.hours(cluster, islands, now)
+        down = np.empty(0) if hours is None else hours.total - hours.worst - hours.planned
         answer = derived(down, max(1, total(islands)), terms, gpus_per_node)
         self._kept[cluster] = key, now, answer
         meters.buffer(cluster, answer)

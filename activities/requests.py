@@ -70,25 +70,25 @@ class RequestActivities:
                 what = "is a sum of others: name one of them" if quota else "is not there: its owner has to give it one"
                 raise Refusal(f"the quota of {ask.team!r} in cluster {ask.cluster} {what}")
             owners = _owners(policy, opened)
-            found = Assessment(fits=False, owners=owners, quota_gpus=quota.gpus)
+            assessment = Assessment(fits=False, owners=owners, quota_gpus=quota.gpus)
             if ask.namespace and not quota.admits(ask.namespace):
                 whom = ", ".join(quota.namespaces or ()) or "nobody"
-                return found.model_copy(
+                return assessment.model_copy(
                     update={"why": f"{ask.namespace} may not target the quota of {ask.team}: {whom} may"}
                 )
             if not owners:
                 why = f"nobody owns {ask.cluster}: name its owners in its policy (owners: [...])"
-                return found.model_copy(update={"why": why})
-            refused = self._by_policy(opened, policy)
-            if refused:
-                return found.model_copy(update={"why": refused, **self._instead(ask, snapshot, now)})
+                return assessment.model_copy(update={"why": why})
+            barred = self._by_policy(opened, policy)
+            if barred:
+                return assessment.model_copy(update={"why": barred, **self._instead(ask, snapshot, now)})
             space = room(_claimed(snapshot, opened), policy, ask.team, ask.gpus)
             taken = space.assigned_gpus - snapshot.tree.assigned()
             why = space.why
             if why and taken > 0:
                 why += f", {taken} of them freed by its open rollout and its teams' first when hardware allows it"
-            found = found.model_copy(update={"room": space, "fits": space.fits_gpus == ask.gpus, "why": why})
-            return found if found.fits else found.model_copy(update=self._instead(ask, snapshot, now))
+            assessment = assessment.model_copy(update={"room": space, "fits": space.fits_gpus == ask.gpus, "why": why})
+            return assessment if assessment.fits else assessment.model_copy(update=self._instead(ask, snapshot, now))
 
     @activity.defn(name="request_owners", no_thread_cancel_exception=True)
     def owners(self, request: OwnersRequest) -> Owners:
@@ -113,7 +113,7 @@ class RequestActivities:
     def _elsewhere(self, ask: QuotaAsk, now: datetime) -> tuple[Elsewhere, ...]:
         """Other clusters under their ceiling: first where the team has a quota, then where all of it fits."""
         wanted = self._registry.facts(ask.cluster).gpu_model
-        found = []
+        clusters = []
         for name in self._registry.names():
             if name == ask.cluster:
                 continue
@@ -134,8 +134,8 @@ class RequestActivities:
                 headroom = min(headroom, back(claimed).surplus_gpus)
             if headroom:
                 model = self._registry.facts(name).gpu_model
-                found.append(Elsewhere(cluster=name, gpu_model=model, headroom_gpus=headroom, has_quota=has))
-        found.sort(
+                clusters.append(Elsewhere(cluster=name, gpu_model=model, headroom_gpus=headroom, has_quota=has))
+        clusters.sort(
             key=lambda e: (
                 not e.has_quota,
                 e.headroom_gpus < ask.gpus,
@@ -144,7 +144,7 @@ class RequestActivities:
                 e.cluster,
             )
         )
-        return tuple(found[:_NAMED])
+        return tuple(clusters[:_NAMED])
 
     @activity.defn(name="prepare_grant", no_thread_cancel_exception=True)
     def prepare(self, request: PrepareRequest) -> Prepared:
@@ -159,11 +159,11 @@ class RequestActivities:
                     outcome=GrantOutcome.NO, said=f"others have changed the quota of {', '.join(theirs)} since"
                 )
             if not order.ends and request.namespace and asks and not asks.as_quota().admits(request.namespace):
-                said = f"{request.namespace} may not target the quota of {order.team} any more"
-                return Prepared(outcome=GrantOutcome.NO, said=said)
-            made = self._alone(request) if opened is None else self._beside(request, opened)
-            above = {*made.raised, order.team} if made.change is not None else {order.team}
-            return made.model_copy(update={"hands": {t: reading[t].hand for t in sorted(above) if t in reading}})
+                why = f"{request.namespace} may not target the quota of {order.team} any more"
+                return Prepared(outcome=GrantOutcome.NO, said=why)
+            prepared = self._alone(request) if opened is None else self._beside(request, opened)
+            above = {*prepared.raised, order.team} if prepared.change is not None else {order.team}
+            return prepared.model_copy(update={"hands": {t: reading[t].hand for t in sorted(above) if t in reading}})
 
     def _beside(self, request: PrepareRequest, opened: OpenRollout) -> Prepared:
         """A rollout is open: every write goes through it, once it is done; until then, a request waits."""
@@ -220,12 +220,12 @@ class RequestActivities:
                 _PATIENCE.total_seconds(),
             )
         except WorkflowUpdateFailedError as error:
-            said = str(error.cause) or "the rollout refused it"
-            return Granted(request=order.request, ends=order.ends, outcome=GrantOutcome.LATER, said=said)
+            why = str(error.cause) or "the rollout refused it"
+            return Granted(request=order.request, ends=order.ends, outcome=GrantOutcome.LATER, said=why)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                said = f"the rollout of {request.cluster} has just ended"
-                return Granted(request=order.request, ends=order.ends, outcome=GrantOutcome.LATER, said=said)
+                why = f"the rollout of {request.cluster} has just ended"
+                return Granted(request=order.request, ends=order.ends, outcome=GrantOutcome.LATER, said=why)
             raise ApplicationError(str(error), type=Unavailable.__name__) from error
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
             raise ApplicationError("the rollout did not answer in time", type=Unavailable.__name__) from error

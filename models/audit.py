@@ -71,16 +71,16 @@ def chain_hash(previous_hash: str, entry: AuditEntry) -> str:
 
 def broken_links(rows: Sequence[ChainedEntry], head: ChainHead | None) -> list[str]:
     """One sentence for each place where a whole chain does not hold together; [] when it does."""
-    found: list[str] = []
+    faults: list[str] = []
     previous, expected_seq = GENESIS, 1
     for row in rows:
         if row.seq != expected_seq:
-            found.append(f"row {expected_seq} is missing: row {row.seq} follows")
+            faults.append(f"row {expected_seq} is missing: row {row.seq} follows")
         if row.previous_hash != previous:
-            found.append(f"row {row.seq} names another predecessor than the row before it")
+            faults.append(f"row {row.seq} names another predecessor than the row before it")
         if chain_hash(row.previous_hash, row.entry) != row.hash:
-            found.append(f"row {row.seq} was altered: its hash does not match")
+            faults.append(f"row {row.seq} was altered: its hash does not match")
         previous, expected_seq = row.hash, row.seq + 1
     if head is not None and (head.length != len(rows) or head.hash != previous):
-        found.append(f"the chain should end at row {head.length} and ends at row {expected_seq - 1}")
-    return found
+        faults.append(f"the chain should end at row {head.length} and ends at row {expected_seq - 1}")
+    return faults

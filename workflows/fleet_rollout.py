@@ -243,7 +243,7 @@ class FleetRolloutWorkflow:
         while True:
             await workflow.wait_condition(lambda: any(m.rollout for m in self._state.members.values()))
             f = self._state
-            known = {
+            last_seen = {
                 m.rollout: Noted(rollout=m.rollout, stage=m.stage, needs=m.needs, rollbacks=m.rollbacks)
                 for m in f.members.values()
                 if m.rollout and m.stage
@@ -253,12 +253,12 @@ class FleetRolloutWorkflow:
                     FleetActivities.follow,
                     FollowRequest(
                         fleet=f.id,
-                        known=known,
+                        known=last_seen,
                         unseen=tuple(m.rollout for m in f.members.values() if m.rollout and not m.stage),
                         every_seconds=_every(f),
                     ),
                     **WHOLE_FLEET_CALL,
-                    summary=f"follow {len(known)} rollouts",
+                    summary=f"follow {len(last_seen)} rollouts",
                 )
             except ActivityError as error:
                 if is_cancelled_exception(error):
@@ -349,9 +349,9 @@ class FleetRolloutWorkflow:
             raise ApplicationError(why, type="Refusal", non_retryable=True)
 
     def _obey(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
-        f, said = obey(self._state, command, request, workflow.now())
+        f, sentence = obey(self._state, command, request, workflow.now())
         self._set(f)
-        return FleetCommandAnswer(command=command, stage=f.stage, said=said)
+        return FleetCommandAnswer(command=command, stage=f.stage, said=sentence)
 
     def _cancelled(self) -> None:
         """Temporal's own cancel: an abort that undoes nothing."""

@@ -23,7 +23,7 @@ class HealthWatch:
         beat = max(timedelta(seconds=10), timedelta(seconds=4 * start.interval_seconds))
         cursor = start.cursor
         for _ in range(_ROUNDS_A_RUN):
-            told = await workflow.execute_activity_method(
+            answer = await workflow.execute_activity_method(
                 WatchActivities.watch,
                 start.model_copy(update={"cursor": cursor}),
                 start_to_close_timeout=timedelta(hours=2),
@@ -31,7 +31,7 @@ class HealthWatch:
                 retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10)),
                 summary=f"watch every {start.interval_seconds:g} s",
             )
-            cursor = told or ""
+            cursor = answer or ""
             if workflow.info().is_continue_as_new_suggested():  # cursors of many clusters
                 break
         workflow.continue_as_new(start.model_copy(update={"runs": start.runs + 1, "cursor": cursor}))

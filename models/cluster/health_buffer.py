@@ -98,27 +98,27 @@ class Steps(Model):
 PROMISE_STEPS = Steps()
 
 
-def followed(standing: int | None, found: Derived, steps: Steps = PROMISE_STEPS) -> int | None:
+def followed(standing: int | None, asked: Derived, steps: Steps = PROMISE_STEPS) -> int | None:
     """The promise to propose where `standing` is promised: less at once, more by steps, and neither for a trifle.
 
-    Units: as `found`. None: nothing can be promised, or (as `standing`) nothing is.
+    Units: as `asked`. None: nothing can be promised, or (as `standing`) nothing is.
     """
-    if standing is None or found.promise is None:
-        return found.promise
-    more = found.promise - standing
-    if -steps.fall * found.total <= more <= steps.band * found.total:
+    if standing is None or asked.promise is None:
+        return asked.promise
+    more = asked.promise - standing
+    if -steps.fall * asked.total <= more <= steps.band * asked.total:
         return standing
-    return standing + min(more, max(1, int(steps.rise * found.total)))
+    return standing + min(more, max(1, int(steps.rise * asked.total)))
 
 
-def stepped(found: Derived, standing: int | None, steps: Steps = PROMISE_STEPS) -> Derived:
+def stepped(asked: Derived, standing: int | None, steps: Steps = PROMISE_STEPS) -> Derived:
     """What was found, held back where the promise that stands may not follow it at once."""
-    promise = followed(standing, found, steps)
-    if promise is None or promise == found.promise:
-        return found
+    promise = followed(standing, asked, steps)
+    if promise is None or promise == asked.promise:
+        return asked
     text = (
-        f"{found.text}; the promise rises from {standing} to {promise} at first"
+        f"{asked.text}; the promise rises from {standing} to {promise} at first"
         if promise != standing
-        else (f"{found.text}; {standing} stays promised: that is near enough")
+        else (f"{asked.text}; {standing} stays promised: that is near enough")
     )
-    return found.model_copy(update={"needed": found.total - promise, "text": text})
+    return asked.model_copy(update={"needed": asked.total - promise, "text": text})

@@ -208,8 +208,8 @@ def check_islands(quotas: Iterable[Quota], islands: Iterable[str]) -> None:
 
     Errors: ValueError naming the team and the island.
     """
-    known = set(islands)
+    names = set(islands)
     for quota in quotas:
         for island in quota.islands or ():
-            if island not in known:
+            if island not in names:
                 raise ValueError(f"islands names {island!r}, which this cluster does not have (team {quota.team})")

@@ -67,8 +67,8 @@ class Snapshot(Model):
 
 def filled(quotas: Sequence[Quota], islands: Sequence[Island]) -> tuple[Island, ...]:
     """The islands, and those that a quota names beside them: these have no GPU."""
-    known = {i.name for i in islands}
-    named = sorted({name for q in quotas for name in q.islands or ()} - known)
+    there = {i.name for i in islands}
+    named = sorted({name for q in quotas for name in q.islands or ()} - there)
     return (*islands, *(Island(name=name, total_gpus=0, healthy_gpus=0) for name in named))
 
 
@@ -83,7 +83,7 @@ def present_snapshot(reading: QuotaReading, islands: Sequence[Island]) -> Snapsh
 
 def snapshot_of(cluster: ClusterSpec) -> Snapshot:
     """A cluster of a fleet file as a snapshot; usage is what the file says, an instant."""
-    known = any(q.scheduled_gpus is not None for q in cluster.quotas)
+    use_known = any(q.scheduled_gpus is not None for q in cluster.quotas)
     return Snapshot(
         cluster=cluster.name,
         gpus_per_node=cluster.gpus_per_node,
@@ -91,5 +91,5 @@ def snapshot_of(cluster: ClusterSpec) -> Snapshot:
         quotas=tuple(
             q if q.pending_gpus is None else q.model_copy(update={"pending_gpus": None}) for q in cluster.quotas
         ),
-        usage_from="instant" if known else "unknown",
+        usage_from="instant" if use_known else "unknown",
     )

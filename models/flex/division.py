@@ -175,10 +175,10 @@ class _Tree:
         self.used = self._uses(asked)
 
     def _top_down(self) -> list[str]:
-        found = list(self.roots)
-        for name in found:  # it grows while it is walked
-            found += self.children.get(name, ())
-        return found
+        names = list(self.roots)
+        for name in names:  # it grows while it is walked
+            names += self.children.get(name, ())
+        return names
 
     def _sum_up(self, name: str) -> None:
         team, below = self.by_name[name], self.children.get(name)
@@ -192,12 +192,12 @@ class _Tree:
 
     def _uses(self, asked: FlexDemand) -> dict[str, float]:
         """Decayed GPU-hours of flex, a namespace's with its children's."""
-        found: dict[str, list[float]] = {name: [] for name in self.by_name}
+        decayed: dict[str, list[float]] = {name: [] for name in self.by_name}
         for use in asked.usage:
-            found[use.team].append(use.gpu_hours * 0.5 ** (use.hours_ago / asked.half_life_hours))
+            decayed[use.team].append(use.gpu_hours * 0.5 ** (use.hours_ago / asked.half_life_hours))
         total: dict[str, float] = {}
         for name in reversed(self.down):
-            total[name] = math.fsum([*found[name], *(total[c] for c in self.children.get(name, ()))])
+            total[name] = math.fsum([*decayed[name], *(total[c] for c in self.children.get(name, ()))])
         return total
 
     def divided(self, capacity: int) -> dict[str, int]:

@@ -40,10 +40,10 @@ def _number(value: Fraction) -> int | float:
 
 
 def _parts(value: Any) -> Fraction:
-    found = exact_fraction(value)
-    if (found * GRAIN).denominator != 1:
+    gpus = exact_fraction(value)
+    if (gpus * GRAIN).denominator != 1:
         raise ValueError(f"must be GPUs to a thousandth at most, not {value}")
-    return found
+    return gpus
 
 
 Gpus = Annotated[
@@ -114,20 +114,20 @@ class FlexStory(Model):
         FlexDemand(capacity_gpus=self.capacity_gpus, teams=self.teams)  # refuses what is wrong with the teams
         parents = {t.parent for t in self.teams}
         leaves = {t.team for t in self.teams} - parents
-        known: set[str] = set()
+        submitted: set[str] = set()
         for n, step in enumerate(self.steps):
             if step.submit is not None:
                 if step.submit.team not in leaves:
                     raise ValueError(
                         f"steps[{n}].submit.team is {step.submit.team!r}, which is not a team without children"
                     )
-                if step.submit.job in known:
+                if step.submit.job in submitted:
                     raise ValueError(f"steps[{n}].submit.job {step.submit.job!r} is there already")
-                known.add(step.submit.job)
+                submitted.add(step.submit.job)
             elif step.delete is not None:
-                if step.delete not in known:
+                if step.delete not in submitted:
                     raise ValueError(f"steps[{n}].delete is {step.delete!r}, and there is no such job then")
-                known.discard(step.delete)
+                submitted.discard(step.delete)
         return self
 
 

@@ -174,8 +174,8 @@ class _Floor:
             rest = sum(j.size for j in mine if not _quota_only(j))
             want = min(bound, self._quota.get(t.team, 0)) + rest
             asked.append(t.model_copy(update={"demand_gpus": -(-want // GRAIN)}))
-        found = division(FlexDemand(capacity_gpus=self._capacity, mode=self._story.mode, teams=tuple(asked)))
-        self._share = {p.team: p.gpus * GRAIN for p in found.portions}
+        demand = FlexDemand(capacity_gpus=self._capacity, mode=self._story.mode, teams=tuple(asked))
+        self._share = {p.team: p.gpus * GRAIN for p in division(demand).portions}
 
     # --- what may happen ------------------------------------------------------------------------------
 
@@ -196,13 +196,13 @@ class _Floor:
     def _takeable(self, namespace: str = "") -> list[Running]:
         """Flex jobs that ran long enough and were not taken lately; those on siblings' quota of a namespace too."""
         story, now = self._story, self._now
-        found = []
         here = [r for r in self._running(On.SIBLINGS) if namespace and self._root[r.team] == namespace]
-        for r in (*self._running(On.FLEX), *here):
+
+        def rested(r: Running) -> bool:
             taken_at = self._jobs[r.job].taken_at
-            if now - r.since >= story.min_run and (taken_at is None or now - taken_at >= story.window):
-                found.append(r)
-        return found
+            return now - r.since >= story.min_run and (taken_at is None or now - taken_at >= story.window)
+
+        return [r for r in (*self._running(On.FLEX), *here) if rested(r)]
 
     def _take(self, running: Running, why: str) -> None:
         job = self._jobs[running.job]
@@ -305,13 +305,13 @@ class _Floor:
 
     def _beyond_shares(self, above: Mapping[str, int], but: str) -> list[Running]:
         """Jobs whose teams stay at their shares or above, whichever of them are taken."""
-        found = []
+        beyond = []
         left = dict(above)
         for r in sorted(self._takeable(), key=lambda r: (r.priority, -r.since, -r.number)):
             if r.team != but and r.size <= left[r.team]:
                 left[r.team] -= r.size
-                found.append(r)
-        return found
+                beyond.append(r)
+        return beyond
 
     def _make_room(self, j: _Job, on: On, back: Sequence[Running], why: str) -> None:
         for r in back:
@@ -356,13 +356,13 @@ class _Floor:
 def _chains(teams: Sequence[FlexTeam]) -> dict[str, tuple[str, ...]]:
     """By team or namespace: itself, and the namespaces it is in, the topmost last."""
     parent = {t.team: t.parent for t in teams}
-    found: dict[str, tuple[str, ...]] = {}
+    chains: dict[str, tuple[str, ...]] = {}
     for name in (*parent, *(p for p in parent.values() if p is not None)):
         chain = [name]
         while (above := parent.get(chain[-1])) is not None:
             chain.append(above)
-        found[name] = tuple(chain)
-    return found
+        chains[name] = tuple(chain)
+    return chains
 
 
 def _quota_only(j: _Job) -> bool:

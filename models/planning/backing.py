@@ -141,9 +141,9 @@ def touched(ground: PlacementSolver) -> frozenset[str]:
         return short_blocks
     if ground.tree.flat and not placed:
         return ground.could_go_short(values) | short_blocks
-    found = set(short_blocks)
+    short = set(short_blocks)
     for leaf in ground.leaves:
         # One GPU of it, ancestors alike, was promised in vain: giving it up loses nothing.
         if ground.reaches(ground.tree.lowered({leaf: 1}), placed, total):
-            found.add(leaf)
-    return frozenset(found)
+            short.add(leaf)
+    return frozenset(short)

@@ -68,12 +68,12 @@ class Room(Model):
 def raises(tree: QuotaTree, values: Mapping[str, int], team: str, gpus: int) -> dict[str, int]:
     """By how much each quota rises so that the team's, and what the tree really promises it, is so many more."""
     assigned = tree.assigned_of(values)
-    found = {team: gpus}
+    by_team = {team: gpus}
     for parent in tree.ancestors(team):
         free = max(0, values[parent] - sum(assigned[child] for child in tree.children[parent]))
         if gpus > free:
-            found[parent] = gpus - free
-    return found
+            by_team[parent] = gpus - free
+    return by_team
 
 
 def moved(values: Mapping[str, int], raised: Mapping[str, int], *, ends: bool = False) -> dict[str, int]:

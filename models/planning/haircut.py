@@ -97,12 +97,12 @@ class Haircut(Model):
 
 
 PartT = TypeVar("PartT", Part, TeamPart)
-Made = Callable[[int, int], object]
+Progress = Callable[[int, int], object]
 """Told after each cluster: how many are done, of how many."""
 
 
 def haircut(
-    fleet: Sequence[tuple[Snapshot, Policy]], buffers: Sequence[Fraction] = USUAL, made: Made | None = None
+    fleet: Sequence[tuple[Snapshot, Policy]], buffers: Sequence[Fraction] = USUAL, progress: Progress | None = None
 ) -> Haircut:
     """The report on these clusters, each with its policy, at these buffers instead of the policies' own."""
     plans: list[list[Plan]] = []
@@ -111,8 +111,8 @@ def haircut(
         plain, *row = (make_plan(snapshot, policy.model_copy(update={"buffer": b})) for b in (Fraction(0), *buffers))
         without.append(Part.of(plain))
         plans.append(row)
-        if made is not None:
-            made(len(plans), len(fleet))
+        if progress is not None:
+            progress(len(plans), len(fleet))
     parts = {row[0].cluster: tuple(map(Part.of, row)) for row in plans}
     waves = {
         tier: tuple(
@@ -124,8 +124,8 @@ def haircut(
     for row in plans:
         for n, plan in enumerate(row):
             for team, part in _teams(plan).items():
-                known = teams.setdefault(team, [TeamPart() for _ in buffers])
-                known[n] = added(TeamPart, (known[n], part))
+                sums = teams.setdefault(team, [TeamPart() for _ in buffers])
+                sums[n] = added(TeamPart, (sums[n], part))
     return Haircut(
         buffers=tuple(buffers),
         without=added(Part, without),

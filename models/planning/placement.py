@@ -154,17 +154,17 @@ class PlacementSolver:
             return False
         if not placed:
             return self.loose(bounds) >= total
-        for known in self._placements:
-            if _counts(known) != placed:
+        for placement in self._placements:
+            if _counts(placement) != placed:
                 continue
-            found = self.with_placement(bounds, known)
-            if found is not None and found >= total:
+            held = self.with_placement(bounds, placement)
+            if held is not None and held >= total:
                 return True
-        placement = _Program(self, bounds, placed, every=True).solve_total()
-        if placement is None:
+        solved = _Program(self, bounds, placed, every=True).solve_total()
+        if solved is None:
             return False
-        self._remember(placement)
-        return (self.with_placement(bounds, placement) or 0) >= total
+        self._remember(solved)
+        return (self.with_placement(bounds, solved) or 0) >= total
 
     def still_holds(self, bounds: Mapping[str, int], placed: BlockCounts, total: int) -> bool:
         """True when quotas lowered to these values are still backed by `total` GPUs.

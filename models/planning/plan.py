@@ -165,8 +165,8 @@ def make_plan(snapshot: Snapshot, policy: Policy, *, max_tier: Tier | None = Non
     """
     limit = policy.max_tier if max_tier is None else max_tier
     if policy.terms is not None and snapshot.derived is None:
-        found = derived(np.empty(0), max(1, snapshot.total_gpus), policy.terms, snapshot.gpus_per_node)
-        snapshot = snapshot.model_copy(update={"derived": found})
+        buffer = derived(np.empty(0), max(1, snapshot.total_gpus), policy.terms, snapshot.gpus_per_node)
+        snapshot = snapshot.model_copy(update={"derived": buffer})
     sketches = {limit: _Sketch(snapshot, policy, limit)}
     chosen = sketches[limit]
 

@@ -137,12 +137,8 @@ class MilestoneStanding(Model):
 
 def standings(plan: Milestones, measured: Mapping[str, int | None], at: datetime) -> tuple[MilestoneStanding, ...]:
     """Where each stands. `measured`: today's number by measure, for those that Backstop knows by itself."""
-    found = []
-    for planned in plan.planned:
-        last = last_note(plan.notes, planned.milestone.name, at)
-        number = _number(planned.milestone, measured, last)
-        found.append(standing(planned, number, at, last))
-    return tuple(found)
+    notes = ((planned, last_note(plan.notes, planned.milestone.name, at)) for planned in plan.planned)
+    return tuple(standing(planned, _number(planned.milestone, measured, last), at, last) for planned, last in notes)
 
 
 def _number(milestone: Milestone, measured: Mapping[str, int | None], last: MilestoneNote | None) -> int | None:
@@ -201,16 +197,16 @@ def _end(milestone: Milestone) -> datetime:
 
 
 def replaced(
-    before: Sequence[Planned], given: Sequence[Milestone], now: datetime, measured: Mapping[str, int | None]
+    before: Sequence[Planned], milestones: Sequence[Milestone], now: datetime, measured: Mapping[str, int | None]
 ) -> tuple[Planned, ...]:
     """The new plan. A milestone that keeps its name and measure keeps its start, where it has one."""
-    known = {p.milestone.name: p for p in before}
-    made = []
-    for milestone in given:
-        same = known.get(milestone.name)
+    by_name = {p.milestone.name: p for p in before}
+    plan = []
+    for milestone in milestones:
+        same = by_name.get(milestone.name)
         if same is not None and same.started_from is not None and same.milestone.measure == milestone.measure:
-            made.append(same.model_copy(update={"milestone": milestone}))
+            plan.append(same.model_copy(update={"milestone": milestone}))
             continue
         start = measured.get(milestone.measure) if milestone.measure in MEASURED else 0
-        made.append(Planned(milestone=milestone, began=now, started_from=start))
-    return tuple(made)
+        plan.append(Planned(milestone=milestone, began=now, started_from=start))
+    return tuple(plan)

@@ -36,20 +36,20 @@ def in_quota(ground: PlacementSolver, usage: Mapping[str, TeamUsage]) -> InQuota
     """
     leaves = ground.tree.leaf_gpus
     values = {team: quota.gpus for team, quota in ground.tree.by_team.items()}
-    running, asked, known = dict(values), dict(values), 0
+    running, asked, told_of = dict(values), dict(values), 0
     for leaf, gpus in leaves.items():
-        said = usage.get(leaf)
-        if said is None:
+        use = usage.get(leaf)
+        if use is None:
             continue
-        running[leaf] = asked[leaf] = min(gpus, said.scheduled_gpus)
-        if said.pending_gpus is not None:
-            asked[leaf] = min(gpus, said.scheduled_gpus + said.pending_gpus)
-            known += gpus > 0
+        running[leaf] = asked[leaf] = min(gpus, use.scheduled_gpus)
+        if use.pending_gpus is not None:
+            asked[leaf] = min(gpus, use.scheduled_gpus + use.pending_gpus)
+            told_of += gpus > 0
     promised = sum(gpus > 0 for gpus in leaves.values())
-    if promised and not known:
+    if promised and not told_of:
         return InQuota(pending_gpus=None, lacking_gpus=None, known_quotas=0, quotas=promised)
     pending = ground.tree.assigned(asked) - ground.tree.assigned(running)
     gained = ground.loose(asked) - ground.loose(running) if pending else 0
     # Under a parent that promises less than its children ask, one child's gain may be another's: hence the bounds.
     lacking = min(pending, max(0, pending - gained))
-    return InQuota(pending_gpus=pending, lacking_gpus=lacking, known_quotas=known, quotas=promised)
+    return InQuota(pending_gpus=pending, lacking_gpus=lacking, known_quotas=told_of, quotas=promised)

@@ -84,18 +84,18 @@ def tally_of(
         return bare
     snapshot = present_snapshot(reading, sample.islands)
     ground = PlacementSolver(snapshot)
-    found = back_on(ground)
-    use = in_quota_use(ground.tree.leaf_gpus, {team: said.scheduled_gpus for team, said in usage.items()})
-    fresh = {team: said for team, said in usage.items() if said.at is None or now - said.at <= USAGE_SAYS_NOW}
+    backing = back_on(ground)
+    use = in_quota_use(ground.tree.leaf_gpus, {team: u.scheduled_gpus for team, u in usage.items()})
+    fresh = {team: u for team, u in usage.items() if u.at is None or now - u.at <= USAGE_SAYS_NOW}
     waiting = in_quota(ground, fresh)
     return bare.model_copy(
         update={
             "total_gpus": snapshot.total_gpus,
-            "healthy_gpus": found.healthy_gpus,
+            "healthy_gpus": backing.healthy_gpus,
             "health_at": sample.at,
-            "assigned_gpus": found.assigned_gpus,
-            "backed_gpus": found.backed_gpus,
-            "flex_gpus": flex_pool(found.healthy_gpus, found.backed_gpus, use).gpus,
+            "assigned_gpus": backing.assigned_gpus,
+            "backed_gpus": backing.backed_gpus,
+            "flex_gpus": flex_pool(backing.healthy_gpus, backing.backed_gpus, use).gpus,
             "pending_gpus": waiting.pending_gpus,
             "lacking_gpus": waiting.lacking_gpus,
             "known_quotas": waiting.known_quotas,

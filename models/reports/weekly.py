@@ -206,8 +206,8 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
 
 
 def _last_of_each(moves: Iterable[Move]) -> tuple[Move, ...]:
-    found = {move.cluster: move for move in moves}
-    return tuple(sorted(found.values(), key=lambda m: (m.at, m.cluster)))
+    last = {move.cluster: move for move in moves}
+    return tuple(sorted(last.values(), key=lambda m: (m.at, m.cluster)))
 
 
 def totals(outcomes: Sequence[BeforeAndAfter]) -> Totals:
@@ -286,7 +286,7 @@ def spans(passages: Sequence[Passage], until: datetime) -> list[tuple[Passage, M
     for passage in passages:
         if passage.wrote_at is not None and passage.wrote_at <= until:
             by_cluster.setdefault(passage.cluster, []).append(passage)
-    found = []
+    rows = []
     for cluster, theirs in sorted(by_cluster.items()):
         first = min(theirs, key=lambda p: p.wrote_at or until)
         wrote = first.wrote_at or until
@@ -298,5 +298,5 @@ def spans(passages: Sequence[Passage], until: datetime) -> list[tuple[Passage, M
         after = (
             None if last is None or left is None else Span(cluster=cluster, since=last.at, until=left, monitored=True)
         )
-        found.append((first, last, before, after))
-    return found
+        rows.append((first, last, before, after))
+    return rows
