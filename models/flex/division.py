@@ -148,7 +148,7 @@ def division(asked: FlexDemand) -> Division:
     return Division(portions=portions, unused_gpus=asked.capacity_gpus - sum(p.gpus for p in portions))
 
 
-def quotas_of(teams: Sequence[FlexTeam]) -> dict[str, int]:
+def promises_of(teams: Sequence[FlexTeam]) -> dict[str, int]:
     """What each team and namespace promises: its own quota, else of a team none and of a namespace its children's."""
     return _Tree(FlexDemand(capacity_gpus=0, teams=tuple(teams))).quota
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
 
-from models.flex.division import FlexDemand, FlexTeam, division, quotas_of
+from models.flex.division import FlexDemand, FlexTeam, division, promises_of
 from models.flex.scenario import GRAIN, FlexJob, FlexStep, FlexStory, JobNow, JobTarget, On, Scene, Taken, TeamNow
 
 
@@ -107,7 +107,7 @@ class _Floor:
         self._now = timedelta(0)
         self._jobs: dict[str, _Job] = {}
         self._root = {name: chain[-1] for name, chain in self._chain.items()}
-        self._namespace = {name: gpus * GRAIN for name, gpus in quotas_of(story.teams).items()}
+        self._namespace = {name: gpus * GRAIN for name, gpus in promises_of(story.teams).items()}
         self._held = {(t.team, on): 0 for t in self._teams for on in On}
         """Parts that run, by team and what they run on."""
         self._share: dict[str, int] = {}

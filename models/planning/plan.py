@@ -15,7 +15,7 @@ from models.cluster.health_buffer import Derived
 from models.cluster.island import Island
 from models.cluster.policy import TIERS, Basis, Policy, Scope, ShareBy, Tier
 from models.cluster.snapshot import Snapshot
-from models.planning.backing import Backing, back, touched
+from models.planning.backing import touched
 from models.planning.ceiling import after_buffer, buffer_of, ceiling_of
 from models.planning.cut_ladder import Ladder
 from models.planning.cut_reasons import reason_for
@@ -422,9 +422,3 @@ def _with_leaves(baseline: Snapshot, leaves: Mapping[str, int]) -> Snapshot:
     """The baseline with leaves at other values, ancestors moved alike."""
     tree = baseline.tree
     return baseline.with_values(tree.lowered({leaf: tree.by_team[leaf].gpus - gpus for leaf, gpus in leaves.items()}))
-
-
-def backing_of(baseline: Snapshot, values: Mapping[str, int], islands: tuple[Island, ...] | None = None) -> Backing:
-    """The backing of given values, on given islands (default: the snapshot's)."""
-    there = baseline.with_values(dict(values))
-    return back(there if islands is None else there.with_islands(islands))

@@ -16,7 +16,7 @@ from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import back
 from models.planning.ceiling import ceiling_of
-from models.planning.plan import Plan, backing_of, breach_target, envelope_of, make_plan
+from models.planning.plan import Plan, breach_target, envelope_of, make_plan
 from tests.strategies import LARGE, Breach, breaches, large_snapshots, policies, snapshots
 
 LOOSE = settings(
@@ -57,7 +57,7 @@ def test_gpus_are_conserved(snapshot: Snapshot, policy: Policy) -> None:
     assert sum(backing.of.values()) == backing.backed_gpus
 
     plan = make_plan(snapshot, policy)
-    after = backing_of(snapshot, plan.values)
+    after = back(snapshot.with_values(dict(plan.values)))
     assert plan.cut_gpus + plan.short_by_gpus == plan.haircut_gpus
     assert plan.cut_gpus == plan.phantom_gpus + plan.to_flex_gpus
     assert plan.phantom_gpus == backing.phantom_gpus - after.phantom_gpus
@@ -73,7 +73,7 @@ def test_gpus_are_conserved(snapshot: Snapshot, policy: Policy) -> None:
 @given(large_snapshots(), policies())
 def test_a_sufficient_plan_is_backed_and_under_its_ceiling(snapshot: Snapshot, policy: Policy) -> None:
     plan = make_plan(snapshot, policy)
-    after = backing_of(snapshot, plan.values)
+    after = back(snapshot.with_values(dict(plan.values)))
     assert plan.backed == after.is_backed
     assigned = snapshot.tree.assigned(plan.values)
     assert assigned <= snapshot.tree.assigned()
