@@ -131,7 +131,3 @@ class Clocks(Model):
             if c.short_since is not None and team not in but
         ]
         return min(due, default=None)
-
-    def good_for(self, now: datetime) -> timedelta:
-        """How long no quota has been short."""
-        return timedelta(0) if self.all_good_since is None else max(timedelta(0), now - self.all_good_since)
