@@ -120,7 +120,7 @@ class FleetRolloutWorkflow:
     async def _loop(self) -> None:
         while True:
             now = workflow.now()
-            self._fleet = outcomes.advance(self._state, now)
+            self._set(outcomes.advance(self._state, now))
             self._show()
             self._leave()
             match decide(self._state, now):
