@@ -8,8 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
 
 from models.errors import Refusal
+from models.fleet.commands import FLEET_COMMANDS
 from models.fleet.messages import FLEET_ID, FleetStatus
 from models.fleet.state import FleetStage, MemberState, Wave
 from models.rollout.stages import Stage
@@ -262,7 +265,13 @@ async def test_one_fleet_rollout_at_a_time(world: World) -> None:
     await world.launch_fleet(fresh("fleet"))
     with pytest.raises(Refusal, match="a fleet rollout is open already, and there is one at a time"):
         await world.launch_fleet(fresh("fleet"))
+    handle = world.client.get_workflow_handle(FLEET_ID)
+    for command in FLEET_COMMANDS:  # one that cannot be read is refused to its face
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await handle.execute_update(command, {"reason": "r"})
+        assert isinstance(refused.value.cause, ApplicationError)
+        assert refused.value.cause.message.startswith("this is no FleetCommandRequest: actor: Field required")
     await world.say_fleet("abort")
-    await world.client.get_workflow_handle(FLEET_ID).result()
+    await handle.result()
     with pytest.raises(Refusal, match="no fleet rollout was launched: the ledger has no cluster nowhere"):
         await world.launch_fleet(fresh("fleet"), pilots=("nowhere",))

@@ -9,11 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
 
 from models.errors import Refusal
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage, RequestState
 from models.rollout.stages import Command, Stage
+from models.wire import request_workflow_id
 from tests.e2e.world import PATIENCE, World, cluster, eventually, fresh, team, worked_case
 
 _numbers = itertools.count(1)
@@ -248,6 +251,20 @@ async def test_a_request_that_nobody_decides_lapses_and_one_may_be_declined_or_w
     await until(world, withdrawn, RequestStage.WITHDRAWN)
     assert (quota(world, name), await world.tpm.requests(name)) == (40, [])
     assert len(await world.tpm.requests(name, ended=True)) == 3
+
+
+async def test_a_command_that_cannot_be_read_is_refused_in_one_sentence(world: World) -> None:
+    name = fresh("unreadable")
+    await world.fleet(roomy(name))
+    asked = await ask(world, name, 1)
+    handle = world.client.get_workflow_handle(request_workflow_id(asked.ask.request))
+    for command in RequestCommand:
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await handle.execute_update(command, {"reason": "r"})
+        assert isinstance(refused.value.cause, ApplicationError)
+        assert refused.value.cause.message.startswith("this is no RequestOrder: actor: Field required")
+    await say(world, asked, RequestCommand.WITHDRAW, "dev")
+    await until(world, asked, RequestStage.WITHDRAWN)
 
 
 async def test_who_may_target_a_quota_and_who_has_none(world: World) -> None:
