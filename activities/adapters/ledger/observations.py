@@ -5,7 +5,7 @@ Exporters may write the sample tables by plain SQL. None of it moves a cluster's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import groupby
@@ -29,13 +29,24 @@ ENOUGH_SAMPLES = 20
 """From here on one in twenty may lie above the 95th percentile, and nearest-rank is not the maximum."""
 
 
-class LedgerHealth:
-    """HealthPort on the ledger."""
+Refresh = Callable[[Sequence[str]], None]
+"""What a source says of those of these clusters that are its own is in the ledger; where it is silent, what was known
+stands, and grows old."""
 
-    def __init__(self, database: Database) -> None:
+
+class LedgerHealth:
+    """HealthPort on the ledger, which has the samples of all sources: those are refreshed before the latest is told."""
+
+    def __init__(self, database: Database, *sources: Refresh) -> None:
         self._database = database
+        self._sources = sources
+
+    def fed_by(self, *sources: Refresh) -> LedgerHealth:
+        return LedgerHealth(self._database, *sources)
 
     def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
+        for refresh in self._sources:
+            refresh(clusters)
         with self._database.reading() as session:
             return latest_health(session, clusters, self._database.now())
 
@@ -52,6 +63,13 @@ class LedgerHealth:
     def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Stretch]:
         with self._database.reading() as session:
             return stretches_of(session, cluster, since, now)
+
+
+class LedgerSamples:
+    """Where samples of health come in: from a file or an exporter, and from the sources that a worker reads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
         """The samples are stored, marked with their source; answers how many rows.
@@ -88,13 +106,22 @@ class LedgerHealth:
 
 
 class LedgerUsage:
-    """UsagePort on the ledger."""
+    """UsagePort on the ledger, with sources as of LedgerHealth."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *sources: Refresh) -> None:
         self._database = database
+        self._sources = sources
+
+    def fed_by(self, *sources: Refresh) -> LedgerUsage:
+        return LedgerUsage(self._database, *sources)
+
+    def _refresh(self, clusters: Sequence[str]) -> None:
+        for refresh in self._sources:
+            refresh(clusters)
 
     def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:
         """S and L per leaf quota of today; p95 and instant are told apart team by team in `source`."""
+        self._refresh([cluster])
         with self._database.reading() as session:
             instant = latest_usage(session, [cluster], now).get(cluster, {})
             usual = {t: u for t, u in _usual(session, cluster, now - window, now).items() if t in instant}
@@ -105,6 +132,7 @@ class LedgerUsage:
         )
 
     def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
+        self._refresh(clusters)
         with self._database.reading() as session:
             return latest_usage(session, clusters, now)
 
