@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.orm import aliased
@@ -37,12 +37,13 @@ stands, and grows old."""
 class LedgerHealth:
     """HealthPort on the ledger, which has the samples of all sources: those are refreshed before the latest is told."""
 
-    def __init__(self, database: Database, *sources: Refresh) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._sources = sources
+        self._sources: tuple[Refresh, ...] = ()
 
-    def fed_by(self, *sources: Refresh) -> LedgerHealth:
-        return LedgerHealth(self._database, *sources)
+    def fed_by(self, *sources: Refresh) -> Self:
+        self._sources = sources
+        return self
 
     def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
         for refresh in self._sources:
@@ -108,12 +109,13 @@ class LedgerSamples:
 class LedgerUsage:
     """UsagePort on the ledger, with sources as of LedgerHealth."""
 
-    def __init__(self, database: Database, *sources: Refresh) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._sources = sources
+        self._sources: tuple[Refresh, ...] = ()
 
-    def fed_by(self, *sources: Refresh) -> LedgerUsage:
-        return LedgerUsage(self._database, *sources)
+    def fed_by(self, *sources: Refresh) -> Self:
+        self._sources = sources
+        return self
 
     def _refresh(self, clusters: Sequence[str]) -> None:
         for refresh in self._sources:
