@@ -137,10 +137,10 @@ class ClusterActivities:
                     baseline = _with_usage_of(baseline, frozen)
             terms = request.policy.terms
             if terms is not None:
-                found = self.deriver.derived(
+                derived = self.deriver.derived(
                     request.cluster, baseline.islands, baseline.gpus_per_node, terms, request.at
                 )
-                baseline = baseline.model_copy(update={"derived": stepped(found, request.promised)})
+                baseline = baseline.model_copy(update={"derived": stepped(derived, request.promised)})
             plan = make_plan(baseline, request.policy)
             return Drafted(baseline=baseline, reading=reading, plan=plan)
 
@@ -236,14 +236,14 @@ class ClusterActivities:
         """What a buffer from health history goes by. Errors: Refusal for an unknown cluster."""
         facts = self._registry.facts(cluster)
         sample = self._sample(cluster, now)
-        found = self.deriver.hours(cluster, () if sample is None else sample.islands, now)
+        hours = self.deriver.hours(cluster, () if sample is None else sample.islands, now)
         kept = HealthHours(
             cluster=cluster,
             total_gpus=0 if sample is None else sample.total_gpus,
             gpus_per_node=facts.gpus_per_node,
             terms=facts.policy.terms,
         )
-        return kept if found is None else kept.holding(found)
+        return kept if hours is None else kept.holding(hours)
 
     def _approved_with(self, launch: LaunchRequest) -> Envelope | None:
         if not launch.fleet:
@@ -383,12 +383,12 @@ def _long_run(islands: tuple[Island, ...], usual: Mapping[str, int]) -> tuple[Is
     """The islands at their usual health; none where one of those that have GPUs has no history."""
     if not usual or any(i.total_gpus and i.name not in usual for i in islands):
         return ()
-    found = []
+    usually = []
     for island in islands:
         healthy = min(usual.get(island.name, 0), island.total_gpus)
         block = None if island.block_gpus is None else min(island.block_gpus, healthy)
-        found.append(island.model_copy(update={"healthy_gpus": healthy, "block_gpus": block}))
-    return tuple(found)
+        usually.append(island.model_copy(update={"healthy_gpus": healthy, "block_gpus": block}))
+    return tuple(usually)
 
 
 def _surplus(snapshot: Snapshot) -> int:

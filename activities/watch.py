@@ -147,18 +147,18 @@ class WatchActivities:
         names, now = [c for c in sorted(rollouts) if shard_of(c, request.shards) == request.shard], datetime.now(UTC)
         samples, windows = self._health.read(names), self._calendar.windows(names)
         versions = self._quotas.versions(names)
-        known_marks = self._marks.get(request.watch_id, {})
+        earlier = self._marks.get(request.watch_id, {})
         marks: dict[str, tuple[Facts, str]] = {}
         beat = time.monotonic()
         for cluster in names:
             stage, shadow = rollouts[cluster]
             guarded = stage.guarded and not shadow
             facts = facts_of(versions.get(cluster, ""), guarded, samples.get(cluster), windows.get(cluster, ()), now)
-            known = known_marks.get(cluster)
-            if known is not None and known[0] == facts:
-                marks[cluster] = known
+            last = earlier.get(cluster)
+            if last is not None and last[0] == facts:
+                marks[cluster] = last
             else:
-                before = "" if known is None else known[1]
+                before = "" if last is None else last[1]
                 marks[cluster] = facts, fingerprint(self._quotas.read(cluster), facts, before)
             if time.monotonic() - beat >= _BEAT_SECONDS:
                 alive()
@@ -266,9 +266,9 @@ def fingerprint(reading: QuotaReading, facts: Facts, before: str = "") -> str:
     parts += [f"{w.kind} {w.reason}" for w in facts.windows]
     parts += [f"to come {span_text(w)}" for w in facts.to_come]
     if facts.guarded:
-        found = _backing(reading, sample)
-        parts.append(_shortage(found))
-        parts += _flex(reading, found.healthy_gpus - found.backed_gpus, before.rpartition("; ")[2])
+        backing = _backing(reading, sample)
+        parts.append(_shortage(backing))
+        parts += _flex(reading, backing.healthy_gpus - backing.backed_gpus, before.rpartition("; ")[2])
     else:
         parts += [f"{i.name} {i.healthy_gpus}/{i.total_gpus}" for i in sample.islands]
     return "; ".join(parts)
@@ -302,7 +302,7 @@ def _backing(reading: QuotaReading, sample: HealthSample) -> Backing:
     return back(present_snapshot(reading, sample.islands))
 
 
-def _shortage(found: Backing) -> str:
-    if found.is_backed:
+def _shortage(backing: Backing) -> str:
+    if backing.is_backed:
         return "backed"
-    return _SHORT + ", ".join(f"{team} {gpus}" for team, gpus in found.shortage.items())
+    return _SHORT + ", ".join(f"{team} {gpus}" for team, gpus in backing.shortage.items())

@@ -145,10 +145,10 @@ def _shown(row: IslandRow, sample: HealthSample | None) -> Island:
 
 
 def _quota(row: QuotaRow, usage: dict[str, TeamUsage]) -> Quota:
-    known = usage.get(row.team)
-    if known is None:
+    used = usage.get(row.team)
+    if used is None:
         return present_of(row).as_quota()
-    return present_of(row).as_quota(known.scheduled_gpus, known.idle_gpus, known.pending_gpus)
+    return present_of(row).as_quota(used.scheduled_gpus, used.idle_gpus, used.pending_gpus)
 
 
 def _stored_result(session: Session, import_id: str) -> dict[str, Any] | None:

@@ -86,8 +86,8 @@ class ContactUrl:
         """The parts of its path, decoded."""
         return [unquote(segment) for segment in self.path.split("/") if segment]
 
-    def settings(self, *known: str) -> Settings:
-        """Its query, decoded. Errors: Refusal for a setting that is none of `known`, as it may be one that matters."""
+    def settings(self, *names: str) -> Settings:
+        """Its query, decoded. Errors: Refusal for a setting that is none of `names`, as it may be one that matters."""
         marked: dict[str, dict[str, str]] = {mark: {} for mark in ("", *"+-:")}
         for pair in self.query.split("&"):
             name, value = (unquote(text).strip() for text in pair.partition("=")[::2])
@@ -95,7 +95,7 @@ class ContactUrl:
                 marked[name[0]][name[1:]] = value
             else:
                 marked[""][name.lower()] = value
-        if not marked[""].keys() <= {"verify", *known, *_IDLE}:
+        if not marked[""].keys() <= {"verify", *names, *_IDLE}:
             raise Refusal(f"{self.shown} has a setting that is not known here (docs/notices.md lists them)")
         if not all(text.isascii() and text.isprintable() for item in marked["+"].items() for text in item):
             raise self.malformed("a header holds a character that no header may hold")
