@@ -5,7 +5,7 @@ notice says goes by its numbers: `after_gpus` is the quota it is about, `before_
 (for a rollback: the value that is undone), and `reasons` are the plan's. Some kinds say more where `facts`
 holds one of these (docs/notices.md):
 
-    until           when the shortage becomes a breach (at_risk)
+    until           how long a shortage is expected to last (at_risk)
     left            what is left to undo or to wait for: texts (stuck, held, breach)
     commands        commands that can be given, in place of those that the stage allows (the same kinds)
     to_owner        whether the audience is the rollout's owner, where the names do not tell

@@ -203,10 +203,10 @@ def test_at_risk_shows_both_numbers(backing: int | None, said: str) -> None:
     assert said in cut(NoticeKind.AT_RISK, 345, 310, 26, backing_gpus=backing)
 
 
-def test_at_risk_says_when_the_shortage_is_one_too_long() -> None:
-    body = text(NoticeKind.AT_RISK, facts={"until": "2025-06-05T12:00:00+02:00"})
-    assert "If the shortage lasts beyond Thursday 5 June 2025, 10:00 UTC, you will be told what happens next." in body
-    assert "If the shortage lasts, you will be told what happens next." in text(NoticeKind.AT_RISK)
+def test_at_risk_in_a_window_says_until_when() -> None:
+    facts = {"until": "2025-06-05T12:00:00+02:00"}
+    assert "expected until Thursday 5 June 2025, 10:00 UTC" in text(NoticeKind.AT_RISK, facts=facts)
+    assert "expected until" not in text(NoticeKind.AT_RISK)
 
 
 def test_a_breach_tells_the_team_that_the_promise_is_withdrawn() -> None:

@@ -121,7 +121,6 @@ def note_stage(
     ledger.registry.record(
         RecordRequest(
             rollout=rollout,
-            cluster=CLUSTER,
             entries=(),
             stage=Stage(stage),
             ended=ended,
