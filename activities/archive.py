@@ -6,28 +6,20 @@ from temporalio import activity
 
 from activities import metrics as meters
 from activities.failures import translated
-from activities.ports import RegistryPort
+from activities.ports import RolloutsPort
 from models.audit import AuditEntry, AuditKind
 from models.rollout.messages import RecordRequest
 
 
 class ArchiveActivities:
-    def __init__(self, registry: RegistryPort) -> None:
-        self._registry = registry
+    def __init__(self, rollouts: RolloutsPort) -> None:
+        self._rollouts = rollouts
 
     @activity.defn(name="record", no_thread_cancel_exception=True)
     def record(self, request: RecordRequest) -> None:
         """The entries are archived, once per key, and the registry shows the stage."""
         with translated():
-            self._registry.note_stage(
-                request.rollout,
-                request.stage.value,
-                request.ended,
-                request.completed,
-                request.entries,
-                request.needs,
-                request.rollbacks,
-            )
+            self._rollouts.record(request)
             for entry in request.entries:
                 _measure(entry)
 

@@ -41,8 +41,8 @@ def cluster_gauges(seen: Observation) -> None:
         _healthy.set(seen.health.healthy_gpus, at)
 
 
-def buffer(cluster: str, found: Derived) -> None:
-    _buffer.set(found.needed, {"cluster": cluster})
+def buffer(cluster: str, derived: Derived) -> None:
+    _buffer.set(derived.needed, {"cluster": cluster})
 
 
 def transition(cluster: str, before: str, after: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from temporalio import activity
 
 from activities.failures import translated
-from activities.ports import NotifyPort, RegistryPort
+from activities.ports import ClustersPort, NotifyPort
 from activities.rendering import render
 from models.errors import BackstopError, Unavailable
 from models.notices import Delivery
@@ -13,9 +13,9 @@ from models.wire import TellAnswer, TellRequest
 
 
 class NoticeActivities:
-    def __init__(self, notify: NotifyPort, registry: RegistryPort) -> None:
+    def __init__(self, notify: NotifyPort, clusters: ClustersPort) -> None:
         self._notify = notify
-        self._registry = registry
+        self._clusters = clusters
 
     @activity.defn(name="tell", no_thread_cancel_exception=True)
     def tell(self, request: TellRequest) -> TellAnswer:
@@ -24,7 +24,7 @@ class NoticeActivities:
         failed: dict[str, str] = {}
         refused: dict[str, str] = {}
         with translated():
-            contacts = self._registry.contacts(request.cluster)
+            contacts = self._clusters.contacts(request.cluster)
         for notice in request.notices:
             # A rehearsal is written to the log and troubles nobody else (ADR 0002).
             to = () if notice.shadow else contacts.get(notice.audience, ())

@@ -30,6 +30,8 @@ from models.reports.tallies import Point, Tally
 from models.reports.weekly import Mean, Passage, Span
 from models.requests.state import RequestState
 from models.rollout.effects import Change, Fence, Receipt
+from models.rollout.messages import RecordRequest
+from models.rollout.stages import Stage
 
 
 class QuotaPort(Protocol):
@@ -207,7 +209,7 @@ class OpenRollout(Model):
     opened_at: Time
     baseline: Snapshot
     shadow: bool = False
-    stage: str = "planned"
+    stage: Stage = Stage.PLANNED
     last_counter: int = 0
     """The highest fence counter that this rollout has used."""
     modes: dict[str, LimitMode] = Field(default_factory=dict)
@@ -218,39 +220,16 @@ class OpenRollout(Model):
     """The fleet rollout that launched it."""
 
 
-class ClusterFacts(Model):
-    """What the registry holds of one cluster beside its quotas."""
-
-    name: Name
-    gpu_model: str | None
-    gpus_per_node: int
-    policy: Policy
-    completed_rollouts: int
-    contacts: dict[str, tuple[str, ...]]
-    """Channel addresses by team."""
-
-
-class Overview(Model):
-    """An open rollout in one line of the registry."""
+class Overview(Noted):
+    """An open rollout in one line of the registry, as last noted."""
 
     cluster: Name
-    rollout: str
-    stage: str
-    needs: str
-    """What a person has to do, as of the last thing that happened; empty: nothing."""
     health_at: Time | None
     """Of the oldest island's latest health sample; None without any."""
 
 
-class RegistryPort(Protocol):
-    """Backstop's own book: clusters, policies, open rollouts, the blast radius, the audit archive.
-
-    It is the ledger database even where another system holds the quotas.
-    """
-
-    def facts(self, cluster: str) -> ClusterFacts:
-        """Errors: Refusal for an unknown cluster."""
-        ...
+class RolloutsPort(Protocol):
+    """The rollouts that are and were open: what they opened with, and how they stand as they noted it last."""
 
     def open_rollout(self, opening: OpenRollout, adopt: bool) -> OpenRollout:
         """The rollout is open and its baseline kept. Repeating it with the same id changes nothing.
@@ -268,46 +247,19 @@ class RegistryPort(Protocol):
         """The open rollout of the cluster, with its baseline."""
         ...
 
-    def keep_request(self, request: RequestState, entries: Sequence[AuditEntry] = ()) -> None:
-        """The request stands in the book as it is now, and the entries are archived, once per key. Idempotent."""
-        ...
+    def record(self, request: RecordRequest) -> None:
+        """The registry shows the stage and what a person has to do; the entries are archived, as by `archive`.
 
-    def requests(self, cluster: str = "", *, ended: bool = False) -> tuple[RequestState, ...]:
-        """Requests for more quota, by the time they were made; those that are over only where asked for."""
-        ...
-
-    def request(self, request: str) -> RequestState | None:
-        """One request by its id."""
-        ...
-
-    def contacts(self, cluster: str) -> dict[str, tuple[str, ...]]:
-        """Channel addresses of every team with a quota in the cluster."""
-        ...
-
-    def note_stage(
-        self,
-        rollout: str,
-        stage: str,
-        ended: bool,
-        completed: bool,
-        entries: Sequence[AuditEntry] = (),
-        needs: str = "",
-        rollbacks: int = 0,
-    ) -> None:
-        """The registry shows the stage, and what a person has to do (`needs`, empty: nothing).
-
-        `ended` closes the rollout, `completed` moves a ramp on (once).
-
-        The entries are archived with it, as by `archive`. Errors: Refusal for an unknown rollout; its entries
-        are archived all the same.
+        `ended` closes the rollout, `completed` moves a ramp on (once). Errors: Refusal for an unknown rollout; its
+        entries are archived all the same.
         """
         ...
 
     def overview(self) -> tuple[Overview, ...]:
-        """Every open rollout as last noted, by cluster."""
+        """Every open rollout, by cluster."""
         ...
 
-    def open_clusters(self) -> dict[str, tuple[str, bool]]:
+    def open_clusters(self) -> dict[str, tuple[Stage, bool]]:
         """Clusters with an open rollout, for the watch: (stage, shadow) by cluster."""
         ...
 
@@ -315,6 +267,42 @@ class RegistryPort(Protocol):
         """Clusters whose open rollout is in a rollback now."""
         ...
 
+    def noted(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
+        """These rollouts, and those of a fleet rollout, as they were noted last, by id; unknown ones are left out."""
+        ...
+
+    def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
+        """The open rollout of each of these clusters that has one."""
+        ...
+
+
+class ClusterFacts(Model):
+    """What the registry holds of one cluster beside its quotas."""
+
+    name: Name
+    gpu_model: str | None
+    gpus_per_node: int
+    policy: Policy
+    completed_rollouts: int
+    contacts: dict[str, tuple[str, ...]]
+    """Channel addresses by team."""
+
+
+class ClustersPort(Protocol):
+    def names(self) -> tuple[str, ...]:
+        """Every cluster of the ledger."""
+        ...
+
+    def facts(self, cluster: str) -> ClusterFacts:
+        """Errors: Refusal for an unknown cluster."""
+        ...
+
+    def contacts(self, cluster: str) -> dict[str, tuple[str, ...]]:
+        """Channel addresses of every team with a quota in the cluster."""
+        ...
+
+
+class BlastRadiusPort(Protocol):
     def reserve_moves(
         self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None = None
     ) -> None:
@@ -329,6 +317,22 @@ class RegistryPort(Protocol):
         """GPUs that were moved over the fleet within the last hour, and within the last day."""
         ...
 
+
+class RequestsPort(Protocol):
+    def keep_request(self, request: RequestState, entries: Sequence[AuditEntry] = ()) -> None:
+        """The request stands in the book as it is now, and the entries are archived, once per key. Idempotent."""
+        ...
+
+    def requests(self, cluster: str = "", *, ended: bool = False) -> tuple[RequestState, ...]:
+        """Requests for more quota, by the time they were made; those that are over only where asked for."""
+        ...
+
+    def request(self, request: str) -> RequestState | None:
+        """One request by its id."""
+        ...
+
+
+class FleetPlansPort(Protocol):
     def keep_fleet_plan(self, fleet: str, envelopes: Mapping[str, Envelope]) -> None:
         """What is approved of each cluster when this fleet rollout's plan is. Repeating it replaces."""
         ...
@@ -337,18 +341,8 @@ class RegistryPort(Protocol):
         """What was kept of this cluster; None: nothing."""
         ...
 
-    def noted(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
-        """These rollouts, and those of a fleet rollout, as they were noted last, by id; unknown ones are left out."""
-        ...
 
-    def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
-        """The open rollout of each of these clusters that has one."""
-        ...
-
-    def names(self) -> tuple[str, ...]:
-        """Every cluster of the ledger."""
-        ...
-
+class ArchivePort(Protocol):
     def archive(self, entries: Sequence[AuditEntry]) -> ChainHead | None:
         """The entries are archived, once per key, each at the end of its cluster's chain."""
         ...
@@ -356,6 +350,13 @@ class RegistryPort(Protocol):
     def archived(self, cluster: str, after_seq: int, limit: int) -> tuple[ChainedEntry, ...]: ...
 
     def chain_head(self, cluster: str) -> ChainHead | None: ...
+
+
+class RegistryPort(RolloutsPort, ClustersPort, BlastRadiusPort, RequestsPort, FleetPlansPort, ArchivePort, Protocol):
+    """Backstop's own book, whole: for those who need more than a part of it.
+
+    It is the ledger database even where another system holds the quotas.
+    """
 
 
 class FleetPort(Protocol):

@@ -5,13 +5,9 @@ notice says goes by its numbers: `after_gpus` is the quota it is about, `before_
 (for a rollback: the value that is undone), and `reasons` are the plan's. Some kinds say more where `facts`
 holds one of these (docs/notices.md):
 
-    announced_gpus  what was told before (changed)
-    next_at         when the next step may come (buffered)
     until           how long a shortage is expected to last (at_risk)
-    mode            "soft" where jobs above the quota are still admitted (rolled_back)
     left            what is left to undo or to wait for: texts (stuck, held, breach)
     commands        commands that can be given, in place of those that the stage allows (the same kinds)
-    flex_hint       how to submit to flex in this cluster, in place of the general words
     to_owner        whether the audience is the rollout's owner, where the names do not tell
 """
 
@@ -98,9 +94,7 @@ def _words(notice: Notice) -> dict[str, Any]:
         "applied": notice.stage not in ("", Stage.PLANNED),
         "left": _texts(facts, "left"),
         "commands": _commands(notice),
-        "announced_gpus": facts.get("announced_gpus"),
-        "next_at": _time(facts, "next_at"),
-        "until": _time(facts, "until"),
+        "until": datetime.fromisoformat(str(until)) if (until := facts.get("until")) else None,
     }
 
 
@@ -136,17 +130,6 @@ def _texts(facts: Mapping[str, Any], name: str) -> list[str]:
     return [_one_line(str(item)) for item in items]
 
 
-def _time(facts: Mapping[str, Any], name: str) -> datetime | str | None:
-    """A time out of JSON; what is not one is shown as it was given."""
-    value = facts.get(name)
-    if value is None or isinstance(value, datetime):
-        return value
-    try:
-        return datetime.fromisoformat(str(value))
-    except ValueError:
-        return _one_line(str(value))
-
-
 def _one_line(text: str) -> str:
     """Free text of people cannot break a subject, a list or a mail header."""
     return " ".join(text.split())
@@ -156,15 +139,11 @@ def _utc(time: datetime) -> datetime:
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
 
 
-def _day(time: datetime | str) -> str:
-    if isinstance(time, str):
-        return time
+def _day(time: datetime) -> str:
     at = _utc(time)
     return f"{at.day} {_MONTHS[at.month - 1]} {at.year}"
 
 
-def _moment(time: datetime | str) -> str:
-    if isinstance(time, str):
-        return time
+def _moment(time: datetime) -> str:
     at = _utc(time)
     return f"{_DAYS[at.weekday()]} {_day(at)}, {at:%H:%M} UTC"

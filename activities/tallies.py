@@ -6,10 +6,11 @@ import logging
 import time
 from datetime import datetime, timedelta
 
-from activities.ports import HealthPort, QuotaPort, RegistryPort, TallyPort, UsagePort
+from activities.ports import HealthPort, QuotaPort, RolloutsPort, TallyPort, UsagePort
 from models.cluster.readings import HealthSample, TeamUsage, truthful
 from models.errors import Refusal
 from models.reports.tallies import Tally, slot_of, tally_of
+from models.rollout.stages import Stage
 
 logger = logging.getLogger("backstop.tallies")
 PORTION = 50
@@ -27,12 +28,12 @@ class Tallier:
     """Writes each cluster's tally once in each slot. Not for several threads at once."""
 
     def __init__(
-        self, quotas: QuotaPort, health: HealthPort, usage: UsagePort, registry: RegistryPort, tallies: TallyPort
+        self, quotas: QuotaPort, health: HealthPort, usage: UsagePort, rollouts: RolloutsPort, tallies: TallyPort
     ) -> None:
         self._quotas = quotas
         self._health = health
         self._usage = usage
-        self._registry = registry
+        self._rollouts = rollouts
         self._tallies = tallies
         self._rests_until: datetime | None = None
         """Nothing is left to do until then, but for clusters that come; lost with the process, which costs a query."""
@@ -43,25 +44,25 @@ class Tallier:
             return 0
         slot = slot_of(now, every)
         due = self._tallies.due(slot, PORTION)
-        made = self._made(due, slot, now) if due else []
-        if made:
-            self._tallies.keep(made)
-        if len(due) < PORTION and len(made) == len(due):
+        tallies = self._tallied(due, slot, now) if due else []
+        if tallies:
+            self._tallies.keep(tallies)
+        if len(due) < PORTION and len(tallies) == len(due):
             self._rests_until = min(slot + every, now + LOOKS_AGAIN)
             self._tallies.thin(slot.replace(hour=0, minute=0, second=0, microsecond=0) - KEPT_WHOLE - _DAY)
-        return len(made)
+        return len(tallies)
 
-    def _made(self, clusters: tuple[str, ...], slot: datetime, now: datetime) -> list[Tally]:
+    def _tallied(self, clusters: tuple[str, ...], slot: datetime, now: datetime) -> list[Tally]:
         ends = time.monotonic() + BUDGET_SECONDS
         samples, usage = self._health.read(clusters), self._usage.latest(clusters, now)
-        rollouts = self._registry.open_clusters()
-        made: list[Tally] = []
+        rollouts = self._rollouts.open_clusters()
+        tallies: list[Tally] = []
         for cluster in clusters:
             sample = truthful(samples.get(cluster), now)
-            made.append(self._tally(cluster, slot, sample, usage.get(cluster, {}), rollouts.get(cluster), now))
+            tallies.append(self._tally(cluster, slot, sample, usage.get(cluster, {}), rollouts.get(cluster), now))
             if time.monotonic() > ends:
                 break
-        return made
+        return tallies
 
     def _tally(
         self,
@@ -69,7 +70,7 @@ class Tallier:
         slot: datetime,
         sample: HealthSample | None,
         usage: dict[str, TeamUsage],
-        rollout: tuple[str, bool] | None,
+        rollout: tuple[Stage, bool] | None,
         now: datetime,
     ) -> Tally:
         try:

@@ -24,7 +24,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
+from activities.ports import CalendarPort, HealthPort, QuotaPort, RolloutsPort
 from activities.tallies import Tallier
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, QuotaReading, truthful
@@ -33,7 +33,6 @@ from models.cluster.windows import Window, active, span_text
 from models.errors import BackstopError, Unavailable
 from models.planning.backing import Backing, back
 from models.rollout.messages import HealthChanged
-from models.rollout.stages import Stage
 from models.wire import HEALTH_SIGNAL, SOURCE, WatchInput, rollout_workflow_id
 
 _STALE = timedelta(minutes=30)
@@ -57,7 +56,7 @@ class WatchActivities:
         quotas: QuotaPort,
         health: HealthPort,
         calendar: CalendarPort,
-        registry: RegistryPort,
+        rollouts: RolloutsPort,
         tallier: Tallier | None = None,
     ) -> None:
         """`tallier`: keeps the tallies beside; None: nobody does."""
@@ -65,7 +64,7 @@ class WatchActivities:
         self._quotas = quotas
         self._health = health
         self._calendar = calendar
-        self._registry = registry
+        self._rollouts = rollouts
         self._tallier = tallier
         self._tallying: asyncio.Task[None] | None = None
         self._marks: dict[str, dict[str, tuple[Facts, str]]] = {}
@@ -144,22 +143,22 @@ class WatchActivities:
 
         Four calls for all clusters; one more and the arithmetic for each whose facts have moved.
         """
-        rollouts = self._registry.open_clusters()
+        rollouts = self._rollouts.open_clusters()
         names, now = [c for c in sorted(rollouts) if shard_of(c, request.shards) == request.shard], datetime.now(UTC)
         samples, windows = self._health.read(names), self._calendar.windows(names)
         versions = self._quotas.versions(names)
-        known_marks = self._marks.get(request.watch_id, {})
+        earlier = self._marks.get(request.watch_id, {})
         marks: dict[str, tuple[Facts, str]] = {}
         beat = time.monotonic()
         for cluster in names:
             stage, shadow = rollouts[cluster]
-            guarded = Stage(stage).guarded and not shadow
+            guarded = stage.guarded and not shadow
             facts = facts_of(versions.get(cluster, ""), guarded, samples.get(cluster), windows.get(cluster, ()), now)
-            known = known_marks.get(cluster)
-            if known is not None and known[0] == facts:
-                marks[cluster] = known
+            last = earlier.get(cluster)
+            if last is not None and last[0] == facts:
+                marks[cluster] = last
             else:
-                before = "" if known is None else known[1]
+                before = "" if last is None else last[1]
                 marks[cluster] = facts, fingerprint(self._quotas.read(cluster), facts, before)
             if time.monotonic() - beat >= _BEAT_SECONDS:
                 alive()
@@ -267,9 +266,9 @@ def fingerprint(reading: QuotaReading, facts: Facts, before: str = "") -> str:
     parts += [f"{w.kind} {w.reason}" for w in facts.windows]
     parts += [f"to come {span_text(w)}" for w in facts.to_come]
     if facts.guarded:
-        found = _backing(reading, sample)
-        parts.append(_shortage(found))
-        parts += _flex(reading, found.healthy_gpus - found.backed_gpus, before.rpartition("; ")[2])
+        backing = _backing(reading, sample)
+        parts.append(_shortage(backing))
+        parts += _flex(reading, backing.healthy_gpus - backing.backed_gpus, before.rpartition("; ")[2])
     else:
         parts += [f"{i.name} {i.healthy_gpus}/{i.total_gpus}" for i in sample.islands]
     return "; ".join(parts)
@@ -303,7 +302,7 @@ def _backing(reading: QuotaReading, sample: HealthSample) -> Backing:
     return back(present_snapshot(reading, sample.islands))
 
 
-def _shortage(found: Backing) -> str:
-    if found.is_backed:
+def _shortage(backing: Backing) -> str:
+    if backing.is_backed:
         return "backed"
-    return _SHORT + ", ".join(f"{team} {gpus}" for team, gpus in found.shortage.items())
+    return _SHORT + ", ".join(f"{team} {gpus}" for team, gpus in backing.shortage.items())

@@ -24,6 +24,7 @@ from models.planning.haircut import Haircut
 from models.planning.plan import Plan
 from models.planning.window_forecast import Foretold
 from models.reports.milestones import MilestoneStanding
+from models.reports.rollouts import RolloutSummary
 from models.reports.tallies import Point
 from models.reports.weekly import Week
 from models.reports.why import TeamWhy
@@ -327,24 +328,9 @@ class FleetCommandTaken(JsonAnswer):
     said: str
 
 
-class RolloutLine(Model):
-    cluster: str
-    stage: str
-    wave: str
-    owner: str
-    unbacked_gpus: int
-    started: Time
-    closed: Time | None
-    open: bool
-    needs: str | None = None
-    """What a person has to do, empty: nothing; null where no worker answered."""
-    health_at: Time | None = None
-    """Of the latest health sample; null where there is none, or no worker answered."""
-
-
 class RolloutsAnswer(JsonAnswer):
     schema_: Literal["backstop.rollouts/1"] = Field(default="backstop.rollouts/1", alias="schema")
-    rollouts: tuple[RolloutLine, ...]
+    rollouts: tuple[RolloutSummary, ...]
 
 
 class AuditLine(JsonAnswer):

@@ -33,7 +33,7 @@ from client.connection import TemporalTarget, connect, current_actor, find_targe
 from client.doctor import Check, temporal_checks, watch_check
 from client.versions import Build, builds, use
 from models.audit import AuditEntry, AuditKind, ChainedEntry, ChainHead
-from models.base import Model, Time
+from models.base import Model
 from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.jobs import ClusterJob
@@ -59,6 +59,7 @@ from models.fleet.state import FLEET
 from models.flex.division import FlexMode
 from models.flex.now import FlexNow
 from models.reports.milestones import MilestoneFile, PlanNow
+from models.reports.rollouts import RolloutSummary
 from models.reports.tallies import Point
 from models.reports.weekly import Past
 from models.reports.why import TeamWhy
@@ -101,22 +102,6 @@ _UNHEARD_SECONDS, _UNHEARD_EVENTS = 20, 2
 """A question that has no more events by then, it was asked and is to be taken up, is heard by nobody."""
 _SLURM_REMEDY = "see docs/slurm.md, and the worker's BACKSTOP_SLURM"
 _NO_WORKER = "no worker is running: start one with `backstop up` or `backstop worker`"
-
-
-class RolloutSummary(Model):
-    """One rollout as Temporal's visibility shows it."""
-
-    cluster: str
-    stage: str
-    wave: str
-    owner: str
-    unbacked_gpus: int
-    started: Time
-    closed: Time | None
-    open: bool
-    needs: str | None = None
-    """What a person has to do; None where the ledger was not asked, or did not answer."""
-    health_at: Time | None = None
 
 
 class Backstop:

@@ -13,12 +13,13 @@ from models.fleet.messages import FleetStatus
 from models.fleet.state import FLEET, FleetStage
 from models.planning.plan import make_plan
 from models.reports.milestones import ROLLED_OUT_WAVES
+from models.reports.rollouts import RolloutSummary
 from models.reports.weekly import AHEAD, AtRisk, Blocked, Live, NextStep, Past, Week, waves_done, week
 from models.rollout.messages import RolloutStatus
 from models.rollout.stages import Stage
 
 if TYPE_CHECKING:
-    from client.backstop import Backstop, RolloutSummary
+    from client.backstop import Backstop
 
 _AT_ONCE = 16
 """Questions to rollouts under way at the same time."""

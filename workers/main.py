@@ -21,8 +21,8 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.adapters.ledger.ledger import Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
-from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusHealth
-from activities.adapters.slurm.slurm import SlurmHealth, SlurmQuotas, Slurms, SlurmUsage
+from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses
+from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
 from activities.archive import ArchiveActivities
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
@@ -89,8 +89,10 @@ def make_worker(
     """
     slurms = slurms or Slurms(ledger, ledger.schedulers)
     quota_port: QuotaPort = quotas or SlurmQuotas(slurms)
-    usage = SlurmUsage(slurms)
-    health = PrometheusHealth(ledger, SlurmHealth(slurms, usage), prometheus or {}, slurms.every)
+    usage = ledger.usage.fed_by(slurms.refresh_use)
+    # Use is sampled beside health, at its own pace: the watch asks for health all the time, and for use nobody does.
+    prometheuses = Prometheuses(ledger, prometheus or {}, slurms.every)
+    health = ledger.health.fed_by(prometheuses.refresh_health, slurms.refresh_health, slurms.refresh_use)
     rollouts = ClusterActivities(quota_port, health, usage, ledger.calendar, ledger.registry, ledger.jobs)
     fleets = FleetActivities(client, quota_port, health, ledger.calendar, ledger.registry, rollouts)
     tallier = Tallier(quota_port, health, usage, ledger.registry, ledger.tallies)

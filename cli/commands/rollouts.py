@@ -35,10 +35,11 @@ from models.errors import BadInput
 from models.rollout.stages import Stage
 
 if TYPE_CHECKING:
-    from client.backstop import Backstop, RolloutSummary
+    from client.backstop import Backstop
     from client.doctor import Check
     from models.fleet.messages import FleetStatus
     from models.planning.plan import Plan
+    from models.reports.rollouts import RolloutSummary
     from models.requests.state import RequestState
     from models.rollout.messages import LaunchAnswer, RolloutStatus
 
@@ -253,20 +254,20 @@ def status(
             parts = [*status_parts(found), *request_lines(requests)]
             show(*parts, *([] if found.stage.ended else watch_parts(watching)))
         return
-    from cli.answers import RolloutLine, RolloutsAnswer
+    from cli.answers import RolloutsAnswer
 
     (rows, whole, requests), watching = ask(
         who(actor), lambda door: _with_watch(door, _with_fleet(door, not as_json), not as_json)
     )
     lines = tuple(
-        found
-        for found in (RolloutLine.model_validate(row.model_dump()) for row in rows)
-        if stage in ("", found.stage)
-        and wave in ("", found.wave)
-        and owner in ("", found.owner)
-        and (found.needs or not needs)
-        and ((found.unbacked_gpus and found.open) or not at_risk)
-        and (found.open or not only_open)
+        row
+        for row in rows
+        if stage in ("", row.stage)
+        and wave in ("", row.wave)
+        and owner in ("", row.owner)
+        and (row.needs or not needs)
+        and ((row.unbacked_gpus and row.open) or not at_risk)
+        and (row.open or not only_open)
     )
     if as_json:
         show_json(RolloutsAnswer(rollouts=lines).as_json())

@@ -95,7 +95,7 @@ class Hooks:
             (ledger.quotas, "read", "quotas"),
             (ledger.quotas, "apply", "apply"),
             (ledger.health, "read", "health"),
-            (ledger.registry, "note_stage", "note_stage"),
+            (ledger.registry, "record", "record"),
             (notify, "deliver", "deliver"),
         ]
         for port, method, name in named:
@@ -300,7 +300,7 @@ async def test_an_approval_and_an_abort_end_in_the_abort(world: World, hooks: Ho
     async def aborted_first() -> None:
         name = await at(world, Stage.PLANNED, "abort-approve")
         plan = (await world.status(name)).plan_hash or ""
-        with hooks.hold("record.note_stage", lambda rollout, stage, *_: (rollout, stage) == (f"{name}/1", "aborted")):
+        with hooks.hold("record.record", lambda r, *_: (r.rollout, r.stage) == (f"{name}/1", "aborted")):
             await world.say(name, Command.ABORT, actor="ann")
             with pytest.raises(Refusal, match="is aborted: the rollout has ended; launch a new one"):
                 await world.say(name, Command.APPROVE, actor="bob", plan_hash=plan)
@@ -566,7 +566,7 @@ async def test_a_second_launch_is_told_who_has_the_cluster(world: World, hooks: 
         await world.say(name, Command.CLOSE)
         await effect.here()
         await told(rf"is open already \(closed, {name}/1 of tpm\)")
-        with hooks.hold("record.note_stage", lambda rollout, stage, *_: stage == "closed") as record:
+        with hooks.hold("record.record", lambda r, *_: r.stage == "closed") as record:
             effect.go()
             await record.here()
             await told("is open already")

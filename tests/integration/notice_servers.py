@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -32,12 +32,17 @@ class Request:
 
 @dataclass
 class Web:
-    """A loopback HTTP server. `statuses`: what a path answers that begins so; others answer 200."""
+    """A loopback HTTP server. `statuses`: what a path answers that begins so; others answer 200 and `text`.
+
+    `trickles`: what it answers comes a byte at a time, and never ends.
+    """
 
     port: int = 0
     requests: list[Request] = field(default_factory=list)
     statuses: dict[str, int] = field(default_factory=dict)
     delay_seconds: float = 0.0
+    text: bytes = b"ok"
+    trickles: bool = False
 
     def posts(self, prefix: str = "/") -> list[Request]:
         return [request for request in self.requests if request.path.startswith(prefix)]
@@ -57,7 +62,11 @@ def web_server() -> Iterator[Web]:
             if status == 302:
                 self.send_header("Location", "/login")
             self.end_headers()
-            self.wfile.write(b"ok")
+            with suppress(OSError):
+                while site.trickles:
+                    self.wfile.write(b".")
+                    time.sleep(0.02)
+                self.wfile.write(site.text)
 
         def do_GET(self) -> None:
             self.send_response(200)
@@ -133,3 +142,21 @@ def mail_server(user: str, password: str) -> Iterator[Mail]:
     controller.start()
     yield server
     controller.stop()
+
+
+@contextmanager
+def trickling_server() -> Iterator[int]:
+    """The port of a server that says a byte now and then, and never ends its line."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def trickle() -> None:
+            connection, _ = server.accept()
+            with suppress(OSError), connection:
+                while True:
+                    connection.sendall(b"2")
+                    time.sleep(0.02)
+
+        thread = threading.Thread(target=trickle, daemon=True)
+        thread.start()
+        yield int(server.getsockname()[1])
+        thread.join(5)

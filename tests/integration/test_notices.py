@@ -16,10 +16,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from apprise import Apprise
-from apprise.plugins.slack import NotifySlack
 
+from activities.adapters.notify import mail as mail_channel
+from activities.adapters.notify import post, slack
 from activities.adapters.notify.channels import routes
 from activities.adapters.notify.delivery_book import FileTurns, SqliteBook
 from activities.adapters.notify.notifier import Notifier
@@ -27,7 +28,7 @@ from activities.ports import NotifyPort
 from activities.rendering import render
 from models.errors import Refusal, Unavailable
 from models.notices import Notice, NoticeKind
-from tests.integration.notice_servers import Mail, Web, free_port, mail_server, web_server
+from tests.integration.notice_servers import Mail, Web, free_port, mail_server, trickling_server, web_server
 
 pytestmark = pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
 
@@ -100,7 +101,7 @@ def lines(log_file: Path) -> list[dict[str, Any]]:
 def channel(
     request: pytest.FixtureRequest, web: Web, mail: Mail, log_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Channel:
-    monkeypatch.setattr(NotifySlack, "webhook_url", f"http://127.0.0.1:{web.port}/services")
+    monkeypatch.setitem(slack.DOORS, "hook", f"http://127.0.0.1:{web.port}/services")
     someone = "someone@team.example"
     by_mail: dict[str, Any] = {
         "address": someone,
@@ -326,13 +327,13 @@ def test_a_redirect_is_no_delivery(contact: str, notifier: Notifier, web: Web) -
 def test_a_webhook_gets_the_key_and_the_numbers(notifier: Notifier, web: Web) -> None:
     what = notice(f"webhook+http://robot:{PASSWORD}@127.0.0.1:{web.port}/a%2Fb/c?x=1&x=2&y=", key="clé 1\n")
     deliver(notifier, what)
-    (post,) = web.requests
-    assert post.path == "/a%2Fb/c?x=1&x=2&y="
-    assert post.headers["Idempotency-Key"] == "cl%C3%A9%201%0A"
-    assert post.headers["Authorization"].startswith("Basic ")
-    assert post.json["notice"]["key"] == what.key
-    assert post.json["notice"]["after_gpus"] == 310
-    assert "contacts" not in post.json["notice"]
+    (sent,) = web.requests
+    assert sent.path == "/a%2Fb/c?x=1&x=2&y="
+    assert sent.headers["Idempotency-Key"] == "cl%C3%A9%201%0A"
+    assert sent.headers["Authorization"].startswith("Basic ")
+    assert sent.json["notice"]["key"] == what.key
+    assert sent.json["notice"]["after_gpus"] == 310
+    assert "contacts" not in sent.json["notice"]
 
 
 def test_an_email_carries_the_key_and_one_message_id(notifier: Notifier, mail: Mail) -> None:
@@ -347,18 +348,67 @@ def test_an_email_carries_the_key_and_one_message_id(notifier: Notifier, mail: M
 
 
 def test_slack_shows_free_text_as_text(notifier: Notifier, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NotifySlack, "webhook_url", f"http://127.0.0.1:{web.port}/services")
+    monkeypatch.setitem(slack.DOORS, "hook", f"http://127.0.0.1:{web.port}/services")
     deliver(notifier, notice(f"slack://T1AAA/B1BBB/{TOKEN}"))
-    (post,) = web.requests
-    assert post.json["mrkdwn"] is False
-    assert "what &lt;!channel&gt; &amp; co. say" in post.json["attachments"][0]["text"]
+    (sent,) = web.requests
+    assert sent.json["mrkdwn"] is False
+    assert "what &lt;!channel&gt; &amp; co. say" in sent.json["attachments"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("contact", "cloud", "channel"),
+    [
+        (f"slack://T1AAA/B1BBB/{TOKEN}/%23one", "hook", "#one"),
+        (f"slack://T1AAA/B1BBB/{TOKEN}?to=two", "hook", "#two"),
+        (f"slack://robot@T1AAA/B1BBB/{TOKEN}/+C123", "hook", "C123"),
+        (f"slack://T1AAA/B1BBB/{TOKEN}?mode=gov-hook", "gov-hook", None),
+        (f"https://hooks.slack-gov.com/services/T1AAA/B1BBB/{TOKEN}", "gov-hook", None),
+    ],
+)
+def test_slack_puts_a_message_where_the_contact_says(
+    contact: str, cloud: str, channel: str | None, notifier: Notifier, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(slack.DOORS, cloud, f"http://127.0.0.1:{web.port}/{cloud}")
+    deliver(notifier, notice(contact))
+    (sent,) = web.requests
+    assert sent.path == f"/{cloud}/T1AAA/B1BBB/{TOKEN}"
+    assert sent.json.get("channel") == channel
+    assert sent.json.get("username") == ("robot" if "robot" in contact else None)
+
+
+def test_slack_that_says_no_with_a_200_is_no_delivery(
+    notifier: Notifier, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(slack.DOORS, "hook", f"http://127.0.0.1:{web.port}/services")
+    web.text = b"invalid_token"
+    with pytest.raises(Unavailable, match="answered HTTP 200"):
+        notifier.deliver(notice(f"slack://T1AAA/B1BBB/{TOKEN}"), "subject", "body")
+
+
+# --- what never ends --------------------------------------------------------------------------
+
+
+def test_an_answer_that_trickles_is_given_up(notifier: Notifier, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post, "_SECONDS", 0.3)
+    web.trickles = True
+    with pytest.raises(Unavailable, match="no answer within"):
+        notifier.deliver(notice(f"webhook+http://127.0.0.1:{web.port}/a"), "subject", "body")
+    web.trickles = False
+
+
+def test_a_mail_server_that_trickles_is_given_up(log_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mail_channel, "_DELIVERY_SECONDS", 0.3)
+    with trickling_server() as port:
+        notifier = Notifier(log_file, Clock(), f"mailto://127.0.0.1:{port}?from=backstop@ops.example")
+        with pytest.raises(Unavailable, match="no connection or login"):
+            notifier.deliver(notice("someone@team.example"), "subject", "body")
 
 
 # --- once, also through crashes ---------------------------------------------------------------
 
 WORKER = """
 import sys, pathlib, datetime
-from activities.adapters.notify import Notifier
+from activities.adapters.notify.notifier import Notifier
 from models.notices import Notice
 log_file, contact = sys.argv[1:]
 notice = Notice(key="k", kind="closed", cluster="c", audience="team-a", contacts=[contact], owner="o")
@@ -481,8 +531,7 @@ def test_no_secret_is_logged_shown_or_kept(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(NotifySlack, "webhook_url", f"http://127.0.0.1:{web.port}/services")
-    monkeypatch.setattr(NotifySlack, "api_url", f"http://127.0.0.1:{web.port}/api/{{}}")
+    monkeypatch.setitem(slack.DOORS, "hook", f"http://127.0.0.1:{web.port}/services")
     caplog.set_level(1)
     hook = f"robot:{PASSWORD}@127.0.0.1:{web.port}/hook/{PATH_TOKEN}"
     what = notice(
@@ -492,7 +541,7 @@ def test_no_secret_is_logged_shown_or_kept(
         f"https://hooks.slack.com/services/T1AAA/B1CCC/{TOKEN}",
         f"json://{hook}?+Authorized={HEADER_TOKEN}",
         f"webhook+http://{hook}?sig={HEADER_TOKEN}",
-        f"slack://T1/not-a-token/{TOKEN}",  # apprise logs such tokens
+        f"slack://T1/not-a-token/{TOKEN}",
         f"https://hooks.slack.com/nowhere/{TOKEN}",
         f"jsons://robot:{PASSWORD}@host:notaport/{PATH_TOKEN}",
         f"mailto://robot:{PASSWORD}@127.0.0.1/nobody?+X={HEADER_TOKEN}",
@@ -516,11 +565,11 @@ def test_no_secret_is_logged_shown_or_kept(
         assert secret not in shown
         assert secret.encode() not in kept
     assert "notices.jsonl.book" in {path.name for path in log_file.parent.iterdir()}
-    Apprise.instantiate(f"json://host/{PATH_TOKEN}")
-    assert PATH_TOKEN in caplog.text, "or this test would see no leak of apprise's at all"
+    httpx.post(f"http://127.0.0.1:{web.port}/{PATH_TOKEN}")
+    assert PATH_TOKEN in caplog.text, "or this test would see no leak of the HTTP client's at all"
 
 
 def test_the_loggers_of_others_speak_on(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        logging.getLogger("apprise").info("hello")
+        logging.getLogger("httpx").info("hello")
     assert "hello" in caplog.text

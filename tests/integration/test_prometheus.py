@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.ledger import Ledger
-from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusHealth, ask
+from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses, ask
+from activities.ports import HealthPort
 from models.cluster.fleet_file import Fleet
 from models.cluster.readings import HealthSample
 from models.errors import Unavailable
@@ -127,7 +128,7 @@ def until(true: Callable[[], bool], what: str, seconds: float = 30) -> None:
 
 
 @pytest.fixture
-def health(url: str, ledger_url: str) -> Iterator[PrometheusHealth]:
+def prometheuses(url: str, ledger_url: str) -> Iterator[Prometheuses]:
     """Of a ledger with both clusters; the one that we call `west-1` is `west` there."""
     clusters = [
         {
@@ -146,14 +147,19 @@ def health(url: str, ledger_url: str) -> Iterator[PrometheusHealth]:
     with Ledger(ledger_url) as ledger:
         stage(ledger, {"clusters": clusters}, "first")
         ledger.fleet.commit_import("first", 2, "tpm", ledger.now() - timedelta(minutes=5))
-        yield PrometheusHealth(ledger, ledger.health, {"here": PrometheusConnection(url=url)}, timedelta(0))
+        yield Prometheuses(ledger, {"here": PrometheusConnection(url=url)}, timedelta(0))
+
+
+@pytest.fixture
+def health(prometheuses: Prometheuses) -> HealthPort:
+    return prometheuses._ledger.health.fed_by(prometheuses.refresh_health)
 
 
 def counts(sample: HealthSample) -> dict[str, tuple[int, int]]:
     return {i.name: (i.total_gpus, i.healthy_gpus) for i in sample.islands}
 
 
-def test_many_clusters_are_read_at_once_each_by_its_label(health: PrometheusHealth) -> None:
+def test_many_clusters_are_read_at_once_each_by_its_label(health: HealthPort) -> None:
     found = health.read(["east", "west-1", "by-hand"])
     assert counts(found["east"]) == {"x": (16, 16), "y": (8, 8)}
     assert counts(found["west-1"]) == {"main": (8, 8)}
@@ -161,9 +167,7 @@ def test_many_clusters_are_read_at_once_each_by_its_label(health: PrometheusHeal
     assert found["east"].at > found["by-hand"].at
 
 
-def test_broken_hardware_is_not_healthy_and_a_job_s_fault_is_no_such_thing(
-    health: PrometheusHealth, target: Target
-) -> None:
+def test_broken_hardware_is_not_healthy_and_a_job_s_fault_is_no_such_thing(health: HealthPort, target: Target) -> None:
     target.xids = {("e1", 0): 79, ("e1", 1): 48, ("e2", 0): 13, **{("e3", gpu): 95 for gpu in range(GPUS)}}
     try:
         until(lambda: counts(health.read(["east"])["east"]) == {"x": (16, 14), "y": (8, 0)}, "it shows")
@@ -172,7 +176,7 @@ def test_broken_hardware_is_not_healthy_and_a_job_s_fault_is_no_such_thing(
     until(lambda: counts(health.read(["east"])["east"]) == {"x": (16, 16), "y": (8, 8)}, "and is over")
 
 
-def test_a_node_that_is_not_seen_is_installed_and_not_healthy(health: PrometheusHealth, target: Target) -> None:
+def test_a_node_that_is_not_seen_is_installed_and_not_healthy(health: HealthPort, target: Target) -> None:
     target.silent = {"e2"}
     try:
         until(lambda: counts(health.read(["east"])["east"])["x"] == (16, 8), "its GPUs are unknown")
@@ -182,9 +186,9 @@ def test_a_node_that_is_not_seen_is_installed_and_not_healthy(health: Prometheus
 
 
 def test_a_node_that_kubernetes_calls_not_ready_is_not_healthy(
-    health: PrometheusHealth, target: Target, url: str
+    health: HealthPort, prometheuses: Prometheuses, target: Target, url: str
 ) -> None:
-    health._connections = {"here": PrometheusConnection(url=url, ready="kubernetes")}
+    prometheuses._connections = {"here": PrometheusConnection(url=url, ready="kubernetes")}
     until(lambda: counts(health.read(["east"])["east"])["x"] == (16, 16), "all are ready")
     target.ready["e1"] = 0
     try:
@@ -193,7 +197,7 @@ def test_a_node_that_kubernetes_calls_not_ready_is_not_healthy(
         target.ready["e1"] = 1
 
 
-def test_a_cluster_that_is_seen_no_more_has_no_new_sample_and_no_zero(health: PrometheusHealth, target: Target) -> None:
+def test_a_cluster_that_is_seen_no_more_has_no_new_sample_and_no_zero(health: HealthPort, target: Target) -> None:
     before = health.read(["west-1"])["west-1"]
     target.silent = {"w1"}
     try:
@@ -234,9 +238,11 @@ def test_what_goes_wrong_is_no_answer(url: str, tmp_path: Path) -> None:
     assert urllib.request.urlopen(f"{url}/-/healthy").status == 200
 
 
-def test_of_a_prometheus_that_does_not_answer_the_last_health_stands(health: PrometheusHealth) -> None:
+def test_of_a_prometheus_that_does_not_answer_the_last_health_stands(
+    health: HealthPort, prometheuses: Prometheuses
+) -> None:
     known = health.read(["east"])["east"]
-    health._connections = {"here": PrometheusConnection(url="http://127.0.0.1:1")}
+    prometheuses._connections = {"here": PrometheusConnection(url="http://127.0.0.1:1")}
     assert health.read(["east"])["east"] == known
-    health._connections = {}
+    prometheuses._connections = {}
     assert health.read(["east"])["east"] == known

@@ -16,7 +16,8 @@ import pytest
 
 from activities.adapters.ledger.ledger import Ledger, upgrade
 from activities.adapters.slurm.command_line import Connection
-from activities.adapters.slurm.slurm import SlurmHealth, SlurmQuotas, Slurms, SlurmUsage
+from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
+from activities.ports import HealthPort, UsagePort
 from models.cluster.fleet_file import Fleet
 from models.cluster.sources import SlurmSource
 from tests.slurm.lab import CLUSTER, Lab, missing, running
@@ -61,12 +62,12 @@ class Site:
         return SlurmQuotas(self.slurms)
 
     @property
-    def health(self) -> SlurmHealth:
-        return SlurmHealth(self.slurms)
+    def health(self) -> HealthPort:
+        return self.ledger.health.fed_by(self.slurms.refresh_health)
 
     @property
-    def usage(self) -> SlurmUsage:
-        return SlurmUsage(self.slurms)
+    def usage(self) -> UsagePort:
+        return self.ledger.usage.fed_by(self.slurms.refresh_use)
 
     def team(self, letter: str) -> str:
         return f"{self.root}-{letter}"

@@ -13,6 +13,7 @@ from models.cluster.readings import LimitMode
 from models.cluster.snapshot import snapshot_of
 from models.errors import BadInput, Conflict, Drift, Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueWrite
+from tests.integration.ledger.world import note_stage
 from tests.slurm.conftest import Site
 
 T = TypeVar("T")
@@ -223,7 +224,7 @@ def test_it_is_taken_out_again_and_slurm_is_as_it_was(site: Site) -> None:
     with pytest.raises(Refusal, match="rollout r-1 is open in lab: close or abort it first"):
         site.slurms.detach(site.cluster, restore=True)
     land(site, EffectKind.CLOSE, 3)
-    site.ledger.registry.note_stage("r-1", "closed", ended=True, completed=True)
+    note_stage(site.ledger, "r-1", "closed", ended=True, completed=True)
     site.lab.set_limit(site.team("b"), 12)
     back = site.slurms.detach(site.cluster, restore=True)
     assert back == {site.team("a"): (16, 24)}, "b is somebody else's by now, and closing had freed the pool"

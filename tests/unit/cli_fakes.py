@@ -10,7 +10,6 @@ from typing import Any
 from unittest.mock import patch
 
 from client.audit import AuditRecord
-from client.backstop import RolloutSummary
 from client.doctor import Check
 from client.versions import Build
 from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
@@ -29,6 +28,7 @@ from models.flex.division import FlexMode
 from models.flex.now import FlexNow
 from models.planning.plan import make_plan
 from models.reports.milestones import MilestoneFile, PlanNow
+from models.reports.rollouts import RolloutSummary
 from models.reports.tallies import Point
 from models.reports.weekly import Past
 from models.reports.why import TeamWhy

@@ -27,13 +27,9 @@ FULLEST: dict[str, Any] = {
     "stage": "enforced",
     "detail": "One more thing.",
     "facts": {
-        "announced_gpus": 320,
-        "next_at": "2025-06-04T09:00:00Z",
         "until": "2025-06-05T10:00:00+00:00",
-        "mode": "soft",
         "left": ["release the reservation of h100-a", "restore team-a"],
         "commands": ["backstop approve h100-a 0123456789abcdef"],
-        "flex_hint": "sbatch --account=team-a-flex --qos=flex",
     },
 }
 BY_DETAIL = (NoticeKind.AT_RISK, NoticeKind.BREACH, NoticeKind.ROLLED_BACK)
@@ -160,10 +156,9 @@ def test_a_planned_change_reads_right(
 
 
 def test_a_changed_plan_replaces_the_earlier_numbers() -> None:
-    body = cut(NoticeKind.CHANGED, 345, 300, 26, facts={"announced_gpus": 310})
+    body = cut(NoticeKind.CHANGED, 345, 300, 26)
     assert "has changed before it took effect" in body
     assert "from 345 to 300 GPUs (45 fewer)" in body
-    assert "We told you 310 GPUs before." in body
     assert "replace the earlier ones" in body
     realigned = cut(NoticeKind.CHANGED, 345, 300, 26, stage="enforced")
     assert "has changed. Your quota goes from 345 to 300 GPUs (45 fewer).\n" in realigned
@@ -172,12 +167,11 @@ def test_a_changed_plan_replaces_the_earlier_numbers() -> None:
     assert "the change then waits" in body
 
 
-def test_buffered_says_that_the_value_is_soft_and_until_when() -> None:
-    body = cut(NoticeKind.BUFFERED, 345, 310, 26, effective_at=AT, facts={"next_at": "2025-06-04T09:00:00Z"})
+def test_buffered_says_that_the_value_is_soft_and_that_more_is_told() -> None:
+    body = cut(NoticeKind.BUFFERED, 345, 310, 26, effective_at=AT)
     assert "is now 310 GPUs as of Tuesday 3 June 2025, 09:00 UTC; it was 345 (35 fewer)" in body
     assert "jobs beyond it, up to 345 GPUs, are still admitted, as flex" in body
-    assert "firm not before Wednesday 4 June 2025, 09:00 UTC" in body
-    assert "told when it becomes firm" in cut(NoticeKind.BUFFERED, 345, 310, 26)
+    assert "told when it becomes firm" in body
     assert "soft" not in cut(NoticeKind.BUFFERED, 64, 64, 0)
 
 
@@ -212,7 +206,7 @@ def test_at_risk_shows_both_numbers(backing: int | None, said: str) -> None:
 def test_at_risk_in_a_window_says_until_when() -> None:
     facts = {"until": "2025-06-05T12:00:00+02:00"}
     assert "expected until Thursday 5 June 2025, 10:00 UTC" in text(NoticeKind.AT_RISK, facts=facts)
-    assert "expected until the spare parts come" in text(NoticeKind.AT_RISK, facts={"until": "the spare parts\ncome"})
+    assert "expected until" not in text(NoticeKind.AT_RISK)
 
 
 def test_a_breach_tells_the_team_that_the_promise_is_withdrawn() -> None:
@@ -279,7 +273,6 @@ def test_a_team_reads_how_to_use_flex(kind: NoticeKind) -> None:
     assert "submit the job to the flex queue (in Slurm: --qos=flex)" in body
     assert "Jobs inside a quota preempt it" in body
     assert "Nothing that is running is killed" in body
-    assert "sbatch --account=team-a-flex --qos=flex" in text(kind, **FULLEST)
 
 
 def test_commands_can_be_pasted_into_a_shell() -> None:

@@ -20,6 +20,7 @@ from client.compression import data_converter
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading
 from models.errors import BadInput, Unavailable
+from models.rollout.stages import Stage
 from models.wire import WatchInput, watch_parts
 from workers.settings import load_settings
 
@@ -63,8 +64,8 @@ class SlowLedger:
         self._seconds = seconds
         self._clusters = clusters
 
-    def open_clusters(self) -> dict[str, tuple[str, bool]]:
-        return dict.fromkeys(self._clusters, ("monitored", False))
+    def open_clusters(self) -> dict[str, tuple[Stage, bool]]:
+        return dict.fromkeys(self._clusters, (Stage.MONITORED, False))
 
     def windows(self, clusters: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         return {}

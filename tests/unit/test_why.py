@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from cli.main import run
-from client.backstop import RolloutSummary
 from models.buffers.hourly_health import Stretch, stretches
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.windows import Window, WindowKind
 from models.errors import Refusal
+from models.reports.rollouts import RolloutSummary
 from models.reports.why import TeamWhy, why
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import FakeBackstop, answering, status

@@ -87,11 +87,11 @@ def _append(session: Session, cluster: str, entries: Sequence[AuditEntry]) -> Ch
 
 
 def _locked_head(session: Session, cluster: str) -> ChainHead:
-    known = session.connection().execute(_head_row(), {"cluster": cluster}).first()
-    if known is None:
+    head = session.connection().execute(_head_row(), {"cluster": cluster}).first()
+    if head is None:
         keep(session, AuditHeadRow, [{"cluster": cluster, "length": 0, "hash": GENESIS}])
-        known = session.connection().execute(_head_row(), {"cluster": cluster}).one()
-    return ChainHead(cluster=cluster, length=known.length, hash=known.hash)
+        head = session.connection().execute(_head_row(), {"cluster": cluster}).one()
+    return ChainHead(cluster=cluster, length=head.length, hash=head.hash)
 
 
 @cache

@@ -60,9 +60,9 @@ class LedgerCalendar:
                 _end(session, entry, now)
             new = sorted(wanted - {(e.cluster, e.source, e.window) for e in present}, key=_by_name)
             add(session, WindowRow, [window_row(name, window, source, actor) for name, source, window in new])
-            known = {e.id for e in present}
+            before = {e.id for e in present}
             stand = tuple(_entry(row) for row in session.connection().execute(live))
-            return Declaration(stand=stand, new=tuple(e for e in stand if e.id not in known), gone=tuple(stale))
+            return Declaration(stand=stand, new=tuple(e for e in stand if e.id not in before), gone=tuple(stale))
 
     def end_window(self, cluster: str, number: int, now: datetime) -> Entry:
         """The window is over: cut short where it has begun, else gone. Again changes nothing.
@@ -115,8 +115,8 @@ def file_windows(session: Session, clusters: Sequence[str]) -> dict[str, tuple[W
 def _by_cluster(
     session: Session, clusters: Sequence[str], rows: sa.Select[*tuple[Any, ...]]
 ) -> dict[str, tuple[Window, ...]]:
-    found = session.connection().execute(rows, {"clusters": list(clusters)}).all()
-    by_cluster = groupby(found, lambda row: row.cluster)
+    lines = session.connection().execute(rows, {"clusters": list(clusters)}).all()
+    by_cluster = groupby(lines, lambda row: row.cluster)
     return {cluster: tuple(_window(row) for row in windows) for cluster, windows in by_cluster}
 
 

@@ -20,7 +20,7 @@ from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.calendar import LedgerCalendar, windows_of
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.adapters.ledger.imports import write_fleet
-from activities.adapters.ledger.observations import LedgerHealth, latest_health, latest_usage
+from activities.adapters.ledger.observations import LedgerSamples, latest_health, latest_usage
 from activities.adapters.ledger.quotas import present_of
 from activities.adapters.ledger.registry import open_rollouts
 from activities.ports import OpenRollout
@@ -48,8 +48,8 @@ FORGOTTEN_AFTER = timedelta(days=1)
 """Parts that nobody committed are removed after this."""
 
 
-class LedgerFleet(LedgerHealth, LedgerCalendar):
-    """FleetPort on the ledger (`add_health` comes with LedgerHealth, declaring windows with LedgerCalendar)."""
+class LedgerFleet(LedgerSamples, LedgerCalendar):
+    """FleetPort on the ledger (`add_health` comes with LedgerSamples, declaring windows with LedgerCalendar)."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -145,10 +145,10 @@ def _shown(row: IslandRow, sample: HealthSample | None) -> Island:
 
 
 def _quota(row: QuotaRow, usage: dict[str, TeamUsage]) -> Quota:
-    known = usage.get(row.team)
-    if known is None:
+    used = usage.get(row.team)
+    if used is None:
         return present_of(row).as_quota()
-    return present_of(row).as_quota(known.scheduled_gpus, known.idle_gpus, known.pending_gpus)
+    return present_of(row).as_quota(used.scheduled_gpus, used.idle_gpus, used.pending_gpus)
 
 
 def _stored_result(session: Session, import_id: str) -> dict[str, Any] | None:

@@ -127,19 +127,19 @@ def _present(
     return [dict(row) for row in session.execute(sa.select(*chosen).where(cluster.in_(names))).mappings()]
 
 
-def _write(session: Session, table: type[Any], found: Difference) -> None:
-    delete(session, table, found.gone)
-    update(session, table, [after for _, after in found.changed])
-    add(session, table, found.new)
+def _write(session: Session, table: type[Any], difference: Difference) -> None:
+    delete(session, table, difference.gone)
+    update(session, table, [after for _, after in difference.changed])
+    add(session, table, difference.new)
 
 
-def _write_quotas(session: Session, found: Difference) -> None:
+def _write_quotas(session: Session, difference: Difference) -> None:
     """What is given up comes first, so that a move inside a reservation's limit goes through."""
-    delete(session, QuotaRow, found.gone)
-    lowered = [after for before, after in found.changed if after["gpus"] <= before["gpus"]]
-    raised = [after for before, after in found.changed if after["gpus"] > before["gpus"]]
+    delete(session, QuotaRow, difference.gone)
+    lowered = [after for before, after in difference.changed if after["gpus"] <= before["gpus"]]
+    raised = [after for before, after in difference.changed if after["gpus"] > before["gpus"]]
     update(session, QuotaRow, lowered)
-    add(session, QuotaRow, found.new)
+    add(session, QuotaRow, difference.new)
     update(session, QuotaRow, raised)
 
 

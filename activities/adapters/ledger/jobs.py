@@ -32,11 +32,11 @@ class LedgerJobs:
             .order_by(col(JobRow.cluster), col(JobRow.started), col(JobRow.job))
             .limit(_MOST)
         )
-        found: dict[str, list[Job]] = {}
+        by_cluster: dict[str, list[Job]] = {}
         with self._database.reading() as session:
             for row in session.exec(rows, params={"clusters": list(clusters)}):
-                found.setdefault(row.cluster, []).append(_job(row))
-        return {cluster: tuple(jobs) for cluster, jobs in found.items()}
+                by_cluster.setdefault(row.cluster, []).append(_job(row))
+        return {cluster: tuple(jobs) for cluster, jobs in by_cluster.items()}
 
     def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
         """Errors: BadInput for a cluster that the ledger does not have; nothing is stored then."""
@@ -62,7 +62,7 @@ class LedgerJobs:
 def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: datetime) -> None:
     """Errors: BadInput for what cannot be: a place or a team that is not there, more than there is, times to come."""
     clusters = {j.cluster for j in jobs}
-    known = set(session.exec(select(ClusterRow.name).where(col(ClusterRow.name).in_(clusters))))
+    there = set(session.exec(select(ClusterRow.name).where(col(ClusterRow.name).in_(clusters))))
     parents = set(session.exec(select(QuotaRow.cluster, QuotaRow.parent).where(col(QuotaRow.cluster).in_(clusters))))
     teams = set(session.exec(select(QuotaRow.cluster, QuotaRow.team).where(col(QuotaRow.cluster).in_(clusters))))
     totals: dict[tuple[str, str | None], int] = {}
@@ -71,7 +71,7 @@ def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: dateti
         totals[row.cluster, None] = totals.get((row.cluster, None), 0) + row.total_gpus
     for job in jobs:
         what = f"job {job.job!r} of cluster {job.cluster!r}"
-        if job.cluster not in known:
+        if job.cluster not in there:
             raise BadInput(f"a job names cluster {job.cluster!r}, which the ledger does not have")
         if (job.cluster, job.team) not in teams or (job.cluster, job.team) in parents:
             raise BadInput(f"{what} names team {job.team!r}, which has no quota there that jobs run in")

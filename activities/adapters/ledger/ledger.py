@@ -15,7 +15,7 @@ from activities.adapters.ledger.database import PATIENCE, Clock, Database, upgra
 from activities.adapters.ledger.fleet import LedgerFleet
 from activities.adapters.ledger.jobs import LedgerJobs
 from activities.adapters.ledger.milestones import LedgerMilestones
-from activities.adapters.ledger.observations import LedgerHealth, LedgerUsage
+from activities.adapters.ledger.observations import LedgerHealth, LedgerSamples, LedgerUsage
 from activities.adapters.ledger.quotas import LedgerQuotas
 from activities.adapters.ledger.registry import LedgerRegistry
 from activities.adapters.ledger.report import LedgerReport
@@ -37,6 +37,7 @@ class Ledger:
         self._database = Database(url, now, patience)
         self.quotas = LedgerQuotas(self._database)
         self.health = LedgerHealth(self._database)
+        self.samples = LedgerSamples(self._database)
         self.usage = LedgerUsage(self._database)
         self.jobs = LedgerJobs(self._database)
         self.schedulers = SchedulerBook(self._database)

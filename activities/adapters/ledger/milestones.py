@@ -39,9 +39,9 @@ class LedgerMilestones:
     def plan_milestones(self, given: Sequence[Milestone], measured: Mapping[str, int | None], now: datetime) -> None:
         with self._database.writing() as session:
             one_at_a_time(session, "milestones")
-            made = replaced(_planned(session), given, now, measured)
+            plan = replaced(_planned(session), given, now, measured)
             session.execute(sa.delete(MilestoneRow))
-            add(session, MilestoneRow, [_row(number, planned) for number, planned in enumerate(made)])
+            add(session, MilestoneRow, [_row(number, planned) for number, planned in enumerate(plan)])
 
     def note_milestone(self, key: str, note: MilestoneNote) -> None:
         with self._database.writing() as session:

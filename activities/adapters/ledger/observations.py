@@ -5,11 +5,11 @@ Exporters may write the sample tables by plain SQL. None of it moves a cluster's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.orm import aliased
@@ -29,13 +29,32 @@ ENOUGH_SAMPLES = 20
 """From here on one in twenty may lie above the 95th percentile, and nearest-rank is not the maximum."""
 
 
-class LedgerHealth:
-    """HealthPort on the ledger."""
+Refresh = Callable[[Sequence[str]], None]
+"""What a source says of those of these clusters that are its own is in the ledger; where it is silent, what was known
+stands, and grows old."""
+
+
+class _Fed:
+    """A port on the ledger, which has what all sources say: those are refreshed before the latest is told."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._sources: tuple[Refresh, ...] = ()
+
+    def fed_by(self, *sources: Refresh) -> Self:
+        self._sources = sources
+        return self
+
+    def _refresh(self, clusters: Sequence[str]) -> None:
+        for refresh in self._sources:
+            refresh(clusters)
+
+
+class LedgerHealth(_Fed):
+    """HealthPort on the ledger."""
 
     def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
+        self._refresh(clusters)
         with self._database.reading() as session:
             return latest_health(session, clusters, self._database.now())
 
@@ -52,6 +71,13 @@ class LedgerHealth:
     def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Stretch]:
         with self._database.reading() as session:
             return stretches_of(session, cluster, since, now)
+
+
+class LedgerSamples:
+    """Where samples of health come in: from a file or an exporter, and from the sources that a worker reads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
         """The samples are stored, marked with their source; answers how many rows.
@@ -87,14 +113,12 @@ class LedgerHealth:
                 store(session, HealthRow, [row])
 
 
-class LedgerUsage:
+class LedgerUsage(_Fed):
     """UsagePort on the ledger."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:
         """S and L per leaf quota of today; p95 and instant are told apart team by team in `source`."""
+        self._refresh([cluster])
         with self._database.reading() as session:
             instant = latest_usage(session, [cluster], now).get(cluster, {})
             usual = {t: u for t, u in _usual(session, cluster, now - window, now).items() if t in instant}
@@ -105,6 +129,7 @@ class LedgerUsage:
         )
 
     def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
+        self._refresh(clusters)
         with self._database.reading() as session:
             return latest_usage(session, clusters, now)
 
@@ -227,12 +252,12 @@ def _medians() -> sa.Select[Any]:
 def latest_usage(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
     """By cluster and team: the latest sample of each leaf quota that has any, but for those dated ahead."""
     given = {"clusters": list(clusters), "latest": now + CLOCK_SKEW}
-    found: dict[str, dict[str, TeamUsage]] = {}
+    usage: dict[str, dict[str, TeamUsage]] = {}
     for cluster, team, at, scheduled, idle, pending in session.connection().execute(_latest_usage(), given):
-        found.setdefault(cluster, {})[team] = TeamUsage(
+        usage.setdefault(cluster, {})[team] = TeamUsage(
             team=team, scheduled_gpus=scheduled, idle_gpus=idle, pending_gpus=pending, at=at
         )
-    return found
+    return usage
 
 
 @cache
@@ -312,11 +337,11 @@ def _refuse_dated_ahead(samples: Sequence[HealthSample], now: datetime) -> None:
 def _refuse_unknown_islands(session: Session, wanted: set[tuple[str, str]]) -> None:
     clusters = sorted({cluster for cluster, _ in wanted})
     rows = session.exec(select(IslandRow.cluster, IslandRow.name).where(col(IslandRow.cluster).in_(clusters))).all()
-    known = set(rows)
-    unknown = sorted(wanted - known)
+    there = set(rows)
+    unknown = sorted(wanted - there)
     if unknown:
         cluster, island = unknown[0]
-        what = f"island {island!r}" if cluster in {c for c, _ in known} else "a cluster"
+        what = f"island {island!r}" if cluster in {c for c, _ in there} else "a cluster"
         raise BadInput(f"a health sample of cluster {cluster!r} names {what} that the ledger does not have")
 
 
@@ -359,10 +384,10 @@ def _percentiles() -> sa.Select[Any]:
     )
 
 
-def _source(usual: int, known: int, window: timedelta) -> str:
-    if known == 0:
+def _source(usual: int, teams: int, window: timedelta) -> str:
+    if teams == 0:
         return "unknown"
     if usual == 0:
         return "instant"
-    mixed = "" if usual == known else f", instant for {known - usual} of {known} teams"
+    mixed = "" if usual == teams else f", instant for {teams - usual} of {teams} teams"
     return f"p95 over {duration_text(window)}{mixed}"

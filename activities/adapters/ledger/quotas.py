@@ -102,40 +102,18 @@ class LedgerQuotas:
         log.info("%s set the quota of team %s in cluster %s to %d GPUs", actor, team, cluster, gpus)
 
     def _land(self, session: Session, cluster: ClusterLine, change: Change, *, alone: bool) -> Receipt:
-        quotas = _quotas_by_team(session, change.cluster) if _touches_quotas(change) else {}
-        named = [write.team for write in change.writes if write.team in quotas]
-        before = {team: quotas[team]["gpus"] for team in named}
-        written_by = mark(change.fence)
-        as_read = {team: dict(row) for team, row in quotas.items()} if change.kind is EffectKind.GRANT else quotas
-        conflicts = _write_values(quotas, change.writes, written_by, only_ours=change.only_ours)
-        if conflicts and change.kind is EffectKind.GRANT:
-            quotas = as_read  # a grant stands whole, up to the top of the tree, or not at all
-        if change.kind in MODE_AFTER:
-            mode = change.mode or MODE_AFTER[change.kind]
-            quotas = {team: row | {"mode": mode, "written_by": written_by} for team, row in quotas.items()}
-        update(session, QuotaRow, [row for row in quotas.values() if row["written_by"] == written_by])
-        news: Row = {"name": change.cluster}
-        if alone:
-            news["generation"] = cluster.generation + 1
-        else:
-            news["last_counter"] = change.fence.counter
-        if change.kind in WRITES_RESERVATION and not alone:
-            reserve = None if change.kind is EffectKind.CLOSE else change.reserve
-            news |= _set_reservation(session, change.cluster, reserve, change.fence)
-        if change.kind in FOLLOWS_AFTER:
-            news["follows_health"] = FOLLOWS_AFTER[change.kind]
-            news |= {"flex_gpus": change.flex_gpus, "flex_band_gpus": change.flex_band_gpus}
-        update(session, ClusterRow, [news])
+        before, after, conflicts = _write_quotas(session, change) if _touches_quotas(change) else ({}, {}, ())
+        standing = _write_standing(session, cluster, change, alone=alone)
         return Receipt(
             cluster=change.cluster,
             kind=change.kind,
             fence=change.fence,
             at=self._database.now(),
-            generation=news.get("generation", cluster.generation),
+            generation=standing.get("generation", cluster.generation),
             before=before,
-            after={team: quotas[team]["gpus"] for team in named},
+            after=after,
             conflicts=conflicts,
-            reserved_gpus=news.get("reserved_gpus", cluster.reserved_gpus),
+            reserved_gpus=standing.get("reserved_gpus", cluster.reserved_gpus),
             flex_gpus=change.flex_gpus,
         )
 
@@ -312,6 +290,37 @@ def _refuse_drift(cluster: ClusterLine, change: Change) -> None:
         )
 
 
+def _write_quotas(session: Session, change: Change) -> tuple[dict[str, int], dict[str, int], tuple[ValueConflict, ...]]:
+    """What the quotas that are to be written were and are, and those that are not as expected."""
+    written_by = mark(change.fence)
+    quotas = _quotas_by_team(session, change.cluster)
+    named = [write.team for write in change.writes if write.team in quotas]
+    as_read = {team: dict(row) for team, row in quotas.items()}
+    conflicts = _write_values(quotas, change.writes, written_by, only_ours=change.only_ours)
+    if conflicts and change.kind is EffectKind.GRANT:
+        quotas = as_read  # a grant stands whole, up to the top of the tree, or not at all
+    if change.kind in MODE_AFTER:
+        mode = change.mode or MODE_AFTER[change.kind]
+        quotas = {team: row | {"mode": mode, "written_by": written_by} for team, row in quotas.items()}
+    update(session, QuotaRow, [row for row in quotas.values() if row["written_by"] == written_by])
+    before, after = ({team: of[team]["gpus"] for team in named} for of in (as_read, quotas))
+    return before, after, conflicts
+
+
+def _write_standing(session: Session, cluster: ClusterLine, change: Change, *, alone: bool) -> Row:
+    """What the cluster's row says from now on. `alone`: a grant where no rollout is open, a change by others."""
+    row: Row = {"name": change.cluster}
+    row |= {"generation": cluster.generation + 1} if alone else {"last_counter": change.fence.counter}
+    if change.kind in WRITES_RESERVATION and not alone:
+        reserve = None if change.kind is EffectKind.CLOSE else change.reserve
+        row |= _set_reservation(session, change.cluster, reserve, change.fence)
+    if change.kind in FOLLOWS_AFTER:
+        row |= {"follows_health": FOLLOWS_AFTER[change.kind]}
+        row |= {"flex_gpus": change.flex_gpus, "flex_band_gpus": change.flex_band_gpus}
+    update(session, ClusterRow, [row])
+    return row
+
+
 def _write_values(
     quotas: Mapping[str, Row], writes: Sequence[ValueWrite], written_by: str, *, only_ours: bool = False
 ) -> tuple[ValueConflict, ...]:
@@ -321,8 +330,8 @@ def _write_values(
         theirs = row is not None and only_ours and row["gpus"] != row["written_gpus"]
         # Already the new value: a call whose answer was lost has landed.
         if row is None or theirs or row["gpus"] not in (write.expected_gpus, write.gpus):
-            found = None if row is None else row["gpus"]
-            conflicts.append(ValueConflict(team=write.team, expected_gpus=write.expected_gpus, found_gpus=found))
+            there = None if row is None else row["gpus"]
+            conflicts.append(ValueConflict(team=write.team, expected_gpus=write.expected_gpus, found_gpus=there))
             continue
         row["hand"] += row["gpus"] != row["written_gpus"]
         row["gpus"], row["mode"] = write.gpus, write.mode or row["mode"]

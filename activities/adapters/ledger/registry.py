@@ -32,6 +32,8 @@ from models.fleet.messages import Noted
 from models.planning.plan import Envelope
 from models.requests.state import RequestState
 from models.rollout.effects import Fence
+from models.rollout.messages import RecordRequest
+from models.rollout.stages import Stage
 from models.tables import (
     ClusterRow,
     ContactRow,
@@ -44,7 +46,7 @@ from models.tables import (
     RolloutRow,
 )
 
-WITHOUT_EFFECTS = frozenset({"planned", "aborted", "closed"})
+WITHOUT_EFFECTS = frozenset({Stage.PLANNED, Stage.ABORTED, Stage.CLOSED})
 
 
 class LedgerRegistry(LedgerArchive):
@@ -90,9 +92,9 @@ class LedgerRegistry(LedgerArchive):
     def open_rollout(self, opening: OpenRollout, adopt: bool) -> OpenRollout:
         with self._database.writing() as session:
             cluster = locked_cluster(session, opening.cluster)
-            known = session.get(RolloutRow, opening.rollout)
-            if known is not None:
-                return _reopened(session, cluster, known)
+            earlier_call = session.get(RolloutRow, opening.rollout)
+            if earlier_call is not None:
+                return _reopened(session, cluster, earlier_call)
             lost = _left_behind(session, cluster)
             if lost is not None and not adopt:
                 raise Refusal(
@@ -108,80 +110,62 @@ class LedgerRegistry(LedgerArchive):
             session.flush()
             return open_rollouts(session, [opened])[opened.id]
 
-    def note_stage(
-        self,
-        rollout: str,
-        stage: str,
-        ended: bool,
-        completed: bool,
-        entries: Sequence[AuditEntry] = (),
-        needs: str = "",
-        rollbacks: int = 0,
-    ) -> None:
-        """A rollout that another took over may still note its own stage: the cluster is not touched.
-
-        Errors: Refusal for an unknown rollout; the entries are archived all the same.
-        """
-        if not entries and not ended:  # a read waits for nobody
+    def record(self, request: RecordRequest) -> None:
+        """A rollout that another took over may still note its own stage: the cluster is not touched."""
+        if not request.entries and not request.ended:  # a read waits for nobody
             with self._database.reading() as session:
-                if _stands(session, rollout, stage, completed, needs, rollbacks):
+                if _stands(session, request):
                     return
         with self._database.writing() as session:
-            append_all(session, entries)
+            append_all(session, request.entries)
             # Most of what is archived changes no stage.
-            known = not ended and _stands(session, rollout, stage, completed, needs, rollbacks)
-            known = known or self._note(session, rollout, stage, ended, completed, needs, rollbacks)
-        if not known:
-            raise Refusal(f"the ledger has no rollout {rollout!r}")
+            stands = not request.ended and _stands(session, request)
+            there = stands or self._note(session, request)
+        if not there:
+            raise Refusal(f"the ledger has no rollout {request.rollout!r}")
 
-    def _note(
-        self, session: Session, rollout: str, stage: str, ended: bool, completed: bool, needs: str, rollbacks: int
-    ) -> bool:
+    def _note(self, session: Session, request: RecordRequest) -> bool:
         """False: there is no such rollout."""
-        row = session.get(RolloutRow, rollout)
+        row = session.get(RolloutRow, request.rollout)
         if row is None:
             return False
         cluster = locked_cluster(session, row.cluster)
         session.refresh(row)
-        owns = cluster.open_rollout == rollout
+        owns = cluster.open_rollout == row.id
         if row.ended_at is None or row.superseded_by is not None:
-            row.stage, row.needs, row.rollbacks = stage, needs, max(row.rollbacks, rollbacks)
-        if owns and ended:
+            row.stage, row.needs = request.stage.value, request.needs
+            row.rollbacks = max(row.rollbacks, request.rollbacks)
+        if owns and request.ended:
             row.ended_at = self._database.now()
             cluster.open_rollout, cluster.last_counter = None, 0
         # A shadow rollout wrote nothing, so it has not earned the ramp's next step.
-        if completed and not row.completed and not row.shadow and row.superseded_by is None:
+        if request.completed and not row.completed and not row.shadow and row.superseded_by is None:
             row.completed = True
             cluster.completed_rollouts += 1
         return True
 
     def overview(self) -> tuple[Overview, ...]:
+        rows = self._noted(col(RolloutRow.id).in_(sa.select(col(ClusterRow.open_rollout))))
         with self._database.reading() as session:
-            rows = session.connection().execute(_overview()).all()
-            health = latest_health(session, [row.cluster for row in rows], self._database.now())
-            return tuple(
-                Overview(
-                    cluster=row.cluster,
-                    rollout=row.id,
-                    stage=row.stage,
-                    needs=row.needs,
-                    health_at=health[row.cluster].at if row.cluster in health else None,
-                )
-                for row in rows
-            )
+            health = latest_health(session, [cluster for cluster, _ in rows], self._database.now())
+        return tuple(
+            Overview(**noted.model_dump(), cluster=cluster, health_at=health[cluster].at if cluster in health else None)
+            for cluster, noted in rows
+        )
 
-    def open_clusters(self) -> dict[str, tuple[str, bool]]:
+    def open_clusters(self) -> dict[str, tuple[Stage, bool]]:
         with self._database.reading() as session:
             rows = sa.select(col(ClusterRow.name), col(RolloutRow.stage), col(RolloutRow.shadow)).join(
                 RolloutRow, col(RolloutRow.id) == col(ClusterRow.open_rollout)
             )
-            return {name: (stage, shadow) for name, stage, shadow in session.execute(rows.order_by(ClusterRow.name))}
+            opened = session.execute(rows.order_by(ClusterRow.name))
+            return {name: (Stage(stage), shadow) for name, stage, shadow in opened}
 
     def rolling_back(self) -> frozenset[str]:
         return frozenset(
             cluster
             for cluster, (stage, shadow) in self.open_clusters().items()
-            if stage == "rolling_back" and not shadow
+            if stage is Stage.ROLLING_BACK and not shadow
         )
 
     def reserve_moves(
@@ -247,50 +231,36 @@ class LedgerRegistry(LedgerArchive):
             return None if row is None else Envelope.model_validate_json(row.envelope)
 
     def noted(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
-        found = self._noted(among(RolloutRow.id, "rollouts"), rollouts=list(rollouts))
+        rows = self._noted(among(RolloutRow.id, "rollouts"), rollouts=list(rollouts))
         if fleet:
-            found += self._noted(col(RolloutRow.fleet) == fleet)
-        return {noted.rollout: noted for _, noted in found}
+            rows += self._noted(col(RolloutRow.fleet) == fleet)
+        return {noted.rollout: noted for _, noted in rows}
 
     def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
         opened = sa.select(col(ClusterRow.open_rollout)).where(among(ClusterRow.name, "clusters"))
         return dict(self._noted(col(RolloutRow.id).in_(opened), clusters=list(clusters)))
 
     def _noted(self, which: sa.ColumnElement[bool], **given: list[str]) -> list[tuple[str, Noted]]:
-        """These rollouts, each after its cluster."""
+        """These rollouts by cluster, each after its cluster."""
         columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "rollbacks")]
         with self._database.reading() as session:
             return [
                 (row.cluster, Noted(rollout=row.id, stage=row.stage, needs=row.needs, rollbacks=row.rollbacks))
-                for row in session.execute(sa.select(*columns).where(which), given)
+                for row in session.execute(sa.select(*columns).where(which).order_by(RolloutRow.cluster), given)
             ]
 
 
-def _stands(session: Session, rollout: str, stage: str, completed: bool, needs: str, rollbacks: int) -> bool:
+def _stands(session: Session, request: RecordRequest) -> bool:
     """There is nothing to note of this rollout, as long as it has not ended."""
-    noted = session.connection().execute(_noted(), {"rollout": rollout}).first()
-    return noted is not None and tuple(noted) in (
-        (stage, needs, rollbacks, True),
-        (stage, needs, rollbacks, completed),
-    )
+    noted = session.connection().execute(_noted(), {"rollout": request.rollout}).first()
+    stands = (request.stage.value, request.needs, request.rollbacks)
+    return noted is not None and tuple(noted) in ((*stands, True), (*stands, request.completed))
 
 
 @cache
 def _noted() -> sa.Select[str, str, int, bool]:
     columns = (col(RolloutRow.stage), col(RolloutRow.needs), col(RolloutRow.rollbacks), col(RolloutRow.completed))
     return sa.select(*columns).where(col(RolloutRow.id) == sa.bindparam("rollout"))
-
-
-@cache
-def _overview() -> sa.Select[str, str, str, str]:
-    columns = (col(RolloutRow.cluster), col(RolloutRow.id), col(RolloutRow.stage), col(RolloutRow.needs))
-    opened = col(ClusterRow.open_rollout) == col(RolloutRow.id)
-    return sa.select(*columns).join(ClusterRow, opened).order_by(col(RolloutRow.cluster))
-
-
-def default_policy(session: Session) -> Policy:
-    row = session.get(FleetRow, 1)
-    return Policy() if row is None else Policy.model_validate_json(row.policy)
 
 
 def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, OpenRollout]:
@@ -313,7 +283,7 @@ def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, Ope
             opened_at=row.opened_at,
             baseline=Snapshot.model_validate_json(row.baseline),
             shadow=row.shadow,
-            stage=row.stage,
+            stage=Stage(row.stage),
             last_counter=counters[row.id],
             modes={team: LimitMode(mode) for team, mode in json.loads(row.modes).items()},
             adopted_from=row.adopted_from or "",
@@ -351,16 +321,12 @@ def _addresses() -> sa.Select[*tuple[Any, ...]]:
     )
 
 
-def _reopened(session: Session, cluster: ClusterRow, known: RolloutRow) -> OpenRollout:
-    if known.cluster != cluster.name:
-        raise Refusal(f"rollout {known.id} belongs to cluster {known.cluster}, not to {cluster.name}")
-    _refuse_superseded(known)
-    return open_rollouts(session, [known])[known.id]
-
-
-def _refuse_superseded(row: RolloutRow) -> None:
+def _reopened(session: Session, cluster: ClusterRow, row: RolloutRow) -> OpenRollout:
+    if row.cluster != cluster.name:
+        raise Refusal(f"rollout {row.id} belongs to cluster {row.cluster}, not to {cluster.name}")
     if row.superseded_by is not None:
         raise Conflict(f"rollout {row.id} was taken over by rollout {row.superseded_by}")
+    return open_rollouts(session, [row])[row.id]
 
 
 def _left_behind(session: Session, cluster: ClusterRow) -> RolloutRow | None:
@@ -402,7 +368,7 @@ def _opened(opening: OpenRollout, lost: RolloutRow | None) -> RolloutRow:
         cluster=opening.cluster,
         owner=opening.owner,
         opened_at=opening.opened_at,
-        stage=opening.stage,
+        stage=opening.stage.value,
         shadow=opening.shadow,
         baseline=opening.baseline.model_dump_json() if lost is None else lost.baseline,
         modes=json.dumps(opening.modes, sort_keys=True) if lost is None else lost.modes,

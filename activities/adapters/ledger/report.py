@@ -58,7 +58,7 @@ class LedgerReport:
 
 def _moves(session: Session, until: datetime) -> dict[str, list[Move]]:
     """By rollout, in their order."""
-    found: dict[str, list[Move]] = {}
+    moves: dict[str, list[Move]] = {}
     for text in session.connection().execute(_transitions()).scalars():
         entry = AuditEntry.model_validate_json(text)
         if entry.kind is AuditKind.TRANSITION and entry.at <= until:
@@ -71,8 +71,8 @@ def _moves(session: Session, until: datetime) -> dict[str, list[Move]]:
                 actor=entry.actor,
                 text=entry.text,
             )
-            found.setdefault(entry.rollout, []).append(move)
-    return found
+            moves.setdefault(entry.rollout, []).append(move)
+    return moves
 
 
 @cache

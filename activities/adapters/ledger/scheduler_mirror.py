@@ -67,8 +67,8 @@ class MirroredCluster:
         quota = self.quotas.get(team)
         if quota is None:
             return None
-        known = self.limits[team].gpus if team in self.limits else None
-        return admitted(quota.gpus, quota.mode, self.baseline.get(team, known))
+        limit = self.limits[team].gpus if team in self.limits else None
+        return admitted(quota.gpus, quota.mode, self.baseline.get(team, limit))
 
     @property
     def bound(self) -> int:
@@ -103,8 +103,8 @@ class SchedulerBook:
 
     def prometheus_sources(self, clusters: Sequence[str]) -> dict[str, PrometheusSource]:
         """Of these clusters, those whose health a Prometheus says."""
-        found = self._texts(ClusterRow.health_source, clusters)
-        return {name: PrometheusSource.model_validate_json(text) for name, text in found}
+        texts = self._texts(ClusterRow.health_source, clusters)
+        return {name: PrometheusSource.model_validate_json(text) for name, text in texts}
 
     def _texts(self, column: Any, clusters: Sequence[str] | None) -> list[tuple[str, str]]:
         rows = sa.select(col(ClusterRow.name), column).where(column.is_not(None))
@@ -158,9 +158,9 @@ class SchedulerBook:
                 with signed(session, [cluster], by), _unreserved(session, cluster):
                     _take_one(session, cluster, team, held.get(team))
             teams = {team for team in {*seen.quotas, *seen.limits, *held} if ":" not in team}
-            found = {team: held[team].gpus if team in held else None for team in teams}
-            _note(session, cluster, {t: gpus for t, gpus in found.items() if t not in landed})
-            _note(session, cluster, {t: found[t] for t in landed}, ours=True)
+            limits = {team: held[team].gpus if team in held else None for team in teams}
+            _note(session, cluster, {t: gpus for t, gpus in limits.items() if t not in landed})
+            _note(session, cluster, {t: limits[t] for t in landed}, ours=True)
             return True
 
     def note(self, cluster: str, limits: Mapping[str, int | None], *, ours: bool) -> None:
@@ -187,9 +187,9 @@ class SchedulerBook:
         """The installed GPUs are these. A change of them is one by others, as the ledger's triggers count it."""
         with self._database.reading() as session:
             rows = session.exec(select(IslandRow).where(col(IslandRow.cluster) == cluster))
-            known = {row.name: row.total_gpus for row in rows}
-        totals = {**dict.fromkeys(known, 0), **{i.name: i.total_gpus for i in islands}}
-        news = {name: total for name, total in totals.items() if known.get(name) != total}
+            installed = {row.name: row.total_gpus for row in rows}
+        totals = {**dict.fromkeys(installed, 0), **{i.name: i.total_gpus for i in islands}}
+        news = {name: total for name, total in totals.items() if installed.get(name) != total}
         if news:
             with self._database.writing() as session:
                 for name, total in sorted(news.items()):
@@ -241,13 +241,13 @@ def _unreserved(session: Session, cluster: str) -> Iterator[None]:
     connection.execute(sa.update(ClusterRow).where(of_cluster).values(reserve_limit=limit))
 
 
-def _take_one(session: Session, cluster: str, team: str, found: Held | None) -> None:
+def _take_one(session: Session, cluster: str, team: str, held: Held | None) -> None:
     connection = session.connection()
     row = (col(QuotaRow.cluster) == cluster, col(QuotaRow.team) == team)
-    if found is None:
+    if held is None:
         connection.execute(sa.delete(QuotaRow).where(*row))
         return
-    news: dict[str, Any] = {"gpus": found.gpus, "parent": found.parent}
+    news: dict[str, Any] = {"gpus": held.gpus, "parent": held.parent}
     if connection.execute(sa.update(QuotaRow).where(*row).values(**news)).rowcount == 0:
         connection.execute(sa.insert(QuotaRow).values(cluster=cluster, team=team, mode="hard", **news))
 

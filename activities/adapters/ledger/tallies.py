@@ -54,13 +54,13 @@ class LedgerTallies:
     def points(self, cluster: str, times: Sequence[datetime], within: timedelta) -> tuple[Point, ...]:
         with self._database.reading() as session:
             self._refuse_unknown(session, cluster)
-            found = []
+            points = []
             for at in times:
                 given = {"least": at - within, "most": at, **({"cluster": cluster} if cluster else {})}
                 row = session.connection().execute(_sums(bool(cluster)), given).one()
                 if row.clusters:
-                    found.append(Point(at=at, **row._mapping))
-            return tuple(found)
+                    points.append(Point(at=at, **row._mapping))
+            return tuple(points)
 
     def began(self, cluster: str) -> datetime | None:
         with self._database.reading() as session:
@@ -68,8 +68,8 @@ class LedgerTallies:
             first = sa.select(sa.func.min(TallyRow.at))
             if cluster:
                 first = first.where(col(TallyRow.cluster) == cluster)
-            found: datetime | None = session.connection().execute(first).scalar()
-            return found
+            earliest: datetime | None = session.connection().execute(first).scalar()
+            return earliest
 
     @staticmethod
     def _refuse_unknown(session: Any, cluster: str) -> None:
@@ -79,10 +79,10 @@ class LedgerTallies:
 
 @cache
 def _due() -> sa.Select[str]:
-    told = sa.select(sa.literal(1)).where(
+    tallied = sa.select(sa.literal(1)).where(
         col(TallyRow.cluster) == col(ClusterRow.name), col(TallyRow.at) == sa.bindparam("slot")
     )
-    rows = sa.select(col(ClusterRow.name)).where(~told.correlate(ClusterRow).exists())
+    rows = sa.select(col(ClusterRow.name)).where(~tallied.correlate(ClusterRow).exists())
     return rows.order_by(col(ClusterRow.name)).limit(sa.bindparam("most"))
 
 

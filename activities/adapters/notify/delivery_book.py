@@ -93,10 +93,10 @@ class SqliteBook:
     def _present(self) -> tuple[int, int] | None:
         """Which file is there now."""
         try:
-            found = self._path.stat()
+            file = self._path.stat()
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino
+        return file.st_dev, file.st_ino
 
 
 class _Mine(threading.local):

@@ -1,7 +1,7 @@
 """Tells an audience something, once per notice and address.
 
-Theory of operation. A notice's contacts become routes (notify_channels.py), the log first and always. Each
-route is taken in its turn (notify_book.py): who looks into the book and finds the pair of key and address
+Theory of operation. A notice's contacts become routes (channels.py), the log first and always. Each
+route is taken in its turn (delivery_book.py): who looks into the book and finds the pair of key and address
 has nothing to do; otherwise the message is sent, then remembered. A retry after a partial failure, a second
 worker or a restart therefore sends only what was not sent.
 
@@ -21,8 +21,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from activities.adapters.notify.channels import Message, Route, check_mail_server, routes
+from activities.adapters.notify.channels import check_mail_server, routes
 from activities.adapters.notify.delivery_book import DeliveryBook, FileTurns, SqliteBook, Turns
+from activities.adapters.notify.route import Message, Route
 from models.errors import Refusal, Unavailable
 from models.notices import Delivery, Notice
 
@@ -69,7 +70,7 @@ class LogFile:
 class Notifier:
     """NotifyPort: the log file, e-mail, Slack and webhooks.
 
-    `mail_server`: an apprise URL (mailto://, mailtos://) that plain e-mail addresses are sent through; what
+    `mail_server`: a URL (mailto://, mailtos://) that plain e-mail addresses are sent through; what
     it names as recipients is not used. The book and the turns default to files beside the log, for workers
     of one machine; workers of several machines need a book and turns that they share.
     """
@@ -115,30 +116,28 @@ class Notifier:
 
     def _routes(self, notice: Notice) -> tuple[list[Route], list[str]]:
         """Each address once, the log first; and what is wrong with the contacts that are none."""
-        found = {self._log.address: self._log}
+        taken = {self._log.address: self._log}
         refused: list[str] = []
         for number, contact in enumerate(notice.contacts, start=1):
             if contact.strip().lower() == LOG:
                 continue
             try:
                 for route in routes(contact, self._mail_server):
-                    found.setdefault(route.address, route)
+                    taken.setdefault(route.address, route)
             except Refusal as e:
                 refused.append(f"contact {number} of {notice.audience}: {e.message}")
-        return list(found.values()), refused
+        return list(taken.values()), refused
 
     def _once(self, route: Route, message: Message) -> Delivery:
         key = message.notice.key
         with self._turns.alone(key, route.address):
-            before = self._book.seen(key, route.address)
-            if before is None:
+            at = self._book.seen(key, route.address)
+            repeated = at is not None
+            if at is None:
                 route.send(message)
                 at = self._clock()
                 self._book.remember(key, route.address, at)
                 logger.info("notice %s delivered to %s %s", key, route.channel, route.address)
-            else:
-                at = before
-        repeated = before is not None
         return Delivery(key=key, channel=route.channel, address=route.address, at=at, repeated=repeated)
 
 

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,7 @@ from pydantic import Field
 
 from activities.adapters.ledger.ledger import Ledger
 from activities.adapters.prometheus.queries import Queries, answers, dcgm, samples_of, wanted
-from activities.ports import HealthPort
 from models.base import Duration, Model, Name
-from models.buffers.hourly_health import Stretch
-from models.cluster.readings import HealthSample
 from models.cluster.sources import PrometheusSource
 from models.errors import BackstopError, Unavailable
 
@@ -56,23 +53,21 @@ class PrometheusConnections(Model):
     connections: dict[Name, PrometheusConnection]
 
 
-class PrometheusHealth:
-    """HealthPort: for clusters whose health a Prometheus has. `beside` answers of the others, and of all history."""
+class Prometheuses:
+    """The Prometheus connections of a worker, for clusters whose health one of them has."""
 
     def __init__(
         self,
         ledger: Ledger,
-        beside: HealthPort,
         connections: Mapping[str, PrometheusConnection],
         every: timedelta = timedelta(seconds=5),
     ) -> None:
         self._ledger = ledger
-        self._beside = beside
         self._connections = connections
         self._every = every.total_seconds()
         self._read_at: dict[str, float] = {}
 
-    def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
+    def refresh_health(self, clusters: Sequence[str]) -> None:
         by_connection: dict[str, dict[str, PrometheusSource]] = {}
         for cluster, source in self._ledger.schedulers.prometheus_sources(clusters).items():
             by_connection.setdefault(source.connection, {})[cluster] = source
@@ -81,7 +76,6 @@ class PrometheusHealth:
             if now - self._read_at.get(name, -self._every) >= self._every:
                 self._read_at[name] = now
                 self._look(name, sources)
-        return self._beside.read(clusters)
 
     def _look(self, name: str, sources: Mapping[str, PrometheusSource]) -> None:
         """What is known stands where it does not answer: it grows old, and whoever reads it sees that."""
@@ -91,21 +85,12 @@ class PrometheusHealth:
                 raise Unavailable(f"this worker has no Prometheus {name!r}: BACKSTOP_PROMETHEUS names them")
             labels = wanted({cluster: source.cluster for cluster, source in sources.items()})
             queries = connection.queries
-            found = [ask(connection, text) for text in (queries.installed, queries.healthy, queries.seen)]
-            for sample in samples_of(found[0], found[1], found[2], labels):
+            installed, healthy, seen = (ask(connection, q) for q in (queries.installed, queries.healthy, queries.seen))
+            for sample in samples_of(installed, healthy, seen, labels):
                 self._ledger.schedulers.note_islands(sample.cluster, sample.islands)
-                self._ledger.health.keep(sample, "prometheus")
+                self._ledger.samples.keep(sample, "prometheus")
         except BackstopError as error:
             log.warning("Prometheus %s was not read: %s", name, error.message)
-
-    def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
-        return self._beside.least(cluster, since, now)
-
-    def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
-        return self._beside.usual(cluster, window, now)
-
-    def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Stretch]:
-        return self._beside.history(cluster, since, now)
 
 
 def ask(connection: PrometheusConnection, query: str) -> dict[tuple[str, str], float]:
@@ -118,8 +103,8 @@ def ask(connection: PrometheusConnection, query: str) -> dict[tuple[str, str], f
         with urllib.request.urlopen(asked, timeout=connection.timeout.total_seconds()) as answer:  # noqa: S310
             document: Any = json.loads(answer.read(_MOST))
     except urllib.error.HTTPError as error:
-        said = error.read(300).decode(errors="replace")
-        raise Unavailable(f"Prometheus refused a query ({error.code}): {said}") from None
+        reason = error.read(300).decode(errors="replace")
+        raise Unavailable(f"Prometheus refused a query ({error.code}): {reason}") from None
     except (OSError, ValueError) as error:
         raise Unavailable(f"Prometheus at {connection.url} did not answer: {error}") from None
     return answers(document, connection.cluster_label, connection.island_label)

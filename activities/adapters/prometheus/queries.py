@@ -65,13 +65,13 @@ def answers(document: Any, cluster_label: str, island_label: str) -> dict[tuple[
     try:
         if document["status"] != "success" or document["data"]["resultType"] != "vector":
             raise Unavailable(f"Prometheus answered {document.get('error') or document['data']['resultType']}")
-        found = {}
+        values = {}
         for row in document["data"]["result"]:
             labels, (_, value) = row["metric"], row["value"]
-            found[labels.get(cluster_label, ""), labels.get(island_label) or WHOLE] = float(value)
+            values[labels.get(cluster_label, ""), labels.get(island_label) or WHOLE] = float(value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unavailable(f"Prometheus answered what we cannot read: {type(error).__name__} {error}") from None
-    return found
+    return values
 
 
 def samples_of(

@@ -69,12 +69,12 @@ class Talk:
             raise Unavailable(f"{command[0]} did not answer within {seconds:g} s") from None
         except (OSError, UnicodeDecodeError) as error:
             raise Unavailable(f"{command[0]} cannot be run: {error}") from None
-        said = " ".join((done.stderr.strip() or done.stdout.strip()).split())[-300:]
+        reason = " ".join((done.stderr.strip() or done.stdout.strip()).split())[-300:]
         if any(words in (done.stdout + done.stderr).lower() for words in _FORBIDDEN):
-            raise Refusal(f"Slurm does not let us run {command[0]} {' '.join(command[1:4])}: {said}")
+            raise Refusal(f"Slurm does not let us run {command[0]} {' '.join(command[1:4])}: {reason}")
         # Of commands on standard input sacctmgr tells a failure on standard error alone.
         if done.returncode != 0 or "error:" in done.stderr:
-            raise Unavailable(f"{command[0]} failed: {said or f'exit code {done.returncode}'}")
+            raise Unavailable(f"{command[0]} failed: {reason or f'exit code {done.returncode}'}")
         return done.stdout.strip()
 
     def may(self, *command: str) -> bool:
@@ -96,11 +96,11 @@ class Talk:
         return [*_SSH, *self._connection.ssh_options, self._connection.ssh, "--", shlex.join([*conf, *command])]
 
     def _environment(self) -> dict[str, str]:
-        found = dict(os.environ)
+        environment = dict(os.environ)
         if self._connection.ssh is None:
             if self._connection.conf is not None:
-                found["SLURM_CONF"] = self._connection.conf
+                environment["SLURM_CONF"] = self._connection.conf
             if self._connection.path is not None:
-                found["PATH"] = f"{self._connection.path}:{found.get('PATH', '')}"
+                environment["PATH"] = f"{self._connection.path}:{environment.get('PATH', '')}"
         # What it prints is read: in no language but this, and times in UTC.
-        return {**found, "LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
+        return {**environment, "LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,14 +44,14 @@ ASSOC_FORMAT = "format=ID,Account,ParentName,GrpTRES"
 
 def accounts_in(printed: str, tres: str) -> dict[str, Account]:
     """By name, of `sacctmgr -n -P show assoc ... user= format=ID,Account,ParentName,GrpTRES`."""
-    found = {}
+    accounts = {}
     for line in printed.splitlines():
         cells = line.split("|")
         if len(cells) != 4:
             raise Unavailable(f"sacctmgr printed what is no association: {line[:80]!r}")
         number, name, parent, limits = cells
-        found[name] = Account(number=number, name=name, parent=parent, gpus=tres_of(limits).get(tres))
-    return found
+        accounts[name] = Account(number=number, name=name, parent=parent, gpus=tres_of(limits).get(tres))
+    return accounts
 
 
 def above(accounts: Mapping[str, Account], name: str) -> Iterator[str]:
@@ -75,15 +75,15 @@ def quotas_of(accounts: Mapping[str, Account], source: SlurmSource) -> dict[str,
 
     An account without a limit promises nothing; the next one above that has one is its children's parent.
     """
-    found: dict[str, Held] = {}
+    quotas: dict[str, Held] = {}
     for name, account in accounts.items():
         chain = list(above(accounts, name))
         if account.gpus is None or source.root not in chain or source.flex_root in (name, *chain):
             continue
         inside = chain[: chain.index(source.root)]
         parent = next((one for one in inside if accounts[one].gpus is not None), None)
-        found[name] = Held(team=name, gpus=account.gpus, parent=parent)
-    return found
+        quotas[name] = Held(team=name, gpus=account.gpus, parent=parent)
+    return quotas
 
 
 def admitted(gpus: int, mode: LimitMode, earlier: int | None) -> int:
@@ -98,13 +98,13 @@ TRANSACTIONS_FORMAT = "format=TimeStamp,Actor,Action,Where,Info"
 
 def actors_in(printed: str) -> dict[str, str]:
     """Who changed which association last, by its number, of `sacctmgr -n -P list transactions`."""
-    found = {}
+    actors = {}
     for line in printed.splitlines():
         cells = line.split("|", 4)
         if len(cells) == 5 and cells[2] in ("Modify Associations", "Add Associations", "Remove Associations"):
             for number in re.findall(r"id_assoc=(\d+)", cells[3]):
-                found[number] = cells[1]
-    return found
+                actors[number] = cells[1]
+    return actors
 
 
 # --- nodes -------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Node(Model):
 
 def nodes_in(printed: str, gres: str) -> tuple[Node, ...]:
     """Nodes that have such GPUs, of `scontrol -o show nodes`."""
-    found = []
+    nodes = []
     for line in printed.splitlines():
         fields = dict(re.findall(r"(\w+)=(\S*)", line))
         if "NodeName" not in fields:
@@ -131,8 +131,8 @@ def nodes_in(printed: str, gres: str) -> tuple[Node, ...]:
         gpus = tres_of(fields.get("CfgTRES", "")).get(f"gres/{gres}") or _gres(fields.get("Gres", ""), gres)
         if gpus:
             state = fields.get("State", "")
-            found.append(Node(name=fields["NodeName"], gpus=gpus, healthy=_healthy(state), state=state))
-    return tuple(found)
+            nodes.append(Node(name=fields["NodeName"], gpus=gpus, healthy=_healthy(state), state=state))
+    return tuple(nodes)
 
 
 def _healthy(state: str) -> bool:
@@ -153,12 +153,12 @@ def _gres(text: str, gres: str) -> int:
 
 def islands_in(printed: str) -> dict[str, frozenset[str]]:
     """Nodes by leaf switch, of `scontrol -o show topology`."""
-    found = {}
+    islands = {}
     for line in printed.splitlines():
         fields = dict(re.findall(r"(\w+)=(\S*)", line))
         if fields.get("Level") == "0" and "SwitchName" in fields:
-            found[fields["SwitchName"]] = frozenset(hosts(fields.get("Nodes", "")))
-    return found
+            islands[fields["SwitchName"]] = frozenset(hosts(fields.get("Nodes", "")))
+    return islands
 
 
 def hosts(text: str) -> Iterator[str]:
@@ -248,37 +248,36 @@ def _number(value: Any) -> int:
 
 def team_of(job: SlurmJob, teams: Iterable[str], source: SlurmSource) -> tuple[str, RunsOn] | None:
     """Whose job it is, and what it runs on; None for one of no team."""
-    known = set(teams)
-    if job.account in known:
+    names = set(teams)
+    if job.account in names:
         return job.account, RunsOn.FLEX if job.qos == source.flex_qos else RunsOn.QUOTA
     team = job.account.removesuffix(source.flex_suffix)
-    return (team, RunsOn.FLEX) if team in known and team != job.account else None
+    return (team, RunsOn.FLEX) if team in names and team != job.account else None
 
 
 def use_of(jobs: Sequence[SlurmJob], teams: Iterable[str], source: SlurmSource, now: datetime) -> list[TeamUsage]:
     """What each team's jobs hold and wait for on its quota. Slurm does not say which GPUs idle: none is said to."""
-    known = sorted(teams)
-    held, waits = dict.fromkeys(known, 0), dict.fromkeys(known, 0)
+    names = sorted(teams)
+    held, waits = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     for job in jobs:
-        found = team_of(job, known, source)
-        if found is not None and found[1] is RunsOn.QUOTA:
-            (held if job.runs else waits)[found[0]] += job.gpus
-    return [TeamUsage(team=t, scheduled_gpus=held[t], pending_gpus=waits[t], at=now) for t in known]
+        whose = team_of(job, names, source)
+        if whose is not None and whose[1] is RunsOn.QUOTA:
+            (held if job.runs else waits)[whose[0]] += job.gpus
+    return [TeamUsage(team=t, scheduled_gpus=held[t], pending_gpus=waits[t], at=now) for t in names]
 
 
 def named_jobs(
-    jobs: Sequence[SlurmJob], teams: Iterable[str], source: SlurmSource, islands: Mapping[str, Iterable[str]]
+    jobs: Sequence[SlurmJob], teams: Collection[str], source: SlurmSource, islands: Mapping[str, Iterable[str]]
 ) -> list[Job]:
     """Those that run, by name and number."""
-    known = set(teams)
     of = {node: island for island, names in islands.items() for node in names}
-    found = []
+    named = []
     for job in jobs:
-        whose = team_of(job, known, source)
+        whose = team_of(job, teams, source)
         if whose is None or not job.runs or job.started is None:
             continue
         places = {of.get(node, WHOLE) for node in job.nodes}
-        found.append(
+        named.append(
             Job(
                 job=f"{job.name} ({job.number})",
                 team=whose[0],
@@ -288,4 +287,4 @@ def named_jobs(
                 started=job.started,
             )
         )
-    return found
+    return named

@@ -12,8 +12,8 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 
 from activities.adapters.ledger.ledger import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, SchedulerBook
@@ -37,12 +37,11 @@ from activities.adapters.slurm.parsing import (
     use_of,
 )
 from activities.ports import SchedulerCheck
-from models.buffers.hourly_health import Stretch
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.jobs import ClusterJob
 from models.cluster.quota import Quota
-from models.cluster.readings import ForeignChange, HealthSample, QuotaReading, TeamUsage, UsageReading
+from models.cluster.readings import ForeignChange, HealthSample, QuotaReading
 from models.cluster.sources import SlurmSource
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.rollout.effects import Change, Receipt
@@ -81,10 +80,10 @@ class Slurms:
         self._done: dict[tuple[str, str], float] = {}
 
     def talk(self, source: SlurmSource) -> Talk:
-        found = self._talks.get(source.connection)
-        if found is None:
+        talk = self._talks.get(source.connection)
+        if talk is None:
             raise Refusal(f"this worker has no Slurm connection {source.connection!r}: BACKSTOP_SLURM names them")
-        return found
+        return talk
 
     def due(self, what: str, cluster: str, every: timedelta) -> bool:
         """Whether it is to be read again; it counts as read from now on."""
@@ -100,10 +99,10 @@ class Slurms:
     def accounts(self, cluster: str, source: SlurmSource) -> dict[str, Account]:
         of = f"cluster={_plain(source.cluster or cluster)}"
         printed = self.talk(source).run("sacctmgr", "-n", "-P", "show", "assoc", of, "user=", ASSOC_FORMAT)
-        found = accounts_in(printed, source.tres)
-        if source.root not in found:
+        accounts = accounts_in(printed, source.tres)
+        if source.root not in accounts:
             raise Unavailable(f"Slurm has no account {source.root!r} in cluster {source.cluster or cluster}")
-        return found
+        return accounts
 
     def sync(self, cluster: str, source: SlurmSource) -> MirroredCluster:
         """The ledger has what Slurm has; what others changed there is a change by others. Answers how it stands."""
@@ -127,26 +126,23 @@ class Slurms:
         self, cluster: str, source: SlurmSource, standing: MirroredCluster, accounts: Mapping[str, Account]
     ) -> MirroredCluster:
         """With what else is limited there noted as it was found first."""
-        found: dict[str, int | None] = {}
-        if source.root != "root" and POOL + source.root not in standing.limits:
-            found[POOL + source.root] = accounts[source.root].gpus
+        bounds: dict[str, int | None] = {}
+        pool = POOL + source.root
+        if source.root != "root" or pool in standing.limits:
+            bounds[pool] = accounts[source.root].gpus
         if source.size_flex and self.due("qos", cluster, _QOS_EVERY) and self.has_qos(source):
-            found[QOS + source.flex_qos] = self.qos_limit(source)
-        new = {name: gpus for name, gpus in found.items() if name not in standing.limits}
-        pool = standing.limits.get(POOL + source.root)
-        if pool is not None:
-            found[POOL + source.root] = accounts[source.root].gpus
-        ours = _wanted(standing, source)  # a write of ours that is under way is no change by others
-        moved = {
-            n: gpus for n, gpus in found.items() if n not in new and gpus not in (standing.limits[n].gpus, ours[n])
-        }
-        if not (new or moved):
+            bounds[QOS + source.flex_qos] = self.qos_limit(source)
+        # A write of ours that is under way is no change by others.
+        wanted, noted = _wanted(standing, source), standing.limits
+        news = {n: gpus for n, gpus in bounds.items() if n not in noted or gpus not in (noted[n].gpus, wanted[n])}
+        if not news:
             return standing
-        held = {n for n in moved if (standing.reserved if n.startswith(POOL) else standing.flex_gpus is not None)}
-        if held:
-            log.warning("somebody has changed what bounds others in %s: %s", cluster, ", ".join(sorted(held)))
-            self.book.saw(cluster, {n: moved[n] for n in held})
-        self.book.note(cluster, {**new, **{n: gpus for n, gpus in moved.items() if n not in held}}, ours=False)
+        bounding = {POOL: standing.reserved, QOS: standing.flex_gpus is not None}
+        ours = {n for n in news.keys() & noted if bounding[POOL if n.startswith(POOL) else QOS]}
+        if ours:
+            log.warning("somebody has changed what bounds others in %s: %s", cluster, ", ".join(sorted(ours)))
+            self.book.saw(cluster, {n: news[n] for n in ours})
+        self.book.note(cluster, {n: gpus for n, gpus in news.items() if n not in ours}, ours=False)
         return self.book.standing(cluster)
 
     def _actors(self, source: SlurmSource, accounts: Mapping[str, Account]) -> dict[str, str]:
@@ -189,14 +185,14 @@ class Slurms:
         self, cluster: str, source: SlurmSource, names: Sequence[str] | Mapping[str, object]
     ) -> dict[str, int | None]:
         accounts = self.accounts(cluster, source)
-        found: dict[str, int | None] = {}
+        limits: dict[str, int | None] = {}
         for name in names:
             if name.startswith(QOS):
-                found[name] = self.qos_limit(source)
+                limits[name] = self.qos_limit(source)
             else:
                 account = accounts.get(name.removeprefix(POOL))
-                found[name] = None if account is None else account.gpus
-        return found
+                limits[name] = None if account is None else account.gpus
+        return limits
 
     def qos_limit(self, source: SlurmSource) -> int | None:
         asked = ("sacctmgr", "-n", "-P", "show", "qos", f"name={_plain(source.flex_qos)}", "format=GrpTRES")
@@ -236,6 +232,34 @@ class Slurms:
     def jobs(self, source: SlurmSource) -> tuple[SlurmJob, ...]:
         return jobs_in(self.talk(source).run("squeue", "--json"), source.tres)
 
+    def refresh_health(self, clusters: Sequence[str]) -> None:
+        """What nodes are now is in the ledger, but for clusters whose health a Prometheus has."""
+        elsewhere = self.book.prometheus_sources(clusters)
+        for cluster, source in self.book.sources(clusters).items():
+            if cluster in elsewhere or not self.due("health", cluster, self.every):
+                continue
+            with _tolerated():
+                if islands := self.capacity(source):
+                    self.book.note_islands(cluster, islands)
+                    sample = HealthSample(cluster=cluster, at=self.ledger.now(), islands=islands)
+                    self.ledger.samples.keep(sample, "slurm")
+
+    def refresh_use(self, clusters: Sequence[str]) -> None:
+        """What jobs hold now is in the ledger, where the last sample is old enough."""
+        for cluster, source in self.book.sources(clusters).items():
+            if self.due("use", cluster, self.use_every):
+                with _tolerated():
+                    self._look_at_jobs(cluster, source)
+
+    def _look_at_jobs(self, cluster: str, source: SlurmSource) -> None:
+        jobs, now = self.jobs(source), self.ledger.now()
+        quotas = self.book.standing(cluster).quotas
+        leaves = set(quotas) - {q.parent for q in quotas.values()}
+        self.ledger.usage.keep(cluster, use_of(jobs, leaves, source, now))
+        named = named_jobs(jobs, leaves, source, self.islands(source))
+        waiting = {f"{j.name} ({j.number})" for j in jobs if not j.runs}
+        self.ledger.jobs.keep(cluster, [ClusterJob(cluster=cluster, **j.model_dump()) for j in named], waiting, now)
+
     def check(self) -> dict[str, SchedulerCheck]:
         return {cluster: self._checked(cluster, source) for cluster, source in self.book.sources().items()}
 
@@ -253,8 +277,8 @@ class Slurms:
     def describe(self, cluster: str, source: SlurmSource) -> ClusterSpec:
         """The cluster as Slurm has it now: islands, quotas and use. Errors: Unavailable, BadInput where it has none."""
         if source.connection not in self._talks:
-            known = ", ".join(sorted(self._talks))
-            raise BadInput(f"--connection {source.connection}: this worker has {known} (BACKSTOP_SLURM names them)")
+            named = ", ".join(sorted(self._talks))
+            raise BadInput(f"--connection {source.connection}: this worker has {named} (BACKSTOP_SLURM names them)")
         there = self.talk(source).run("sacctmgr", "-n", "-P", "show", "cluster", "format=Cluster").split()
         if (source.cluster or cluster) not in there:
             raise BadInput(f"Slurm has no cluster {source.cluster or cluster!r}; it has: {', '.join(there) or 'none'}")
@@ -322,14 +346,14 @@ def _differences(seen: MirroredCluster, held: Mapping[str, Held]) -> tuple[list[
     foreign, landed = [], []
     for team in sorted({*seen.quotas, *held}):
         there, here = held.get(team), seen.quotas.get(team)
-        known = seen.limits[team].gpus if team in seen.limits else None
-        found = None if there is None else there.gpus
+        before = seen.limits[team].gpus if team in seen.limits else None
+        now = None if there is None else there.gpus
         wanted = seen.admitted(team)
         if there is not None and here is not None and there.parent != here.parent:
             foreign.append(team)
-        elif found == wanted and found != known and team in seen.limits:
+        elif now == wanted and now != before and team in seen.limits:
             landed.append(team)
-        elif found not in (known, wanted) or (here is None) is not (there is None):
+        elif now not in (before, wanted) or (here is None) is not (there is None):
             foreign.append(team)
     return foreign, landed
 
@@ -355,17 +379,17 @@ def _wanted(standing: MirroredCluster, source: SlurmSource) -> dict[str, int | N
 def _lines(limits: Mapping[str, int | None], cluster: str, source: SlurmSource) -> list[str]:
     """Commands of sacctmgr; -1 takes a limit away."""
     groups: dict[int | None, list[str]] = {}
-    found = []
+    lines = []
     for name, gpus in sorted(limits.items()):
         if name.startswith(QOS):
-            found.append(f"modify qos {_plain(name.removeprefix(QOS))} set GrpTRES={source.tres}={_limit(gpus)}")
+            lines.append(f"modify qos {_plain(name.removeprefix(QOS))} set GrpTRES={source.tres}={_limit(gpus)}")
         else:
             groups.setdefault(gpus, []).append(_plain(name.removeprefix(POOL)))
     for gpus, names in groups.items():
         for at in range(0, len(names), _NAMES):
             some = ",".join(names[at : at + _NAMES])
-            found.append(f"modify account {some} cluster={_plain(cluster)} set GrpTRES={source.tres}={_limit(gpus)}")
-    return found
+            lines.append(f"modify account {some} cluster={_plain(cluster)} set GrpTRES={source.tres}={_limit(gpus)}")
+    return lines
 
 
 def _limit(gpus: int | None) -> int:
@@ -399,7 +423,8 @@ class SlurmQuotas:
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         for cluster, source in self._slurms.book.sources(clusters).items():
             if self._slurms.due("limits", cluster, self._slurms.every):
-                _tried(lambda c=cluster, s=source: self._slurms.sync(c, s))  # type: ignore[misc]
+                with _tolerated():
+                    self._slurms.sync(cluster, source)
         return self._ledger.versions(clusters)
 
     def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
@@ -416,80 +441,13 @@ class SlurmQuotas:
             return receipt
 
 
-class SlurmHealth:
-    """HealthPort: what nodes are is read and kept in the ledger, which answers. Of a silent Slurm the last is known.
-
-    `use`: is sampled beside it, at its own pace: the watch asks for health all the time, and for use nobody does.
-    """
-
-    def __init__(self, slurms: Slurms, use: SlurmUsage | None = None) -> None:
-        self._slurms = slurms
-        self._use = use
-        self._ledger = slurms.ledger.health
-
-    def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
-        told = self._slurms.book.prometheus_sources(clusters)
-        for cluster, source in self._slurms.book.sources(clusters).items():
-            if cluster not in told and self._slurms.due("health", cluster, self._slurms.every):
-                _tried(lambda c=cluster, s=source: self._look(c, s))  # type: ignore[misc]
-        if self._use is not None:
-            self._use.refresh(clusters)
-        return self._ledger.read(clusters)
-
-    def _look(self, cluster: str, source: SlurmSource) -> None:
-        islands = self._slurms.capacity(source)
-        if islands:
-            self._slurms.book.note_islands(cluster, islands)
-            self._ledger.keep(HealthSample(cluster=cluster, at=self._slurms.ledger.now(), islands=islands), "slurm")
-
-    def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
-        return self._ledger.least(cluster, since, now)
-
-    def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
-        return self._ledger.usual(cluster, window, now)
-
-    def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Stretch]:
-        return self._ledger.history(cluster, since, now)
-
-
-class SlurmUsage:
-    """UsagePort: what jobs hold is read and kept in the ledger, which answers."""
-
-    def __init__(self, slurms: Slurms) -> None:
-        self._slurms = slurms
-        self._ledger = slurms.ledger.usage
-
-    def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:
-        self.refresh([cluster])
-        return self._ledger.read(cluster, window, now)
-
-    def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
-        self.refresh(clusters)
-        return self._ledger.latest(clusters, now)
-
-    def refresh(self, clusters: Sequence[str]) -> None:
-        """What jobs hold is read anew where the last sample is old enough."""
-        for cluster, source in self._slurms.book.sources(clusters).items():
-            if self._slurms.due("use", cluster, self._slurms.use_every):
-                _tried(lambda c=cluster, s=source: self._look(c, s))  # type: ignore[misc]
-
-    def _look(self, cluster: str, source: SlurmSource) -> None:
-        jobs, now = self._slurms.jobs(source), self._slurms.ledger.now()
-        quotas = self._slurms.book.standing(cluster).quotas
-        leaves = set(quotas) - {q.parent for q in quotas.values()}
-        self._ledger.keep(cluster, use_of(jobs, leaves, source, now))
-        named = named_jobs(jobs, leaves, source, self._slurms.islands(source))
-        waiting = {f"{j.name} ({j.number})" for j in jobs if not j.runs}
-        found = [ClusterJob(cluster=cluster, **j.model_dump()) for j in named]
-        self._slurms.ledger.jobs.keep(cluster, found, waiting, now)
-
-
-def _tried(what: Callable[[], object]) -> None:
+@contextlib.contextmanager
+def _tolerated() -> Iterator[None]:
     """What is known stands where the scheduler does not answer: it grows old, and whoever reads it sees that."""
     try:
-        what()
+        yield
     except BackstopError as error:
         log.warning("the scheduler was not read: %s", error.message)
 
 
-__all__ = ["SlurmHealth", "SlurmQuotas", "SlurmUsage", "Slurms"]
+__all__ = ["SlurmQuotas", "Slurms"]

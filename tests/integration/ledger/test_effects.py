@@ -18,6 +18,7 @@ from tests.integration.ledger.world import (
     ForeignTool,
     effect,
     land,
+    note_stage,
     open_rollout,
     reserve,
     restore,
@@ -110,7 +111,7 @@ def test_an_ended_rollout_still_gets_its_last_answer_and_nothing_else(ledger: Le
     open_rollout(ledger)
     set_soft(ledger, 1, ("a", 100, 90))
     closed = land(ledger, EffectKind.CLOSE, 2)
-    ledger.registry.note_stage("r-1", "closed", ended=True, completed=True)
+    note_stage(ledger, "r-1", "closed", ended=True, completed=True)
     assert ledger.quotas.apply(effect(EffectKind.CLOSE, 2)) == closed
     for counter in (1, 3):
         with pytest.raises(Conflict):

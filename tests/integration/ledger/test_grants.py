@@ -8,7 +8,7 @@ from activities.adapters.ledger.ledger import Ledger
 from models.cluster.readings import LimitMode
 from models.errors import Conflict, Drift
 from models.rollout.effects import Change, EffectKind, Fence, Reserve
-from tests.integration.ledger.world import CLUSTER, ForeignTool, land, open_rollout, set_soft, twice, values
+from tests.integration.ledger.world import CLUSTER, ForeignTool, land, note_stage, open_rollout, set_soft, twice, values
 
 
 def grant(counter: int, *writes: tuple[str, int, int], request: str = "request/q-1", **more: object) -> Change:
@@ -79,6 +79,6 @@ def test_what_a_rollout_wrote_since_is_ours(ledger: Ledger, tool: ForeignTool) -
     open_rollout(ledger)
     set_soft(ledger, 1, ("a", 116, 110))
     land(ledger, EffectKind.CLOSE, 2)
-    ledger.registry.note_stage("r-1", "closed", ended=True, completed=True)
+    note_stage(ledger, "r-1", "closed", ended=True, completed=True)
     assert not ledger.quotas.apply(grant(2, ("a", 110, 94), only_ours=True)).conflicts
     assert tool.gpus()["a"] == 94

@@ -24,6 +24,7 @@ from tests.integration.ledger.world import (
     effect,
     fleet,
     import_fleet,
+    note_stage,
     open_rollout,
     opening,
     reserve,
@@ -128,7 +129,7 @@ def test_effects_and_foreign_tools_do_not_wait_for_each_other_in_a_circle(
             present = tool.gpus()
             writes = values(*[(team, gpus, gpus) for team, gpus in present.items()], mode=LimitMode.SOFT)
             ledger.quotas.apply(effect(EffectKind.SET_SOFT, counter, writes=writes))
-            ledger.registry.note_stage("r-1", "planned", ended=False, completed=False)
+            note_stage(ledger, "r-1", "planned", ended=False, completed=False)
         return 20
 
     answers = at_once(backstop, lambda: foreign(0, "a"), lambda: foreign(1, "b"), lambda: foreign(2, "org-2"))

@@ -24,6 +24,7 @@ from tests.integration.ledger.world import (
     effect,
     land,
     minutes,
+    note_stage,
     open_rollout,
     opening,
     reserve,
@@ -80,7 +81,7 @@ def test_opening_again_after_effects_changes_nothing(ledger: Ledger, tool: Forei
     planned = opening(ledger)
     ledger.registry.open_rollout(planned, adopt=False)
     set_soft(ledger, 3, ("a", 100, 90))
-    ledger.registry.note_stage("r-1", "buffered", ended=False, completed=False)
+    note_stage(ledger, "r-1", "buffered", ended=False, completed=False)
     later = planned.model_copy(update={"baseline": baseline(ledger), "opened_at": NOW + minutes(9)})
     again = twice(lambda: ledger.registry.open_rollout(later, adopt=True))
     assert again == planned.model_copy(update={"stage": "buffered", "last_counter": 3})
@@ -93,9 +94,9 @@ def test_what_a_person_has_to_do_is_noted_with_the_stage(ledger: Ledger) -> None
         Overview(cluster=CLUSTER, rollout="r-1", stage="planned", needs="", health_at=NOW),
     )
     for needs in ("approve the plan", "approve the plan", ""):
-        ledger.registry.note_stage("r-1", "planned", ended=False, completed=False, needs=needs)
+        note_stage(ledger, "r-1", "planned", ended=False, completed=False, needs=needs)
         assert [row.needs for row in ledger.registry.overview()] == [needs]
-    ledger.registry.note_stage("r-1", "aborted", ended=True, completed=False)
+    note_stage(ledger, "r-1", "aborted", ended=True, completed=False)
     assert ledger.registry.overview() == ()
 
 
@@ -156,7 +157,7 @@ def test_an_adopter_that_is_lost_itself_is_adopted_in_turn(ledger: Ledger) -> No
 def test_a_reservation_that_an_ended_rollout_left_is_adopted_too(ledger: Ledger, tool: ForeignTool) -> None:
     lost = open_rollout(ledger)
     reserve(ledger, 1, 310)
-    ledger.registry.note_stage("r-1", "aborted", ended=True, completed=False)
+    note_stage(ledger, "r-1", "aborted", ended=True, completed=False)
     assert open_one(tool) is None
     with pytest.raises(Refusal, match="effects of rollout r-1"):
         ledger.registry.open_rollout(opening(ledger, "r-2"), adopt=False)
@@ -169,21 +170,21 @@ def test_a_reservation_that_an_ended_rollout_left_is_adopted_too(ledger: Ledger,
 
 def test_where_another_system_holds_the_quotas_the_noted_stage_tells_of_effects(ledger: Ledger) -> None:
     open_rollout(ledger)
-    ledger.registry.note_stage("r-1", "buffered", ended=False, completed=False)
+    note_stage(ledger, "r-1", "buffered", ended=False, completed=False)
     with pytest.raises(Refusal, match="effects of rollout r-1"):
         ledger.registry.open_rollout(opening(ledger, "r-2"), adopt=False)
 
 
 def test_a_shadow_rollout_leaves_nothing_to_adopt(ledger: Ledger) -> None:
     open_rollout(ledger, shadow=True)
-    ledger.registry.note_stage("r-1", "buffered", ended=False, completed=False)
+    note_stage(ledger, "r-1", "buffered", ended=False, completed=False)
     assert ledger.registry.open_clusters() == {CLUSTER: ("buffered", True)}
     assert open_rollout(ledger, "r-2").adopted_from == ""
 
 
 def test_an_ended_rollout_frees_its_cluster(ledger: Ledger, tool: ForeignTool) -> None:
     with_effects(ledger)
-    twice(lambda: ledger.registry.note_stage("r-1", "closed", ended=True, completed=True))
+    twice(lambda: note_stage(ledger, "r-1", "closed", ended=True, completed=True))
     assert ledger.registry.open_clusters() == {}
     opened = open_rollout(ledger, "r-2")
     assert opened.adopted_from == ""
@@ -194,7 +195,7 @@ def test_an_ended_rollout_frees_its_cluster(ledger: Ledger, tool: ForeignTool) -
 def test_a_completed_rollout_moves_the_ramp_on_once(ledger: Ledger, tool: ForeignTool) -> None:
     open_rollout(ledger)
     for stage, ended in (("monitored", False), ("monitored", False), ("closed", True)):
-        twice(partial(ledger.registry.note_stage, "r-1", stage, ended, True))
+        twice(partial(note_stage, ledger, "r-1", stage, ended, True))
     assert tool.one("SELECT completed_rollouts FROM clusters WHERE name = ?", CLUSTER) == 1
     facts = ledger.registry.facts(CLUSTER)
     assert facts.completed_rollouts == 1
@@ -203,7 +204,7 @@ def test_a_completed_rollout_moves_the_ramp_on_once(ledger: Ledger, tool: Foreig
 
 def test_a_shadow_rollout_does_not_move_the_ramp_on(ledger: Ledger) -> None:
     open_rollout(ledger, shadow=True)
-    ledger.registry.note_stage("r-1", "closed", ended=True, completed=True)
+    note_stage(ledger, "r-1", "closed", ended=True, completed=True)
     assert ledger.registry.facts(CLUSTER).completed_rollouts == 0
 
 
@@ -212,21 +213,21 @@ def test_a_late_note_of_an_ended_or_adopted_rollout_does_not_touch_the_cluster(
 ) -> None:
     with_effects(ledger)
     ledger.registry.open_rollout(opening(ledger, "r-2"), adopt=True)
-    ledger.registry.note_stage("r-1", "stuck", ended=True, completed=True)
+    note_stage(ledger, "r-1", "stuck", ended=True, completed=True)
     assert open_one(tool) == "r-2"
     assert tool.one("SELECT completed_rollouts FROM clusters WHERE name = ?", CLUSTER) == 0
-    ledger.registry.note_stage("r-2", "closed", ended=True, completed=False)
-    ledger.registry.note_stage("r-2", "planned", ended=False, completed=False)
+    note_stage(ledger, "r-2", "closed", ended=True, completed=False)
+    note_stage(ledger, "r-2", "planned", ended=False, completed=False)
     assert rollouts(tool)["r-2"][0] == "closed"
     with pytest.raises(Refusal, match="no rollout 'r-9'"):
-        ledger.registry.note_stage("r-9", "planned", ended=False, completed=False)
+        note_stage(ledger, "r-9", "planned", ended=False, completed=False)
 
 
 def test_clusters_in_a_rollback_are_known(ledger: Ledger) -> None:
     open_rollout(ledger)
     open_rollout(ledger, "r-beta", cluster="beta", shadow=True)
     for rollout in ("r-1", "r-beta"):
-        ledger.registry.note_stage(rollout, "rolling_back", ended=False, completed=False)
+        note_stage(ledger, rollout, "rolling_back", ended=False, completed=False)
     assert ledger.registry.rolling_back() == {CLUSTER}
 
 
@@ -316,15 +317,15 @@ def test_what_was_approved_with_a_fleet_is_kept_by_cluster(ledger: Ledger) -> No
 def test_rollouts_are_found_by_id_by_fleet_and_by_cluster(ledger: Ledger) -> None:
     ledger.registry.open_rollout(opening(ledger, "r-1").model_copy(update={"fleet": "f"}), adopt=False)
     open_rollout(ledger, "r-beta", cluster="beta")
-    ledger.registry.note_stage("r-1", "rolled_back", ended=False, completed=False, needs="look", rollbacks=2)
-    ledger.registry.note_stage("r-1", "rolled_back", ended=False, completed=False, needs="look", rollbacks=1)  # late
+    note_stage(ledger, "r-1", "rolled_back", ended=False, completed=False, needs="look", rollbacks=2)
+    note_stage(ledger, "r-1", "rolled_back", ended=False, completed=False, needs="look", rollbacks=1)  # late
     first = Noted(rollout="r-1", stage="rolled_back", needs="look", rollbacks=2)
     other = Noted(rollout="r-beta", stage="planned")
     assert ledger.registry.noted(("r-beta", "r-9")) == {"r-beta": other}
     assert ledger.registry.noted((), "f") == {"r-1": first}
     assert ledger.registry.noted(("r-beta",), "f") == {"r-1": first, "r-beta": other}
     assert ledger.registry.newest((CLUSTER, "beta", "gamma")) == {CLUSTER: first, "beta": other}
-    ledger.registry.note_stage("r-1", "aborted", ended=True, completed=False, rollbacks=2)
+    note_stage(ledger, "r-1", "aborted", ended=True, completed=False, rollbacks=2)
     assert ledger.registry.newest((CLUSTER,)) == {}
     assert ledger.registry.noted((), "f")["r-1"].stage == "aborted"
     many = [f"r-{number}" for number in range(2000)]
@@ -341,14 +342,14 @@ def test_the_counters_of_booked_moves_count_as_used(ledger: Ledger) -> None:
 
 def test_a_stage_that_is_noted_already_waits_for_no_writer(ledger_url: str, ledger: Ledger, tool: ForeignTool) -> None:
     open_rollout(ledger)
-    ledger.registry.note_stage("r-1", "monitored", ended=False, completed=True)
+    note_stage(ledger, "r-1", "monitored", ended=False, completed=True)
     with Ledger(ledger_url, now=lambda: NOW, patience=timedelta(milliseconds=100)) as hasty:
         tool.run("BEGIN" if tool.postgresql else "BEGIN IMMEDIATE")
         tool.run("UPDATE clusters SET gpu_model = 'B200' WHERE name = 'alpha'")
-        hasty.registry.note_stage("r-1", "monitored", ended=False, completed=True)
+        note_stage(hasty, "r-1", "monitored", ended=False, completed=True)
         with pytest.raises(Unavailable):
-            hasty.registry.note_stage("r-1", "rolling_back", ended=False, completed=True)
+            note_stage(hasty, "r-1", "rolling_back", ended=False, completed=True)
         with pytest.raises(Unavailable):
-            hasty.registry.note_stage("r-1", "monitored", ended=True, completed=True)
+            note_stage(hasty, "r-1", "monitored", ended=True, completed=True)
         tool.run("ROLLBACK")
     assert rollouts(tool)["r-1"] == ("monitored", False, None, None)

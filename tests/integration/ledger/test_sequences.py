@@ -13,7 +13,7 @@ from models.cluster.readings import LimitMode
 from models.errors import Refusal
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
-from tests.integration.ledger.world import CLUSTER, ForeignTool, fleet, import_fleet, opening
+from tests.integration.ledger.world import CLUSTER, ForeignTool, fleet, import_fleet, note_stage, opening
 
 TEAMS = ("a", "b", "c", "org", "org-1", "org-2")
 LEAVES = ("a", "b", "c", "org-1", "org-2")
@@ -136,7 +136,7 @@ def fresh_world(ledger: Ledger, tool: ForeignTool) -> World:
     """The next rollout on the same ledger, from the file's own values."""
     rollout = f"r-{tool.one('SELECT count(*) FROM rollouts')}"
     for (earlier,) in tool.rows("SELECT open_rollout FROM clusters WHERE open_rollout IS NOT NULL"):
-        ledger.registry.note_stage(earlier, "aborted", ended=True, completed=False)
+        note_stage(ledger, earlier, "aborted", ended=True, completed=False)
     # A failed example may have left a reservation; shrinking needs each to start alike.
     tool.run("UPDATE clusters SET reserve_limit = NULL, reserved_gpus = 0, follows_health = ?", False)
     import_fleet(ledger, fleet(), rollout)

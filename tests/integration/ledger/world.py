@@ -17,6 +17,8 @@ from activities.ports import OpenRollout
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot, snapshot_of
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueWrite
+from models.rollout.messages import RecordRequest
+from models.rollout.stages import Stage
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LEDGER_NOW = NOW + timedelta(minutes=10)
@@ -111,6 +113,22 @@ def opening(ledger: Ledger, rollout: str = "r-1", cluster: str = CLUSTER, **more
 def open_rollout(ledger: Ledger, rollout: str = "r-1", cluster: str = CLUSTER, **more: Any) -> OpenRollout:
     planned = opening(ledger, rollout, cluster, **more)
     return twice(lambda: ledger.registry.open_rollout(planned, adopt=False))
+
+
+def note_stage(
+    ledger: Ledger, rollout: str, stage: str, ended: bool, completed: bool, needs: str = "", rollbacks: int = 0
+) -> None:
+    ledger.registry.record(
+        RecordRequest(
+            rollout=rollout,
+            entries=(),
+            stage=Stage(stage),
+            ended=ended,
+            completed=completed,
+            needs=needs,
+            rollbacks=rollbacks,
+        )
+    )
 
 
 def effect(kind: EffectKind, counter: int, rollout: str = "r-1", **more: Any) -> Change:

@@ -1,0 +1,163 @@
+"""E-mail, by SMTP: one message to one recipient at a time, so that a retry reaches only those that were missed."""
+
+from __future__ import annotations
+
+import re
+import smtplib
+import socket
+import ssl
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from email.mime.text import MIMEText
+from email.utils import format_datetime, formataddr, localtime, make_msgid, parseaddr
+from typing import Any
+
+from activities.adapters.notify.route import ContactUrl, Message, Route, header_text
+from models.errors import Refusal, Unavailable
+
+# Narrower than what mail allows: an address that looks like a piece of a URL might hold a secret.
+_EMAIL = re.compile(r"[A-Za-z0-9._'+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*")
+_PORTS = {"insecure": 25, "starttls": 587, "ssl": 465}
+_SETTINGS = ("from", "name", "to", "cc", "bcc", "reply", "smtp", "mode", "user", "pass", "password")
+_ANSWER_SECONDS, _DELIVERY_SECONDS = 15.0, 45.0
+
+
+@dataclass(frozen=True)
+class MailServer:
+    """Where mail goes out, and in whose name."""
+
+    host: str
+    port: int
+    mode: str
+    """insecure, starttls, or ssl: TLS from the first byte."""
+    verify: bool
+    user: str
+    password: str = field(repr=False)
+    sender: tuple[str, str]
+    """Name and address."""
+    reply_to: tuple[str, ...]
+    headers: Mapping[str, str] = field(repr=False)
+    recipients: tuple[str, ...]
+    """Those that its URL names."""
+
+
+def plain_email(text: str) -> str | None:
+    """someone@team.example, also as mailto:... or mailto://... with nothing else."""
+    bare = re.sub(r"^mailto:(//)?", "", text, flags=re.IGNORECASE)
+    if not _EMAIL.fullmatch(bare):
+        return None
+    local, _, domain = bare.rpartition("@")
+    return f"{local}@{domain.lower()}"
+
+
+def mail_server(url: ContactUrl) -> MailServer:
+    """Errors: Refusal for a URL that no mail could be sent through."""
+    settings = url.settings(*_SETTINGS)
+    plain = settings.plain
+    if plain.get("cc") or plain.get("bcc"):
+        raise Refusal(f"{url.shown} names cc or bcc: give each recipient as a contact, so that each is told once")
+    mode = plain.get("mode", "").lower() or ("starttls" if url.scheme == "mailtos" else "insecure")
+    user, password = url.login(settings)
+    name, sender = parseaddr(plain.get("from", ""))
+    if "@" not in sender:  # at most a name
+        name, sender = plain.get("from") or "Backstop", f"{user.partition('@')[0]}@{url.host}"
+    reply_to = _listed(plain.get("reply", ""))
+    if mode not in _PORTS or not all(map(_EMAIL.fullmatch, (sender, *reply_to))):
+        raise url.malformed()
+    recipients = [plain_email(each) for each in (*url.segments(), *_listed(plain.get("to", "")))]
+    if None in recipients:
+        raise url.malformed("it names a recipient that is no e-mail address")
+    return MailServer(
+        host=(plain.get("smtp") or url.host).strip("[]"),
+        port=url.port or _PORTS[mode],
+        mode=mode,
+        verify=settings.verify,
+        user=user,
+        password=password,
+        sender=(plain.get("name", name), sender),
+        reply_to=reply_to,
+        headers=settings.headers,
+        recipients=tuple(each for each in recipients if each) or (sender,),
+    )
+
+
+def email_route(address: str, server: MailServer) -> Route:
+    def send(message: Message) -> None:
+        # Said outside of any handler: the foreign error and its text, secrets and all, end in `_failure`.
+        if reason := _failure(server, address, _written(server, address, message)):
+            raise Unavailable(reason)
+
+    return Route("email", address, send)
+
+
+def _listed(addresses: str) -> tuple[str, ...]:
+    return tuple(filter(None, re.split(r"[,;\s]+", addresses)))
+
+
+def _written(server: MailServer, address: str, message: Message) -> str:
+    mail = MIMEText(message.body, "plain", "utf-8")
+    for name, value in server.headers.items():
+        mail[name] = value
+    mail["X-Backstop-Key"] = header_text(message.notice.key)
+    mail["Auto-Submitted"] = "auto-generated"
+    mail["Subject"] = message.subject
+    mail["From"] = formataddr(server.sender)
+    mail["To"] = address
+    if server.reply_to:
+        mail["Reply-To"] = ", ".join(server.reply_to)
+    mail["Message-ID"] = make_msgid(domain=server.host)
+    mail["Date"] = format_datetime(localtime())
+    return mail.as_string()
+
+
+def _failure(server: MailServer, address: str, mail: str) -> str:
+    """Why the server did not accept the mail, in our words: its own may hold a password. Empty: it did."""
+    smtp: smtplib.SMTP | None = None
+    try:
+        context = ssl.create_default_context()
+        if not server.verify:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if server.mode == "ssl":
+            smtp = _TimedTls(server.host, server.port, timeout=_ANSWER_SECONDS, context=context)
+        else:
+            smtp = _Timed(server.host, server.port, timeout=_ANSWER_SECONDS)
+        if server.mode == "starttls":
+            smtp.starttls(context=context)
+        if server.user and server.password:
+            smtp.login(server.user, server.password)
+        smtp.sendmail(server.sender[1], [address], mail)
+    except (smtplib.SMTPSenderRefused, smtplib.SMTPRecipientsRefused, smtplib.SMTPDataError):
+        return "the mail server refused the message"
+    except Exception:
+        return "no connection or login"
+    else:
+        return ""
+    finally:
+        if smtp is not None:
+            with suppress(OSError):  # which smtplib's errors are: the mail is accepted, or is not, by now
+                smtp.quit()
+
+
+class _Timed(smtplib.SMTP):
+    """Is cut off after some time, however slowly the server talks: a socket's limit begins anew with each byte."""
+
+    def connect(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
+        self._limit = threading.Timer(_DELIVERY_SECONDS, self._cut_off)
+        self._limit.daemon = True
+        self._limit.start()
+        return super().connect(*args, **kwargs)
+
+    def close(self) -> None:
+        self._limit.cancel()
+        super().close()
+
+    def _cut_off(self) -> None:
+        if self.sock is not None:
+            with suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+
+
+class _TimedTls(_Timed, smtplib.SMTP_SSL):
+    pass

@@ -1,0 +1,120 @@
+"""What a contact is taken apart into, and what it becomes: routes, each to one address of one channel."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote, urlsplit
+
+from models.errors import Refusal
+from models.notices import Notice
+
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d*)?")
+_NO = ("no", "n", "false", "f", "off", "0")
+_IDLE = frozenset({"", *("redirect", "retry", "wait", "optional", "format", "overflow", "emojis", "tz", "cto", "rto")})
+"""Settings that change nothing here: a contact written for another program may carry them."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A notice in words."""
+
+    notice: Notice
+    subject: str
+    body: str
+
+
+@dataclass(frozen=True)
+class Route:
+    """One address of one channel.
+
+    `address` may be shown and kept: it holds no token and no password. Where the real one is secret, eight
+    digits of its SHA-256 tell it from others. `send`: the other side has accepted the message. Errors of
+    `send`: Unavailable, with the reason only.
+    """
+
+    channel: str
+    address: str
+    send: Callable[[Message], None] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What follows a contact's `?`: plain settings, and those marked by `+` (headers), `-` and `:`."""
+
+    plain: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def verify(self) -> bool:
+        """Whether the receiver's certificate is checked."""
+        return self.plain.get("verify", "").lower() not in _NO
+
+
+@dataclass(frozen=True)
+class ContactUrl:
+    """A contact that is a URL. `shown` may be said of it, and no other part."""
+
+    shown: str
+    scheme: str
+    user: str = field(repr=False)
+    password: str = field(repr=False)
+    host: str = field(repr=False)
+    """As it was given; an IPv6 address in its brackets."""
+    port: int | None
+    path: str = field(repr=False)
+    query: str = field(repr=False)
+
+    @classmethod
+    def parse(cls, text: str, shown: str) -> ContactUrl:
+        """Errors: Refusal."""
+        try:
+            parts = urlsplit(text)
+            port, authority = parts.port, _AUTHORITY.fullmatch(parts.netloc.rpartition("@")[2])
+        except ValueError:
+            raise Refusal(f"{shown} is malformed: it has no valid host and port") from None
+        if authority is None or port == 0:
+            raise Refusal(f"{shown} is malformed: it has no valid host and port")
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        return cls(shown, parts.scheme, user, password, authority[1], port, parts.path, parts.query)
+
+    def segments(self) -> list[str]:
+        """The parts of its path, decoded."""
+        return [unquote(segment) for segment in self.path.split("/") if segment]
+
+    def settings(self, *names: str) -> Settings:
+        """Its query, decoded. Errors: Refusal for a setting that is none of `names`, as it may be one that matters."""
+        marked: dict[str, dict[str, str]] = {mark: {} for mark in ("", *"+-:")}
+        for pair in self.query.split("&"):
+            name, value = (unquote(text).strip() for text in pair.partition("=")[::2])
+            if name[:1] in marked and name:
+                marked[name[0]][name[1:]] = value
+            else:
+                marked[""][name.lower()] = value
+        if not marked[""].keys() <= {"verify", *names, *_IDLE}:
+            raise Refusal(f"{self.shown} has a setting that is not known here (docs/notices.md lists them)")
+        if not all(text.isascii() and text.isprintable() for item in marked["+"].items() for text in item):
+            raise self.malformed("a header holds a character that no header may hold")
+        return Settings(*marked.values())
+
+    def login(self, settings: Settings) -> tuple[str, str]:
+        """User and password; empty where there are none. Settings come before what stands in front of the host."""
+        plain = settings.plain
+        return plain.get("user", self.user), plain.get("pass", plain.get("password", self.password))
+
+    def malformed(self, why: str = "") -> Refusal:
+        return Refusal(f"{self.shown} is malformed" + (f": {why}" if why else " (docs/notices.md shows the spellings)"))
+
+
+def header_text(key: str) -> str:
+    """The key as a header's value: what is not plain ASCII is %-encoded."""
+    return quote(key, safe="!#$&'()*+,/:;=?@[]~")
+
+
+def digits(*parts: object) -> str:
+    """They tell a secret address from others. The delivery book has them: computed otherwise, all is sent again."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]

@@ -1,0 +1,69 @@
+"""Slack's incoming webhooks, of its two clouds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import escape
+
+from activities.adapters.notify.post import post, type_of
+from activities.adapters.notify.route import ContactUrl, Message, Route, digits
+from models.errors import Refusal, Unavailable
+
+DOORS = {"hook": "https://hooks.slack.com/services", "gov-hook": "https://hooks.slack-gov.com/services"}
+_HOSTS = {"hooks.slack.com": "hook", "hooks.slack-gov.com": "gov-hook"}
+_CHANNEL = re.compile(r"[+#@]?[A-Za-z0-9_-]{1,32}")
+"""A name, a user (@) or an id (+)."""
+_COLOURS = {"info": "#3AA3E3", "success": "#3AA337", "warning": "#CACF29", "failure": "#A32037"}
+
+
+def is_slack(url: ContactUrl) -> bool:
+    return url.host.lower() in _HOSTS
+
+
+def native_slack_routes(url: ContactUrl) -> tuple[Route, ...]:
+    """The URL as Slack shows it: https://hooks.slack.com/services/A/B/C."""
+    services, *tokens = url.segments() or [""]
+    if services != "services" or len(tokens) != 3:
+        raise url.malformed("of Slack's URLs only those of incoming webhooks are taken")
+    return _routes(url, _HOSTS[url.host.lower()], tokens)
+
+
+def slack_routes(url: ContactUrl) -> tuple[Route, ...]:
+    """slack://A/B/C, as apprise writes it; channels behind it are addresses of their own."""
+    return _routes(url, "", [url.host, *url.segments()])
+
+
+def _routes(url: ContactUrl, cloud: str, segments: Sequence[str]) -> tuple[Route, ...]:
+    settings = url.settings("mode", "to", "template", "image", "footer", "timestamp")
+    if settings.plain.get("template"):
+        raise Refusal(f"{url.shown} names a template: the words of a notice come from Backstop")
+    cloud = cloud or settings.plain.get("mode", "hook")
+    tokens, channels = segments[:3], {*segments[3:], *re.split(r"[\s,#/]+", settings.plain.get("to", ""))} - {""}
+    if cloud not in DOORS or not re.fullmatch("[A-Za-z0-9]+(/[A-Za-z0-9]+){2}", "/".join(tokens)):
+        raise url.malformed()
+    if not all(map(_CHANNEL.fullmatch, channels)):
+        raise url.malformed("it names a channel that is none")
+    secret = f"slack://***{digits(*tokens, None, [], cloud)}"
+
+    def route(channel: str) -> Route:
+        def send(message: Message) -> None:
+            attachment = {
+                "title": escape(message.subject, quote=False),
+                "text": escape(message.body, quote=False),
+                "color": _COLOURS[type_of(message.notice)],
+            }
+            where = {"username": url.user, "channel": _named(channel)}
+            content = {"mrkdwn": False, "attachments": [attachment], **{k: v for k, v in where.items() if v}}
+            answer = post("/".join((DOORS[cloud], *tokens)), content, {}, verify=settings.verify)
+            if answer.status_code != 200 or answer.text != "ok":  # Slack may say no with a 200
+                raise Unavailable(f"answered HTTP {answer.status_code}")
+
+        return Route("slack", f"{secret}/{channel}" if channel else secret, send)
+
+    return tuple(route(channel) for channel in sorted(channels) or [""])
+
+
+def _named(channel: str) -> str:
+    """As Slack wants it: an id bare, a name with its #."""
+    return channel[1:] if channel.startswith("+") else channel if channel[:1] in ("", "#", "@") else f"#{channel}"

@@ -1,0 +1,64 @@
+"""JSON webhooks: a POST with a notice's words and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+from activities.adapters.notify.post import post, type_of
+from activities.adapters.notify.route import ContactUrl, Message, Route, Settings, digits, header_text
+from models.errors import Refusal, Unavailable
+
+
+def plain_webhook_routes(url: ContactUrl) -> tuple[Route, ...]:
+    """https:// and webhook+http(s)://: the URL as the receiver gave it, its query included."""
+    url = replace(url, host=url.host.lower(), path=url.path or "/")
+    return (_webhook(url, url.scheme != "webhook+http", parse_qs(url.query, keep_blank_values=True), Settings()),)
+
+
+def json_webhook_routes(url: ContactUrl) -> tuple[Route, ...]:
+    """json:// and jsons://, with headers (`+`), a query (`-`) and more of the payload (`:`) behind the `?`."""
+    settings = url.settings("method", "user", "pass", "password")
+    if settings.plain.get("method", "POST").upper() != "POST":
+        raise Refusal(f"{url.shown} asks for another method: a webhook gets a POST")
+    return (_webhook(replace(url, query=urlencode(settings.params)), url.scheme == "jsons", settings.params, settings),)
+
+
+def _webhook(url: ContactUrl, secure: bool, params: Mapping[str, object], settings: Settings) -> Route:
+    if "@" in url.path:  # what stands before it may be the rest of a password with a slash in it
+        raise url.malformed("it has no valid host and port, or an @ in its path (write %40)")
+    scheme = "https" if secure else "http"
+    port = f":{url.port}" if url.port else ""
+    receiver = f"{scheme}://{url.host}{port}{url.path}" + (f"?{url.query}" if url.query else "")
+    login = url.login(settings)
+
+    def send(message: Message) -> None:
+        headers = {**settings.headers, "Idempotency-Key": header_text(message.notice.key)}
+        answer = post(receiver, _payload(message, settings.extras), headers, login, settings.verify)
+        if not answer.is_success:
+            raise Unavailable(f"answered HTTP {answer.status_code}")
+
+    secret = digits(scheme, url.host, port, url.path, sorted(params.items()))
+    return Route("webhook", f"{scheme}://{url.host}{port}/***{secret}", send)
+
+
+def _payload(message: Message, extras: Mapping[str, str]) -> dict[str, Any]:
+    """`extras` give fields of ours another name (none: leave it out), and add others."""
+    payload: dict[str, Any] = {
+        "version": "1.0",
+        "title": message.subject,
+        "message": message.body,
+        "attachments": [],
+        "type": type_of(message.notice),
+    }
+    for name, value in extras.items():
+        if name not in payload:
+            payload[name] = value
+        else:
+            content = payload.pop(name)
+            if value:
+                payload[value] = content
+    # Contacts stay out: they may hold the secrets of other channels.
+    return {**payload, "notice": message.notice.model_dump(mode="json", exclude={"contacts"})}

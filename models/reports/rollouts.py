@@ -1,0 +1,22 @@
+"""One rollout in a line, as `backstop status` shows all of them."""
+
+from __future__ import annotations
+
+from models.base import Model, Time
+
+
+class RolloutSummary(Model):
+    """One rollout as Temporal's visibility shows it, with what the ledger knows of it beside."""
+
+    cluster: str
+    stage: str
+    wave: str
+    owner: str
+    unbacked_gpus: int
+    started: Time
+    closed: Time | None
+    open: bool
+    needs: str | None = None
+    """What a person has to do, empty: nothing; null where no worker answered."""
+    health_at: Time | None = None
+    """Of the latest health sample; null where there is none, or no worker answered."""
