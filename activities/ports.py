@@ -17,7 +17,6 @@ from models.base import Model, Name, Time
 from models.buffers.hourly_health import Stretch
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.jobs import ClusterJob, Job
-from models.cluster.policy import Policy
 from models.cluster.readings import ForeignChange, HealthSample, LimitMode, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
 from models.cluster.sources import SlurmSource
@@ -25,6 +24,7 @@ from models.cluster.windows import Declaration, Declared, Entry, Window
 from models.fleet.messages import Noted
 from models.notices import Delivery, Notice
 from models.planning.plan import Envelope
+from models.questions import ClusterFacts, Overview, SchedulerCheck
 from models.reports.milestones import Milestone, MilestoneNote, Milestones
 from models.reports.tallies import Point, Tally
 from models.reports.weekly import Mean, Passage, Span
@@ -101,15 +101,6 @@ class JobPort(Protocol):
     def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
         """They stand, each in place of the one of its name and start; answers how many. Errors: BadInput."""
         ...
-
-
-class SchedulerCheck(Model):
-    """What stands between us and a scheduler; empty: nothing."""
-
-    wrong: str = ""
-    """With reading it, or with what stands there."""
-    barred: str = ""
-    """From writing to it: plans and rehearsals need no right to."""
 
 
 class SchedulerPort(Protocol):
@@ -216,30 +207,6 @@ class OpenRollout(Model):
     """The lost rollout whose effects this one took over."""
     fleet: str = ""
     """The fleet rollout that launched it."""
-
-
-class ClusterFacts(Model):
-    """What the registry holds of one cluster beside its quotas."""
-
-    name: Name
-    gpu_model: str | None
-    gpus_per_node: int
-    policy: Policy
-    completed_rollouts: int
-    contacts: dict[str, tuple[str, ...]]
-    """Channel addresses by team."""
-
-
-class Overview(Model):
-    """An open rollout in one line of the registry."""
-
-    cluster: Name
-    rollout: str
-    stage: str
-    needs: str
-    """What a person has to do, as of the last thing that happened; empty: nothing."""
-    health_at: Time | None
-    """Of the oldest island's latest health sample; None without any."""
 
 
 class RegistryPort(Protocol):

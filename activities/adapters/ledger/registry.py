@@ -21,7 +21,7 @@ from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.observations import latest_health
 from activities.adapters.ledger.quotas import locked_cluster, unknown_cluster
-from activities.ports import ClusterFacts, OpenRollout, Overview
+from activities.ports import OpenRollout
 from models.audit import AuditEntry
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
@@ -30,6 +30,7 @@ from models.cluster.snapshot import Snapshot
 from models.errors import Conflict, Refusal
 from models.fleet.messages import Noted
 from models.planning.plan import Envelope
+from models.questions import ClusterFacts, Overview
 from models.requests.state import RequestState
 from models.rollout.effects import Fence
 from models.tables import (

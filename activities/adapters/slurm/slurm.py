@@ -36,7 +36,6 @@ from activities.adapters.slurm.parsing import (
     tres_of,
     use_of,
 )
-from activities.ports import SchedulerCheck
 from models.buffers.hourly_health import Stretch
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
@@ -45,6 +44,7 @@ from models.cluster.quota import Quota
 from models.cluster.readings import ForeignChange, HealthSample, QuotaReading, TeamUsage, UsageReading
 from models.cluster.sources import SlurmSource
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
+from models.questions import SchedulerCheck
 from models.rollout.effects import Change, Receipt
 
 log = logging.getLogger(__name__)
