@@ -18,7 +18,8 @@ from models.rollout.messages import RolloutStatus
 from models.rollout.stages import Stage
 
 if TYPE_CHECKING:
-    from client.backstop import Backstop, RolloutSummary
+    from client.backstop import Backstop
+    from client.rollouts import RolloutSummary
 
 _AT_ONCE = 16
 """Questions to rollouts under way at the same time."""

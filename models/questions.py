@@ -31,13 +31,13 @@ from models.reports.weekly import Past
 from models.reports.why import TeamWhy
 from models.requests.state import RequestState
 
-AnswerT = TypeVar("AnswerT")
+AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 QUESTIONS: dict[str, type[Question[Any]]] = {}
 """By their names on the wire."""
 
 
-class Question(Model, Generic[AnswerT]):
+class Question(Model, Generic[AnswerT_co]):
     """One thing that is asked of the ledger. Errors: BadInput for arguments that no desk would take."""
 
     kind: ClassVar[str]
@@ -56,7 +56,7 @@ class Question(Model, Generic[AnswerT]):
 
     @classmethod
     @cache
-    def answers(cls) -> TypeAdapter[AnswerT]:
+    def answers(cls) -> TypeAdapter[AnswerT_co]:
         """Of the answer: how it is written to the wire, and read."""
         filled = (base.__pydantic_generic_metadata__ for base in cls.__mro__ if issubclass(base, Question))
         return TypeAdapter(next(each["args"][0] for each in filled if each["args"]))

@@ -35,8 +35,9 @@ from models.errors import BadInput
 from models.rollout.stages import Stage
 
 if TYPE_CHECKING:
-    from client.backstop import Backstop, RolloutSummary
+    from client.backstop import Backstop
     from client.doctor import Check
+    from client.rollouts import RolloutSummary
     from models.fleet.messages import FleetStatus
     from models.planning.plan import Plan
     from models.requests.state import RequestState

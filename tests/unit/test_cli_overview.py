@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cli.main import run
-from client.backstop import RolloutSummary
 from client.doctor import Check
+from client.rollouts import RolloutSummary
 from models.rollout.holds import Hold, HoldKind
 from tests.unit.cli_fakes import FakeBackstop, answering
 from tests.unit.cli_fakes import status as one_status

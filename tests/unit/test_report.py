@@ -19,7 +19,7 @@ from cli.output import _plain
 from cli.pages.report import page
 from cli.views.burndown import burndown_parts
 from cli.views.report import markdown
-from client.backstop import RolloutSummary
+from client.rollouts import RolloutSummary
 from models.errors import Unavailable
 from models.reports.milestones import Milestones
 from models.reports.weekly import BeforeAndAfter, Move, Passage, monitored_at, spans, steps_of, totals, waves_done, week

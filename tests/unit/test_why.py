@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cli.main import run
-from client.backstop import RolloutSummary
+from client.rollouts import RolloutSummary
 from models.buffers.hourly_health import Stretch, stretches
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
