@@ -14,7 +14,7 @@ from temporalio.client import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.audit import AuditRecord, audit_of_run
+from client.audit import AuditRecord, audit_of
 from client.questions import Questions
 from models.base import Model, Time
 from models.errors import BackstopError, Refusal
@@ -140,10 +140,8 @@ class Rollouts(Questions):
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND or not asked:
                     raise
-            records: list[AuditRecord] = []
-            for workflow_id, run_id in ids:
-                history = await self._client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
-                records += await audit_of_run(cluster, history, self._client.data_converter)
+            histories = (await self._client.get_workflow_handle(id_, run_id=run).fetch_history() for id_, run in ids)
+            records = await audit_of(histories, self._client.data_converter)
         except RPCError as error:
             raise await self._told(error, cluster) from error
         return sorted(records, key=lambda record: record.at) if asked else records
