@@ -25,6 +25,10 @@ from models.base import Model
 from models.errors import BY_NAME, BackstopError, Refusal, Unavailable
 from models.wire import LAUNCHED_UPDATE, MOVES_ON, TASK_QUEUE, rollout_workflow_id
 
+UPDATE_FAILED = (WorkflowUpdateFailedError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError)
+QUERY_FAILED = (WorkflowQueryFailedError, RPCError)
+"""How an update or a query fails, in Temporal's errors."""
+
 _PATIENCE = timedelta(seconds=30)
 """How long a person waits for a worker's answer."""
 _QUESTIONS, _MOMENT_SECONDS = 5, 0.5
@@ -66,7 +70,7 @@ class Calls:
         except WorkflowAlreadyStartedError:
             await _read(start)
             raise
-        except (WorkflowUpdateFailedError, RPCError, TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+        except (*UPDATE_FAILED, TimeoutError) as error:
             await _read(start)
             raise await self._told(error) from error
         return answered
@@ -97,7 +101,7 @@ class Calls:
             try:
                 answered: _AnswerT = await handle.query(name, result_type=kind, rpc_timeout=_PATIENCE)
                 return answered
-            except (WorkflowQueryFailedError, RPCError) as error:
+            except QUERY_FAILED as error:
                 if not (tries_left and MOVES_ON in str(error)):
                     raise
             await asyncio.sleep(_MOMENT_SECONDS)

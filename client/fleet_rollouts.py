@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from temporalio.client import (
     WorkflowExecutionStatus,
-    WorkflowQueryFailedError,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from client.calls import QUERY_FAILED, UPDATE_FAILED
 from client.questions import Questions
 from models.errors import BackstopError, Refusal
 from models.fleet.commands import FleetCommand, FleetCommandRequest
@@ -56,7 +54,7 @@ class FleetRollouts(Questions):
         """The command has been taken. Errors: Refusal with its reason, Unavailable."""
         try:
             return await self._update(FLEET_ID, command, request, FleetCommandAnswer)
-        except (WorkflowUpdateFailedError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+        except UPDATE_FAILED as error:
             failure = await self._told_of_fleet(error)
             if isinstance(failure, Refusal):
                 await self._archive_refusal(FLEET, command, request.reason, failure.message, request)
@@ -66,7 +64,7 @@ class FleetRollouts(Questions):
         """Errors: Refusal where there never was a fleet rollout, Unavailable."""
         try:
             return await self._query(FLEET_ID, FLEET_STATUS_QUERY, FleetStatus)
-        except (WorkflowQueryFailedError, RPCError) as error:
+        except QUERY_FAILED as error:
             raise await self._told_of_fleet(error) from error
 
     async def open_fleet(self) -> FleetStatus | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from client.calls import UPDATE_FAILED
 from client.questions import Questions
 from models.errors import BackstopError, Refusal
 from models.questions import OneRequest, RequestsOf
@@ -41,7 +41,7 @@ class QuotaRequests(Questions):
         """The command has been taken. Errors: Refusal with its reason, Unavailable."""
         try:
             return await self._update(request_workflow_id(request), command, order, RequestState)
-        except (WorkflowUpdateFailedError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+        except UPDATE_FAILED as error:
             if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
                 state = await self.ask(OneRequest(request=request))
                 raise Refusal(f"request {request} is {state.stage}: {state.said}") from None

@@ -7,14 +7,12 @@ import asyncio
 from temporalio.client import (
     WorkflowExecution,
     WorkflowExecutionStatus,
-    WorkflowQueryFailedError,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.audit import AuditRecord, audit_of
+from client.calls import QUERY_FAILED, UPDATE_FAILED
 from client.questions import Questions
 from models.base import Model, Time
 from models.errors import BackstopError, Refusal
@@ -83,7 +81,7 @@ class Rollouts(Questions):
         """The command has been taken. Errors: Refusal with the stage table's reason, Unavailable."""
         try:
             return await self._update(rollout_workflow_id(cluster), command, request, CommandAnswer)
-        except (WorkflowUpdateFailedError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+        except UPDATE_FAILED as error:
             failure = await self._told(error, cluster)
             if isinstance(failure, Refusal):
                 await self._archive_refusal(cluster, command.value, request.reason, failure.message, request)
@@ -93,7 +91,7 @@ class Rollouts(Questions):
         """Errors: Refusal where there never was a rollout, Unavailable."""
         try:
             return await self._query(rollout_workflow_id(cluster), STATUS_QUERY, RolloutStatus)
-        except (WorkflowQueryFailedError, RPCError) as error:
+        except QUERY_FAILED as error:
             if str(error).startswith(NOT_LAUNCHED):
                 raise Refusal(f"{cluster}: {error}") from None
             raise await self._told(error, cluster) from error
