@@ -29,6 +29,7 @@ from models.reports.weekly import Week
 from models.reports.why import TeamWhy
 from models.requests.state import RequestState
 from models.rollout.stages import Command, Stage
+from models.wire import RolloutSummary
 
 ANSWERS: dict[str, type[JsonAnswer]] = {}
 """By the names of their schemas."""
@@ -298,23 +299,8 @@ class FleetCommandTaken(JsonAnswer, schema="fleet-command"):
     said: str
 
 
-class RolloutLine(Model):
-    cluster: str
-    stage: str
-    wave: str
-    owner: str
-    unbacked_gpus: int
-    started: Time
-    closed: Time | None
-    open: bool
-    needs: str | None = None
-    """What a person has to do, empty: nothing; null where no worker answered."""
-    health_at: Time | None = None
-    """Of the latest health sample; null where there is none, or no worker answered."""
-
-
 class RolloutsAnswer(JsonAnswer, schema="rollouts"):
-    rollouts: tuple[RolloutLine, ...]
+    rollouts: tuple[RolloutSummary, ...]
 
 
 class AuditLine(JsonAnswer, schema="audit"):

@@ -14,7 +14,6 @@ from temporalio.service import RPCError, RPCStatusCode
 from client.audit import AuditRecord, audit_of
 from client.calls import QUERY_FAILED, UPDATE_FAILED
 from client.questions import Questions
-from models.base import Model, Time
 from models.errors import BackstopError, Refusal
 from models.questions import OpenRollouts
 from models.rollout.commands import CommandRequest
@@ -25,28 +24,13 @@ from models.wire import (
     REQUEST_WORKFLOW,
     ROLLOUT_WORKFLOW,
     STATUS_QUERY,
+    RolloutSummary,
     SearchName,
     rollout_workflow_id,
 )
 
 _OVERVIEW_SECONDS = 10
 _OPENING = "opening"
-
-
-class RolloutSummary(Model):
-    """One rollout as Temporal's visibility shows it."""
-
-    cluster: str
-    stage: str
-    wave: str
-    owner: str
-    unbacked_gpus: int
-    started: Time
-    closed: Time | None
-    open: bool
-    needs: str | None = None
-    """What a person has to do; None where the ledger was not asked, or did not answer."""
-    health_at: Time | None = None
 
 
 class Rollouts(Questions):

@@ -19,7 +19,7 @@ from models.rollout.stages import Stage
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from client.rollouts import RolloutSummary
+    from models.wire import RolloutSummary
 
 _AT_ONCE = 16
 """Questions to rollouts under way at the same time."""

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from pydantic import Field
 
-from models.base import Count, Model, Name, PositiveCount
+from models.base import Count, Model, Name, PositiveCount, Time
 from models.notices import Delivery, Notice
 
 DEPLOYMENT = "backstop"
@@ -77,6 +77,23 @@ SEARCH_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     }
 )
 """What a namespace must have, by name: Temporal's type."""
+
+
+class RolloutSummary(Model):
+    """One rollout in a line, as Temporal's visibility shows it."""
+
+    cluster: str
+    stage: str
+    wave: str
+    owner: str
+    unbacked_gpus: int
+    started: Time
+    closed: Time | None
+    open: bool
+    needs: str | None = None
+    """What a person has to do, empty: nothing; null where no worker answered."""
+    health_at: Time | None = None
+    """Of the latest health sample; null where there is none, or no worker answered."""
 
 
 def rollout_workflow_id(cluster: str) -> str:

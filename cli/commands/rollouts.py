@@ -37,11 +37,11 @@ from models.rollout.stages import Stage
 if TYPE_CHECKING:
     from client.backstop import Backstop
     from client.doctor import Check
-    from client.rollouts import RolloutSummary
     from models.fleet.messages import FleetStatus
     from models.planning.plan import Plan
     from models.requests.state import RequestState
     from models.rollout.messages import LaunchAnswer, RolloutStatus
+    from models.wire import RolloutSummary
 
 
 _T = TypeVar("_T")
@@ -254,14 +254,14 @@ def status(
             parts = [*status_parts(found), *request_lines(requests)]
             show(*parts, *([] if found.stage.ended else watch_parts(watching)))
         return
-    from cli.answers import RolloutLine, RolloutsAnswer
+    from cli.answers import RolloutsAnswer
 
     (rows, whole, requests), watching = ask(
         who(actor), lambda door: _with_watch(door, _with_fleet(door, not as_json), not as_json)
     )
     lines = tuple(
         found
-        for found in (RolloutLine.model_validate(row.model_dump()) for row in rows)
+        for found in rows
         if stage in ("", found.stage)
         and wave in ("", found.wave)
         and owner in ("", found.owner)

@@ -10,11 +10,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.answers import RolloutLine
 from cli.output import clean, gpus, line, moment, row, span, table
 from client.doctor import Check
 from models.cluster.policy import Tier
 from models.rollout.stages import Stage
+from models.wire import RolloutSummary
 
 FEW_CLUSTERS = 15
 """Rollouts up to which each has a line by itself."""
@@ -24,7 +24,7 @@ STALE = timedelta(minutes=30)
 """Health older than this is shown as such; a policy's `stale_after` is what gates go by."""
 
 
-def overview_parts(rollouts: Sequence[RolloutLine], now: datetime, *, all_lines: bool) -> list[RenderableType]:
+def overview_parts(rollouts: Sequence[RolloutSummary], now: datetime, *, all_lines: bool) -> list[RenderableType]:
     """By stage and wave, what needs a person, what is at risk; each rollout where they are few or asked for."""
     if not rollouts:
         return [line("There is no rollout yet. Look at `backstop plan`, then `backstop launch CLUSTER`.")]
@@ -42,7 +42,7 @@ def watch_parts(watching: Check | None) -> list[RenderableType]:
     return [Text(), line((f"The watch is {watching.text}.", "yellow"), " See `backstop doctor`.")]
 
 
-def _lines(rollouts: Sequence[RolloutLine]) -> Table:
+def _lines(rollouts: Sequence[RolloutSummary]) -> Table:
     made = table("CLUSTER", "STAGE", "WAVE", "OWNER", ">UNBACKED", "STARTED", "ENDED")
     for r in rollouts:
         row(
@@ -59,7 +59,7 @@ def _lines(rollouts: Sequence[RolloutLine]) -> Table:
     return made
 
 
-def _stages(rollouts: Sequence[RolloutLine]) -> Table:
+def _stages(rollouts: Sequence[RolloutSummary]) -> Table:
     """Clusters by stage and wave."""
     waves = [tier.value for tier in Tier]
     count = Counter((r.stage, r.wave if r.wave in waves else "") for r in rollouts)
@@ -73,7 +73,7 @@ def _stages(rollouts: Sequence[RolloutLine]) -> Table:
     return made
 
 
-def _asked(rollouts: Sequence[RolloutLine], most: int) -> list[RenderableType]:
+def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType]:
     """What people have to do; of rollouts that need the same, the first by name."""
     if any(r.needs is None for r in rollouts):
         return [Text(), line(("What they need from a person is not known: no worker answered in time.", "yellow"))]
@@ -87,7 +87,7 @@ def _asked(rollouts: Sequence[RolloutLine], most: int) -> list[RenderableType]:
     return [Text(), line((f"{len(needy)} need{'s' * (len(needy) == 1)} a person", "yellow")), made, *more]
 
 
-def _risks(opened: Sequence[RolloutLine]) -> list[RenderableType]:
+def _risks(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
     risky = sorted((r for r in opened if r.unbacked_gpus), key=lambda r: (-r.unbacked_gpus, r.cluster))
     if not risky:
         return []
@@ -100,7 +100,7 @@ def _risks(opened: Sequence[RolloutLine]) -> list[RenderableType]:
     return [Text(), title, made, *more]
 
 
-def _silent(opened: Sequence[RolloutLine], now: datetime) -> list[RenderableType]:
+def _silent(opened: Sequence[RolloutSummary], now: datetime) -> list[RenderableType]:
     """Clusters whose health nobody has reported for a while: their gates are shut, and nothing else says so."""
     silent = [r for r in opened if r.needs is not None and (r.health_at is None or now - r.health_at >= STALE)]
     if not silent:

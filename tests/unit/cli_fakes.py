@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 from client.audit import AuditRecord
 from client.doctor import Check
-from client.rollouts import RolloutSummary
 from client.versions import Build
 from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.buffers.hourly_health import HealthHours
@@ -48,6 +47,7 @@ from models.rollout.commands import CommandRequest
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, Risk, RolloutStatus, TeamStatus
 from models.rollout.stages import Command, Stage
+from models.wire import RolloutSummary
 from tests.unit.weeks import a_past, a_plan
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -10,8 +10,8 @@ import pytest
 
 from cli.main import run
 from client.doctor import Check
-from client.rollouts import RolloutSummary
 from models.rollout.holds import Hold, HoldKind
+from models.wire import RolloutSummary
 from tests.unit.cli_fakes import FakeBackstop, answering
 from tests.unit.cli_fakes import status as one_status
 

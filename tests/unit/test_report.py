@@ -19,13 +19,13 @@ from cli.output import _plain
 from cli.pages.report import page
 from cli.views.burndown import burndown_parts
 from cli.views.report import markdown
-from client.rollouts import RolloutSummary
 from models.errors import Unavailable
 from models.reports.milestones import Milestones
 from models.reports.weekly import BeforeAndAfter, Move, Passage, monitored_at, spans, steps_of, totals, waves_done, week
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import RolloutStatus
 from models.rollout.stages import Stage
+from models.wire import RolloutSummary
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.weeks import DAY, UNTIL, a_past, a_week, mean, point
 

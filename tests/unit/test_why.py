@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from cli.main import run
-from client.rollouts import RolloutSummary
 from models.buffers.hourly_health import Stretch, stretches
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
@@ -20,6 +19,7 @@ from models.cluster.windows import Window, WindowKind
 from models.errors import Refusal
 from models.reports.why import TeamWhy, why
 from models.rollout.stages import Stage
+from models.wire import RolloutSummary
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
