@@ -144,14 +144,14 @@ class DeskActivities:
         )
         return tuple(ask.Plannable(snapshot=snapshot, policy=policy) for snapshot, policy in present)
 
-    def _flex(self, question: ask.FlexOf, _: DeskRequest) -> list[FlexNow]:
+    def _flex(self, question: ask.FlexOf, _: DeskRequest) -> tuple[FlexNow, ...]:
         if question.cluster:
             names = [question.cluster]
         else:
             names = sorted(n for n in self._registry.names() if n > question.after)[: question.limit]
-        return self._rollouts.flex(names, question.mode, datetime.now(UTC))
+        return tuple(self._rollouts.flex(names, question.mode, datetime.now(UTC)))
 
-    def _why(self, question: ask.WhyNot, _: DeskRequest) -> list[TeamWhy]:
+    def _why(self, question: ask.WhyNot, _: DeskRequest) -> tuple[TeamWhy, ...]:
         now = datetime.now(UTC)
         names = [question.cluster] if question.cluster else sorted(self._registry.names())
         reasons: list[TeamWhy] = []
@@ -165,7 +165,7 @@ class DeskActivities:
                 reasons += [] if one is None else [one]
         if refused is not None and not reasons:
             raise refused
-        return reasons
+        return tuple(reasons)
 
     def _archive(self, question: ask.Archive, _: DeskRequest) -> int:
         self._registry.archive(question.entries)
