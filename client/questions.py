@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
 from client.calls import NO_WORKER, Calls
+from models import questions as desk
 from models.audit import AuditEntry, AuditKind, ChainedEntry, ChainHead
-from models.base import Model
+from models.base import Model, in_one_sentence
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
@@ -26,27 +28,7 @@ from models.cluster.windows import Entry
 from models.errors import BackstopError, Unavailable
 from models.flex.division import FlexMode
 from models.flex.now import FlexNow
-from models.questions import (
-    AddHealth,
-    AddJobs,
-    Archive,
-    Archived,
-    Calendar,
-    CommitImport,
-    Curve,
-    DeskAnswer,
-    DeskRequest,
-    FlexOf,
-    LedgerCluster,
-    LedgerClusters,
-    PastWeek,
-    Plannable,
-    Question,
-    SnapshotNow,
-    SnapshotsNow,
-    StageImport,
-    Tallies,
-)
+from models.questions import DeskAnswer, DeskRequest, Question
 from models.reports.weekly import Past
 from models.wire import DESK_WORKFLOW, TASK_QUEUE
 
@@ -83,7 +65,10 @@ class Questions(Calls):
             answer: DeskAnswer = await self._answered(handle)
         except (WorkflowFailureError, RPCError) as error:
             raise await self._told(error) from error
-        return question.answers().validate_python(answer.result)
+        try:
+            return question.answers().validate_python(answer.result)
+        except ValidationError as error:
+            raise Unavailable(f"the desk answers as another build of Backstop: {in_one_sentence(error)}") from None
 
     async def _answered(self, handle: WorkflowHandle[Any, DeskAnswer]) -> DeskAnswer:
         """The desk's answer, however long it takes. Errors: Unavailable where nobody has taken the question up."""
@@ -112,16 +97,16 @@ class Questions(Calls):
     async def clusters_with_stage(self) -> list[tuple[ClusterSpec, str | None]]:
         """The same with the stage of the open rollout, if there is one."""
 
-        def after(rows: Sequence[LedgerCluster]) -> LedgerClusters:
-            return LedgerClusters(after=rows[-1].cluster.name if rows else "", limit=50)
+        def after(rows: Sequence[desk.LedgerCluster]) -> desk.LedgerClusters:
+            return desk.LedgerClusters(after=rows[-1].cluster.name if rows else "", limit=50)
 
         return [(row.cluster, row.stage) for row in await self._pages(after)]
 
     async def snapshots(self, over: Mapping[str, Any] | None = None) -> list[tuple[Snapshot, Policy]]:
         """Every cluster of the ledger as a plan would see it, with its policy; a health buffer of the last hour."""
 
-        def after(rows: Sequence[Plannable]) -> SnapshotsNow:
-            return SnapshotsNow(after=rows[-1].snapshot.cluster if rows else "", limit=20, policy=dict(over or {}))
+        def after(rows: Sequence[desk.Plannable]) -> desk.SnapshotsNow:
+            return desk.SnapshotsNow(after=rows[-1].snapshot.cluster if rows else "", limit=20, policy=dict(over or {}))
 
         return [(row.snapshot, row.policy) for row in await self._pages(after)]
 
@@ -130,33 +115,33 @@ class Questions(Calls):
 
         Errors: Refusal for an unknown cluster, BadInput for a bad setting.
         """
-        answer = await self.ask(SnapshotNow(cluster=cluster, policy=dict(over or {})))
+        answer = await self.ask(desk.SnapshotNow(cluster=cluster, policy=dict(over or {})))
         return answer.snapshot, answer.policy
 
     async def flex(self, cluster: str = "", mode: FlexMode = FlexMode.EQUAL) -> list[FlexNow]:
         """The flex of one cluster, or of all by name. Errors: Refusal for an unknown cluster."""
         if cluster:
-            return list(await self.ask(FlexOf(cluster=cluster, mode=mode)))
-        return await self._pages(lambda rows: FlexOf(mode=mode, after=rows[-1].cluster if rows else "", limit=200))
+            return list(await self.ask(desk.FlexOf(cluster=cluster, mode=mode)))
+        return await self._pages(lambda rows: desk.FlexOf(mode=mode, after=rows[-1].cluster if rows else "", limit=200))
 
     async def calendar(self, cluster: str = "") -> tuple[Entry, ...]:
         """Declared windows that are not over, of one cluster or all. Errors: BadInput for an unknown cluster."""
-        return await self.ask(Calendar(cluster=cluster, since=datetime.now(UTC)))
+        return await self.ask(desk.Calendar(cluster=cluster, since=datetime.now(UTC)))
 
-    async def tallies(self, cluster: str, times: Sequence[datetime], within: timedelta) -> Curve:
+    async def tallies(self, cluster: str, times: Sequence[datetime], within: timedelta) -> desk.Curve:
         """The curve of a cluster or of all, and when its tallies begin. Errors: BadInput for an unknown cluster."""
-        return await self.ask(Tallies(cluster=cluster, times=tuple(times), within_seconds=_seconds(within)))
+        return await self.ask(desk.Tallies(cluster=cluster, times=tuple(times), within_seconds=_seconds(within)))
 
     async def past(self, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta) -> Past:
         """What the ledger knows of this time."""
-        week = PastWeek(since=since, until=until, times=tuple(times), within_seconds=_seconds(within))
+        week = desk.PastWeek(since=since, until=until, times=tuple(times), within_seconds=_seconds(within))
         return await self.ask(week)
 
     async def archived(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:
         """The cluster's whole archive, and where its chain should end."""
         rows: list[ChainedEntry] = []
         while True:
-            page = await self.ask(Archived(cluster=cluster, after=rows[-1].seq if rows else 0, limit=200))
+            page = await self.ask(desk.Archived(cluster=cluster, after=rows[-1].seq if rows else 0, limit=200))
             rows += page.rows
             if not page.rows:  # a short page may only be a heavy one
                 return rows, page.head
@@ -167,18 +152,18 @@ class Questions(Calls):
         parts = [document[at : at + _PART] for at in range(0, len(document), _PART)]
         import_id = uuid.uuid4().hex
         for number, part in enumerate(parts):
-            await self.ask(StageImport(import_id=import_id, part=number), base64.b64encode(part).decode())
-        return await self.ask(CommitImport(import_id=import_id, parts=len(parts)))
+            await self.ask(desk.StageImport(import_id=import_id, part=number), base64.b64encode(part).decode())
+        return await self.ask(desk.CommitImport(import_id=import_id, parts=len(parts)))
 
     async def add_health(self, samples: Sequence[HealthSample]) -> int:
         """Samples stand in the ledger; answers how many rows."""
         batches = [tuple(samples[at : at + _AT_ONCE]) for at in range(0, len(samples), _AT_ONCE)]
-        return sum([await self.ask(AddHealth(samples=batch)) for batch in batches])
+        return sum([await self.ask(desk.AddHealth(samples=batch)) for batch in batches])
 
     async def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
         """Jobs stand in the ledger; answers how many. Errors: BadInput for an unknown cluster."""
         batches = [tuple(jobs[at : at + _AT_ONCE]) for at in range(0, len(jobs), _AT_ONCE)]
-        return sum([await self.ask(AddJobs(jobs=batch)) for batch in batches])
+        return sum([await self.ask(desk.AddJobs(jobs=batch)) for batch in batches])
 
     async def _archive_refusal(
         self, cluster: str, command: str, reason: str, why: str, request: Model | None = None
@@ -196,7 +181,7 @@ class Questions(Calls):
             data={} if request is None else request.model_dump(mode="json", exclude_defaults=True),
         )
         try:
-            await asyncio.wait_for(self.ask(Archive(entries=(entry,))), 10)
+            await asyncio.wait_for(self.ask(desk.Archive(entries=(entry,))), 10)
         except (BackstopError, TimeoutError):
             return  # the refusal itself matters more to the person than its record
 

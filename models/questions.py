@@ -92,9 +92,6 @@ class DeskAnswer(Model):
     result: Any = None
 
 
-# --- what several ask with, or are answered ------------------------------------------------------
-
-
 class _Page(Model):
     after: Words = ""
     limit: Annotated[PositiveCount, Field(le=1000)] = 20
@@ -175,9 +172,6 @@ class LedgerCheck(Model):
     schedulers: dict[str, SchedulerCheck] = Field(default_factory=dict)
 
 
-# --- import --------------------------------------------------------------------------------------
-
-
 class StageImport(Question[None], kind="stage_import"):
     """One part of a large document is kept, to be committed with the others. It is the request's payload."""
 
@@ -217,9 +211,6 @@ class Detach(Question[dict[str, tuple[int | None, int | None]]], kind="detach"):
     cluster: Name
     restore: bool = False
     reason: Words = ""
-
-
-# --- clusters as they are ------------------------------------------------------------------------
 
 
 class LedgerClusters(_Page, Question[tuple[LedgerCluster, ...]], kind="clusters"):
@@ -275,9 +266,6 @@ class WhyNot(Question[tuple[TeamWhy, ...]], kind="why"):
     block: bool = False
 
 
-# --- the archive and the calendar ----------------------------------------------------------------
-
-
 class Archive(Question[int], kind="archive"):
     """The entries are archived, once per key; answers how many."""
 
@@ -314,9 +302,6 @@ class EndWindow(Question[Entry], kind="end_window"):
     cluster: Name
     number: PositiveCount
     reason: Words = ""
-
-
-# --- rollouts, requests, reports -----------------------------------------------------------------
 
 
 class OpenRollouts(Question[tuple[Overview, ...]], kind="overview"):

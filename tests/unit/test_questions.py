@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 from pydantic import ValidationError
+from temporalio.client import Client
 
 from activities.desk import DeskActivities
-from models.errors import BadInput
-from models.questions import QUESTIONS, DeskRequest, EndWindow, FlexOf, LedgerClusters, SnapshotNow, WhyNot
+from client.backstop import Backstop
+from client.connection import TemporalTarget
+from models.errors import BadInput, Unavailable
+from models.questions import (
+    QUESTIONS,
+    CheckLedger,
+    DeskAnswer,
+    DeskRequest,
+    EndWindow,
+    FlexOf,
+    LedgerClusters,
+    SnapshotNow,
+    WhyNot,
+)
 
 NAMES = """
     stage_import commit_import add_health add_jobs describe_slurm detach clusters teams facts snapshot snapshots
@@ -43,5 +56,21 @@ def test_what_no_desk_would_take_is_refused_before_it_is_sent() -> None:
 
 
 def test_an_unknown_question_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ValidationError, match="must be one of stage_import, commit_import, .*, not 'open sesame'"):
+    with pytest.raises(ValidationError, match=r"must be one of stage_import, commit_import, .*, not 'open sesame'"):
         DeskRequest(kind="open sesame")
+
+
+class _Newer:
+    """A server whose desk knows one thing more than we do."""
+
+    async def start_workflow(self, *_: Any, **__: Any) -> _Newer:
+        return self
+
+    async def result(self) -> DeskAnswer:
+        return DeskAnswer(result={"open_rollouts": 3, "schedulers": {}, "moon": "full"})
+
+
+async def test_an_answer_of_another_build_is_told_in_a_sentence() -> None:
+    door = Backstop(cast("Client", _Newer()), "tpm", TemporalTarget(options={}, embedded=True))
+    with pytest.raises(Unavailable, match=r"^the desk answers as another build of Backstop: moon: Extra inputs"):
+        await door.ask(CheckLedger())
