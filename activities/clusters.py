@@ -13,7 +13,6 @@ from activities.failures import translated
 from activities.health_buffers import Deriver
 from activities.ports import (
     CalendarPort,
-    ClusterFacts,
     HealthPort,
     JobPort,
     OpenRollout,
@@ -37,6 +36,7 @@ from models.flex.division import FlexMode
 from models.flex.now import FlexNow, flex_now
 from models.planning.backing import Backing, back
 from models.planning.plan import BreachTarget, Envelope, breach_target, make_plan
+from models.questions import ClusterFacts
 from models.reports.why import TeamWhy, why
 from models.rollout.messages import (
     AimRequest,

@@ -17,7 +17,6 @@ from models.base import Model, Name, Time
 from models.buffers.hourly_health import Stretch
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.jobs import ClusterJob, Job
-from models.cluster.policy import Policy
 from models.cluster.readings import ForeignChange, HealthSample, LimitMode, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
 from models.cluster.sources import SlurmSource
@@ -25,6 +24,7 @@ from models.cluster.windows import Declaration, Declared, Entry, Window
 from models.fleet.messages import Noted
 from models.notices import Delivery, Notice
 from models.planning.plan import Envelope
+from models.questions import ClusterFacts, Overview, SchedulerCheck
 from models.reports.milestones import Milestone, MilestoneNote, Milestones
 from models.reports.tallies import Point, Tally
 from models.reports.weekly import Mean, Passage, Span
@@ -103,15 +103,6 @@ class JobPort(Protocol):
     def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
         """They stand, each in place of the one of its name and start; answers how many. Errors: BadInput."""
         ...
-
-
-class SchedulerCheck(Model):
-    """What stands between us and a scheduler; empty: nothing."""
-
-    wrong: str = ""
-    """With reading it, or with what stands there."""
-    barred: str = ""
-    """From writing to it: plans and rehearsals need no right to."""
 
 
 class SchedulerPort(Protocol):
@@ -220,14 +211,6 @@ class OpenRollout(Model):
     """The fleet rollout that launched it."""
 
 
-class Overview(Noted):
-    """An open rollout in one line of the registry, as last noted."""
-
-    cluster: Name
-    health_at: Time | None
-    """Of the oldest island's latest health sample; None without any."""
-
-
 class RolloutsPort(Protocol):
     """The rollouts that are and were open: what they opened with, and how they stand as they noted it last."""
 
@@ -274,18 +257,6 @@ class RolloutsPort(Protocol):
     def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
         """The open rollout of each of these clusters that has one."""
         ...
-
-
-class ClusterFacts(Model):
-    """What the registry holds of one cluster beside its quotas."""
-
-    name: Name
-    gpu_model: str | None
-    gpus_per_node: int
-    policy: Policy
-    completed_rollouts: int
-    contacts: dict[str, tuple[str, ...]]
-    """Channel addresses by team."""
 
 
 class ClustersPort(Protocol):

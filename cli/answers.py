@@ -6,7 +6,7 @@ Within a version fields may be added; none goes away or changes its meaning.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self, cast
 
 from pydantic import ConfigDict, Field
 
@@ -31,79 +31,77 @@ from models.reports.why import TeamWhy
 from models.requests.state import RequestState
 from models.rollout.stages import Command, Stage
 
+ANSWERS: dict[str, type[JsonAnswer]] = {}
+"""By the names of their schemas."""
+
 
 class JsonAnswer(Model):
-    """Written with aliases: Python knows neither `schema` nor `hash` as a free name."""
+    """An answer that names its schema and the version of it, `schema="plan"` for backstop.plan/1.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+    Written with aliases: Python knows neither `schema` nor `hash` as a free name.
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: str = Field(default="", alias="schema")
+
+    def __init_subclass__(cls, schema: str = "", **config: Any) -> None:
+        super().__init_subclass__(**config)
+        if schema:  # beside the fields that are written here, before pydantic reads them
+            version = f"backstop.{schema}/1"
+            cls.__annotations__ = {**cls.__annotations__, "schema_": Literal[version]}
+            cls.schema_ = Field(default=version, alias="schema")
+            ANSWERS[schema] = cls
+
+    @classmethod
+    def grown_from(cls, value: Model, **more: Any) -> Self:
+        """A value of ours as an answer itself, perhaps with more beside its own fields."""
+        fields = {name: getattr(value, name) for name in type(value).model_fields}
+        return cast("Self", cls.model_construct(**fields, **more))
 
     def as_json(self) -> Any:
         return self.model_dump(mode="json", by_alias=True)
 
 
-class PlanAnswer(Plan):
+class PlanAnswer(Plan, JsonAnswer, schema="plan"):
     """A plan with its hash, which is what an approval names."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Literal["backstop.plan/1"] = Field(default="backstop.plan/1", alias="schema")
     plan_hash: str = Field(alias="hash")
     headroom_gpus: int
     """H - A: below zero where more is promised than is healthy."""
 
     @staticmethod
     def of(plan: Plan) -> PlanAnswer:
-        return PlanAnswer.model_construct(
-            schema_="backstop.plan/1",
-            plan_hash=plan.hash,
-            headroom_gpus=plan.healthy_gpus - plan.assigned_gpus,
-            **{name: getattr(plan, name) for name in Plan.model_fields},
-        )
+        headroom = plan.healthy_gpus - plan.assigned_gpus
+        return PlanAnswer.grown_from(plan, plan_hash=plan.hash, headroom_gpus=headroom)
 
     def as_json(self) -> Any:
-        made = self.model_dump(mode="json", by_alias=True)
-        return {"schema": made["schema"], "hash": made["hash"], **made}  # what people look for comes first
+        fields = super().as_json()
+        return {"schema": fields["schema"], "hash": fields["hash"], **fields}  # what people look for comes first
 
 
-class PlansAnswer(JsonAnswer):
+class PlansAnswer(JsonAnswer, schema="plans"):
     """The plans of all clusters, in the order a rollout would visit them."""
 
-    schema_: Literal["backstop.plans/1"] = Field(default="backstop.plans/1", alias="schema")
     plans: tuple[PlanAnswer, ...]
 
 
-class HaircutAnswer(Haircut):
+class HaircutAnswer(Haircut, JsonAnswer, schema="haircut"):
     """What buffers would cost: each list has one entry for each of `buffers`, in their order."""
 
-    model_config = ConfigDict(populate_by_name=True)
 
-    schema_: Literal["backstop.haircut/1"] = Field(default="backstop.haircut/1", alias="schema")
-
-    @staticmethod
-    def of(made: Haircut) -> HaircutAnswer:
-        return HaircutAnswer.model_construct(
-            schema_="backstop.haircut/1", **{name: getattr(made, name) for name in Haircut.model_fields}
-        )
-
-    def as_json(self) -> Any:
-        made = self.model_dump(mode="json", by_alias=True)
-        return {"schema": made["schema"], **made}
-
-
-class CalendarAnswer(JsonAnswer):
+class CalendarAnswer(JsonAnswer, schema="calendar"):
     """Declared windows, and what those ahead will take, by cluster."""
 
-    schema_: Literal["backstop.calendar/1"] = Field(default="backstop.calendar/1", alias="schema")
     windows: tuple[Entry, ...]
     taken_back: tuple[Entry, ...] = ()
     """By an import: what its events declared before, and do no more."""
     foretold: dict[str, tuple[Foretold, ...]]
 
 
-class BufferAnswer(JsonAnswer):
+class BufferAnswer(JsonAnswer, schema="buffer"):
     """What can be promised of one cluster, and the record to believe it by. Units: as its history counts."""
 
-    schema_: Literal["backstop.buffer/1"] = Field(default="backstop.buffer/1", alias="schema")
     cluster: str
     unit: Literal["nodes", "gpus"]
     horizon_weeks: int
@@ -120,18 +118,18 @@ class BufferAnswer(JsonAnswer):
     """A percent less than that."""
 
     @staticmethod
-    def of(found: Explained) -> BufferAnswer:
+    def of(explained: Explained) -> BufferAnswer:
         return BufferAnswer(
-            cluster=found.series.cluster,
-            unit=found.series.unit,
-            horizon_weeks=found.horizon_weeks,
-            target=found.terms.target,
-            now=found.now,
-            promise=found.now.promise,
-            looser=found.looser,
-            records=found.records,
-            least=found.least,
-            below=found.below,
+            cluster=explained.series.cluster,
+            unit=explained.series.unit,
+            horizon_weeks=explained.horizon_weeks,
+            target=explained.terms.target,
+            now=explained.now,
+            promise=explained.now.promise,
+            looser=explained.looser,
+            records=explained.records,
+            least=explained.least,
+            below=explained.below,
         )
 
 
@@ -142,41 +140,37 @@ class WhyLine(TeamWhy):
     """What flex has free in that cluster; null: nobody asked, because nothing is missing."""
 
 
-class WhyAnswer(JsonAnswer):
+class WhyAnswer(JsonAnswer, schema="why"):
     """Why a team cannot use its quota, cluster by cluster."""
 
-    schema_: Literal["backstop.why/1"] = Field(default="backstop.why/1", alias="schema")
     clusters: tuple[WhyLine, ...]
     elsewhere: dict[str, int]
     """What flex has free in other clusters."""
 
     @staticmethod
-    def of(found: Sequence[TeamWhy], flexes: Sequence[FlexNow]) -> WhyAnswer:
+    def of(whys: Sequence[TeamWhy], flexes: Sequence[FlexNow]) -> WhyAnswer:
         free = {f.cluster: f.available_gpus for f in flexes}
-        here = {one.cluster for one in found}
-        lines = (WhyLine(**one.model_dump(), flex_free_gpus=free.get(one.cluster)) for one in found)
+        here = {one.cluster for one in whys}
+        lines = (WhyLine(**one.model_dump(), flex_free_gpus=free.get(one.cluster)) for one in whys)
         others = {name: gpus for name, gpus in sorted(free.items()) if gpus and name not in here}
         return WhyAnswer(clusters=tuple(lines), elsewhere=others)
 
 
-class RequestAnswer(JsonAnswer):
+class RequestAnswer(JsonAnswer, schema="request"):
     """One request for more quota as it stands."""
 
-    schema_: Literal["backstop.request/1"] = Field(default="backstop.request/1", alias="schema")
     request: RequestState
 
 
-class RequestsAnswer(JsonAnswer):
+class RequestsAnswer(JsonAnswer, schema="requests"):
     """Requests for more quota, by the time they were made."""
 
-    schema_: Literal["backstop.requests/1"] = Field(default="backstop.requests/1", alias="schema")
     requests: tuple[RequestState, ...]
 
 
-class FlexAnswer(JsonAnswer):
+class FlexAnswer(JsonAnswer, schema="flex"):
     """Flex now, of one cluster or of all, and what it has offered since."""
 
-    schema_: Literal["backstop.flex/1"] = Field(default="backstop.flex/1", alias="schema")
     clusters: tuple[FlexNow, ...]
     since: Time
     record: tuple[FlexOffered, ...]
@@ -203,9 +197,9 @@ class FlexShares(Model):
     unused_gpus: int
 
     @staticmethod
-    def of(found: Division) -> FlexShares:
-        shares = tuple(FlexShare(team=p.team, gpus=p.gpus) for p in found.portions)
-        return FlexShares(shares=shares, unused_gpus=found.unused_gpus)
+    def of(division: Division) -> FlexShares:
+        shares = tuple(FlexShare(team=p.team, gpus=p.gpus) for p in division.portions)
+        return FlexShares(shares=shares, unused_gpus=division.unused_gpus)
 
 
 class FlexScenes(Model):
@@ -214,10 +208,9 @@ class FlexScenes(Model):
     steps: tuple[Scene, ...]
 
 
-class BurndownAnswer(JsonAnswer):
+class BurndownAnswer(JsonAnswer, schema="burndown"):
     """The curve of one cluster, or of all where none is named."""
 
-    schema_: Literal["backstop.burndown/1"] = Field(default="backstop.burndown/1", alias="schema")
     cluster: str
     since: Time
     began: Time | None
@@ -225,30 +218,15 @@ class BurndownAnswer(JsonAnswer):
     points: tuple[Point, ...]
 
 
-class MilestonesAnswer(JsonAnswer):
+class MilestonesAnswer(JsonAnswer, schema="milestones"):
     """Where the plan's milestones stand, in its order."""
 
-    schema_: Literal["backstop.milestones/1"] = Field(default="backstop.milestones/1", alias="schema")
     at: Time
     milestones: tuple[MilestoneStanding, ...]
 
 
-class WeekAnswer(Week):
+class WeekAnswer(Week, JsonAnswer, schema="report"):
     """The weekly report. `live` is null for a week that is over."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Literal["backstop.report/1"] = Field(default="backstop.report/1", alias="schema")
-
-    @staticmethod
-    def of(made: Week) -> WeekAnswer:
-        return WeekAnswer.model_construct(
-            schema_="backstop.report/1", **{name: getattr(made, name) for name in Week.model_fields}
-        )
-
-    def as_json(self) -> Any:
-        made = self.model_dump(mode="json", by_alias=True)
-        return {"schema": made["schema"], **made}
 
 
 class ClusterAnswer(ClusterSpec):
@@ -258,15 +236,13 @@ class ClusterAnswer(ClusterSpec):
     """Of its open rollout; null where none is open."""
 
 
-class ClustersAnswer(JsonAnswer):
-    schema_: Literal["backstop.clusters/1"] = Field(default="backstop.clusters/1", alias="schema")
+class ClustersAnswer(JsonAnswer, schema="clusters"):
     clusters: tuple[ClusterAnswer, ...]
 
 
-class ImportAnswer(JsonAnswer):
+class ImportAnswer(JsonAnswer, schema="import"):
     """Counts of what the import found and changed."""
 
-    schema_: Literal["backstop.import/1"] = Field(default="backstop.import/1", alias="schema")
     file: str
     counts: dict[str, int]
     health_rows: int
@@ -281,16 +257,14 @@ class LimitBack(Model):
     after_gpus: int | None
 
 
-class DetachedAnswer(JsonAnswer):
+class DetachedAnswer(JsonAnswer, schema="detach"):
     """A cluster whose scheduler is left alone again, and the limits that were taken back there."""
 
-    schema_: Literal["backstop.detach/1"] = Field(default="backstop.detach/1", alias="schema")
     cluster: Name
     limits: tuple[LimitBack, ...]
 
 
-class LaunchedAnswer(JsonAnswer):
-    schema_: Literal["backstop.launch/1"] = Field(default="backstop.launch/1", alias="schema")
+class LaunchedAnswer(JsonAnswer, schema="launch"):
     cluster: Name
     rollout: str
     stage: Stage
@@ -300,18 +274,16 @@ class LaunchedAnswer(JsonAnswer):
     """The command that approves this plan."""
 
 
-class CommandTaken(JsonAnswer):
-    schema_: Literal["backstop.command/1"] = Field(default="backstop.command/1", alias="schema")
+class CommandTaken(JsonAnswer, schema="command"):
     cluster: Name
     command: Command
     stage: Stage
     said: str
 
 
-class FleetPlanAnswer(JsonAnswer):
+class FleetPlanAnswer(JsonAnswer, schema="fleet-plan"):
     """A fleet rollout that is open, its plan, and how to approve it."""
 
-    schema_: Literal["backstop.fleet-plan/1"] = Field(default="backstop.fleet-plan/1", alias="schema")
     fleet: str
     hash: str
     clusters: tuple[Prospect, ...]
@@ -319,24 +291,21 @@ class FleetPlanAnswer(JsonAnswer):
     approve: str
 
 
-class FleetCommandTaken(JsonAnswer):
+class FleetCommandTaken(JsonAnswer, schema="fleet-command"):
     """What a command to the fleet rollout led to."""
 
-    schema_: Literal["backstop.fleet-command/1"] = Field(default="backstop.fleet-command/1", alias="schema")
     command: str
     stage: FleetStage
     said: str
 
 
-class RolloutsAnswer(JsonAnswer):
-    schema_: Literal["backstop.rollouts/1"] = Field(default="backstop.rollouts/1", alias="schema")
+class RolloutsAnswer(JsonAnswer, schema="rollouts"):
     rollouts: tuple[RolloutSummary, ...]
 
 
-class AuditLine(JsonAnswer):
+class AuditLine(JsonAnswer, schema="audit"):
     """One thing that happened, from workflow history."""
 
-    schema_: Literal["backstop.audit/1"] = Field(default="backstop.audit/1", alias="schema")
     cluster: Name
     at: Time
     kind: str
@@ -349,10 +318,9 @@ class AuditLine(JsonAnswer):
     data: dict[str, Any]
 
 
-class ArchiveLine(JsonAnswer):
+class ArchiveLine(JsonAnswer, schema="archive"):
     """One thing that happened, from the ledger's archive, with its place in the hash chain."""
 
-    schema_: Literal["backstop.archive/1"] = Field(default="backstop.archive/1", alias="schema")
     seq: int
     previous_hash: str
     hash: str
@@ -368,10 +336,9 @@ class ArchiveLine(JsonAnswer):
     data: dict[str, Any]
 
 
-class ChainAnswer(JsonAnswer):
+class ChainAnswer(JsonAnswer, schema="chain"):
     """Whether an archive is whole. `broken`: one sentence for each place where it is not."""
 
-    schema_: Literal["backstop.chain/1"] = Field(default="backstop.chain/1", alias="schema")
     cluster: Name
     rows: int
     head: str | None
@@ -396,14 +363,12 @@ class BuildLine(Model):
     created: Time
 
 
-class BuildsAnswer(JsonAnswer):
+class BuildsAnswer(JsonAnswer, schema="builds"):
     """The builds of versioned workers, the newest first."""
 
-    schema_: Literal["backstop.builds/1"] = Field(default="backstop.builds/1", alias="schema")
     builds: tuple[BuildLine, ...]
 
 
-class DoctorAnswer(JsonAnswer):
-    schema_: Literal["backstop.doctor/1"] = Field(default="backstop.doctor/1", alias="schema")
+class DoctorAnswer(JsonAnswer, schema="doctor"):
     well: bool
     checks: tuple[CheckLine, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Sequence
 from datetime import UTC
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
 from temporalio.converter import DataConverter
 
-from models.audit import AuditKind
+from models.audit import BACKSTOP, AuditEntry, AuditKind
 from models.base import Model, Time
 from models.planning.grants import GrantOrder
 from models.requests.messages import KeepRequest
@@ -22,6 +22,8 @@ from models.rollout.messages import EffectRequest, RecordRequest, RolloutInput
 from models.wire import GRANT_UPDATE, LAUNCHED_UPDATE, REQUEST_WORKFLOW, TellAnswer, TellRequest
 
 _T = TypeVar("_T")
+_RECORDED = frozenset({AuditKind.PLAN, AuditKind.TRANSITION, AuditKind.EFFECT, AuditKind.HOLD, AuditKind.GUARD})
+"""What is told as it was sent to the archive."""
 
 
 class AuditRecord(Model):
@@ -38,26 +40,41 @@ class AuditRecord(Model):
     data: dict[str, Any] = Field(default_factory=dict)
 
 
-async def audit_of_run(cluster: str, history: WorkflowHistory, converter: DataConverter) -> list[AuditRecord]:
-    """One run's records, in order.
+async def audit_of(histories: AsyncIterable[WorkflowHistory], converter: DataConverter) -> list[AuditRecord]:
+    """The records of these runs, of each rollout in order. Runs come in the order in which they followed each other.
 
-    Commands come from accepted updates, effects with fence and receipt from their activities, notices
-    from theirs; plans, transitions, holds and the guard's findings from what the run sent to the archive.
+    What a run sent to the archive is told in its own words: the launch, effects with fence and receipt, plans,
+    transitions, holds and the guard's findings. Of the rest history itself knows more: who gave a command and under
+    which id, where a notice went and how often it did not, and what has not been sent to the archive yet.
     """
-    reader = _Reader(cluster, history, converter)
-    for event in history.events:
-        await reader.read(event)
-    return sorted(reader.records, key=lambda r: (r.at, r.event))
+    readers: dict[str, _Reader] = {}
+    async for history in histories:
+        first = history.events[0].workflow_execution_started_event_attributes.first_execution_run_id
+        reader = readers.setdefault(first, _Reader(converter))
+        for event in history.events:
+            await reader.read(event)
+    return [record for reader in readers.values() for record in reader.told()]
 
 
 class _Reader:
-    def __init__(self, cluster: str, history: WorkflowHistory, converter: DataConverter) -> None:
-        self.cluster = cluster
-        self.records: list[AuditRecord] = []
+    """Of all runs of one workflow: what one did may be archived by the next."""
+
+    def __init__(self, converter: DataConverter) -> None:
+        self._records: list[AuditRecord] = []
+        self._launch: list[AuditRecord] = []
+        self._effects: list[AuditRecord] = []
+        """As their activities tell: what became of each is sent to the archive soon after, in order."""
         self._converter = converter
         self._run = ""
         self._of_request = False
         self._scheduled: dict[int, HistoryEvent] = {}
+
+    def told(self) -> list[AuditRecord]:
+        """What was recorded, and of the rest what only the events tell."""
+        recorded = max((r.at for r in self._records if r.kind is AuditKind.EFFECT), default=None)
+        launched = any(_is_launch(r) for r in self._records)
+        effects = [e for e in self._effects if recorded is None or e.at > recorded]
+        return sorted([*([] if launched else self._launch), *self._records, *effects], key=lambda r: r.at)
 
     async def _one(self, payloads: Payloads, kind: type[_T]) -> _T:
         return (await self._all(payloads, [kind]))[0]
@@ -65,11 +82,18 @@ class _Reader:
     async def _all(self, payloads: Payloads, kinds: Sequence[type[_T]]) -> list[_T]:
         return await self._converter.decode(payloads.payloads, list(kinds))
 
+    def _of(self, event: HistoryEvent, kind: AuditKind, actor: str, text: str, **more: Any) -> AuditRecord:
+        at = event.event_time.ToDatetime(tzinfo=UTC)
+        return AuditRecord(at=at, kind=kind, actor=actor, text=text, run=self._run, event=event.event_id, **more)
+
     def _add(self, event: HistoryEvent, kind: AuditKind, actor: str, text: str, **more: Any) -> None:
-        at = more.pop("at", None) or event.event_time.ToDatetime(tzinfo=UTC)
-        self.records.append(
-            AuditRecord(at=at, kind=kind, actor=actor, text=text, run=self._run, event=event.event_id, **more)
-        )
+        self._records.append(self._of(event, kind, actor, text, **more))
+
+    def _add_entry(self, event: HistoryEvent, entry: AuditEntry) -> None:
+        fields = {
+            name: getattr(entry, name) for name in AuditRecord.model_fields.keys() & AuditEntry.model_fields.keys()
+        }
+        self._records.append(AuditRecord(**fields, run=self._run, event=event.event_id))
 
     async def read(self, event: HistoryEvent) -> None:
         if event.HasField("workflow_execution_started_event_attributes"):
@@ -91,19 +115,17 @@ class _Reader:
             self._add(event, AuditKind.COMMAND, ended.identity, "TERMINATED: nothing was undone", reason=ended.reason)
 
     async def _started(self, event: HistoryEvent) -> None:
-        found = event.workflow_execution_started_event_attributes
-        self._run = found.original_execution_run_id
-        self._of_request = found.workflow_type.name == REQUEST_WORKFLOW
+        started = event.workflow_execution_started_event_attributes
+        self._run, self._scheduled = started.original_execution_run_id, {}
+        self._of_request = started.workflow_type.name == REQUEST_WORKFLOW
         if self._of_request:
             return  # it tells of all that happens to it, its beginning included, when it is kept
-        start = await self._one(found.input, RolloutInput)
-        if start.state is None:
-            launch = start.launch
-            by = launch.actor or launch.owner
-            text = f"launched by {by}{' (shadow)' if launch.shadow else ''}"
-            self._add(event, AuditKind.COMMAND, by, text, reason=launch.reason)
+        given = await self._one(started.input, RolloutInput)
+        if given.state is None:
+            by, reason = given.launch.actor or given.launch.owner, given.launch.reason
+            self._launch.append(self._of(event, AuditKind.COMMAND, by, f"launch asked for by {by}", reason=reason))
         else:
-            self._add(event, AuditKind.TRANSITION, "backstop", f"continued as run {start.runs}")
+            self._add(event, AuditKind.TRANSITION, BACKSTOP, f"continued as run {given.runs}")
 
     async def _accepted(self, event: HistoryEvent) -> None:
         request = event.workflow_execution_update_accepted_event_attributes.accepted_request
@@ -133,17 +155,14 @@ class _Reader:
         )
 
     async def _recorded(self, event: HistoryEvent) -> None:
-        found = event.activity_task_scheduled_event_attributes
-        if found.activity_type.name == "keep_request":
-            for entry in (await self._one(found.input, KeepRequest)).request.outbox:
-                told = {"at": entry.at, "reason": entry.reason, "refused": entry.refused, "data": entry.data}
-                self._add(event, entry.kind, entry.actor, entry.text, **told)
-        if found.activity_type.name != "record":
-            return
-        sent = await self._one(found.input, RecordRequest)
-        for entry in sent.entries:
-            if entry.kind in (AuditKind.PLAN, AuditKind.TRANSITION, AuditKind.HOLD, AuditKind.GUARD):
-                self._add(event, entry.kind, entry.actor, entry.text, at=entry.at, reason=entry.reason, data=entry.data)
+        scheduled = event.activity_task_scheduled_event_attributes
+        if scheduled.activity_type.name == "keep_request":
+            for entry in (await self._one(scheduled.input, KeepRequest)).request.outbox:
+                self._add_entry(event, entry)
+        elif scheduled.activity_type.name == "record":
+            for entry in (await self._one(scheduled.input, RecordRequest)).entries:
+                if entry.kind in _RECORDED or _is_launch(entry):
+                    self._add_entry(event, entry)
 
     async def _completed(self, event: HistoryEvent) -> None:
         done = event.activity_task_completed_event_attributes
@@ -152,27 +171,17 @@ class _Reader:
             return
         asked = scheduled.activity_task_scheduled_event_attributes
         if asked.activity_type.name == "apply_effect":
-            request = await self._one(asked.input, EffectRequest)
+            change = (await self._one(asked.input, EffectRequest)).change
             receipt = await self._one(done.result, Receipt)
-            moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
-            values = ", ".join(f"{t} {old} -> {new}" for t, (old, new) in sorted(moved.items()))
-            if receipt.flex_gpus is not None:
-                values = f"flex pool {receipt.flex_gpus}"
-            left = ", ".join(f"{c.team} holds {c.found_gpus}, left alone" for c in receipt.conflicts)
-            text = (
-                request.change.kind.value + (f": {values}" if values else "") + (f"; conflict: {left}" if left else "")
-            )
-            self._add(
-                event,
-                AuditKind.EFFECT,
-                "backstop",
-                text + (" (shadow)" if request.shadow else ""),
-                data={"fence": request.change.fence.counter, "receipt": receipt.model_dump(mode="json")},
-            )
+            data = {"fence": change.fence.counter, "receipt": receipt.model_dump(mode="json")}
+            text = f"{change.kind} has landed, and is not archived yet"
+            self._effects.append(self._of(event, AuditKind.EFFECT, BACKSTOP, text, data=data))
         elif asked.activity_type.name == "tell":
-            await self._told(event, await self._one(asked.input, TellRequest), await self._one(done.result, TellAnswer))
+            await self._mailed(
+                event, await self._one(asked.input, TellRequest), await self._one(done.result, TellAnswer)
+            )
 
-    async def _told(self, event: HistoryEvent, request: TellRequest, answer: TellAnswer) -> None:
+    async def _mailed(self, event: HistoryEvent, request: TellRequest, answer: TellAnswer) -> None:
         for notice in request.notices:
             if notice.key in answer.delivered:
                 where = ", ".join(sorted({d.channel for d in answer.delivered[notice.key]}))
@@ -181,7 +190,7 @@ class _Reader:
                 text = (
                     f"{notice.audience} was not told: {answer.failed.get(notice.key) or answer.refused.get(notice.key)}"
                 )
-            self._add(event, AuditKind.NOTICE, "backstop", text, data={"key": notice.key})
+            self._add(event, AuditKind.NOTICE, BACKSTOP, text, data={"key": notice.key})
 
     def _failed(self, event: HistoryEvent) -> None:
         failed = event.activity_task_failed_event_attributes
@@ -190,4 +199,9 @@ class _Reader:
             return
         name = scheduled.activity_task_scheduled_event_attributes.activity_type.name
         if name == "apply_effect":
-            self._add(event, AuditKind.EFFECT, "backstop", f"{name} failed: {failed.failure.message}")
+            text = f"{name} failed: {failed.failure.message}"
+            self._effects.append(self._of(event, AuditKind.EFFECT, BACKSTOP, text))
+
+
+def _is_launch(record: AuditRecord | AuditEntry) -> bool:
+    return record.kind is AuditKind.COMMAND and record.data.get("command") == "launch"

@@ -22,11 +22,12 @@ from models.errors import BadInput
 from models.fleet.commands import FleetCommandRequest
 from models.fleet.messages import FleetInput
 from models.planning.grants import GrantOrder
+from models.questions import DeskRequest
 from models.requests.commands import RequestOrder
 from models.requests.messages import RequestInput
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import HealthChanged, RolloutInput
-from models.wire import DeskRequest, WatchInput
+from models.wire import WatchInput
 
 FROM_OUTSIDE = (
     *(RolloutInput, CommandRequest, HealthChanged, DeskRequest, WatchInput, FleetInput, FleetCommandRequest),

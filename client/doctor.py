@@ -40,8 +40,8 @@ async def temporal_checks(client: Client, target: TemporalTarget) -> list[Check]
 
 
 async def _namespace(client: Client) -> Check:
-    found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
-    days = found.config.workflow_execution_retention_ttl.ToTimedelta().days
+    namespace = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+    days = namespace.config.workflow_execution_retention_ttl.ToTimedelta().days
     return Check(
         name="namespace",
         ok=days >= 30,
@@ -53,10 +53,10 @@ async def _namespace(client: Client) -> Check:
 
 
 async def _attributes(client: Client) -> Check:
-    found = await client.operator_service.list_search_attributes(
+    attributes = await client.operator_service.list_search_attributes(
         ListSearchAttributesRequest(namespace=client.namespace)
     )
-    missing = [name for name in SEARCH_ATTRIBUTES if name not in found.custom_attributes]
+    missing = [name for name in SEARCH_ATTRIBUTES if name not in attributes.custom_attributes]
     commands = "; ".join(
         f"temporal operator search-attribute create --name {name} --type {SEARCH_ATTRIBUTES[name]}" for name in missing
     )
@@ -75,16 +75,16 @@ async def _workers(client: Client) -> Check:
 
 
 async def _builds(client: Client) -> Check:
-    known, polling = await builds(client), by_build(await pollers(client))
-    current = current_of(known)
-    stranded = [b for b in known if b.stranded]
+    every, polling = await builds(client), by_build(await pollers(client))
+    current = current_of(every)
+    stranded = [b for b in every if b.stranded]
     if stranded:
         text = ", ".join(f"build {b.build} holds {b.rollouts} rollouts and has no worker" for b in stranded)
         return Check(
             name="builds", ok=False, text=text, remedy=f"BACKSTOP_BUILD_ID={stranded[0].build} backstop worker"
         )
     if polling and not polling[current]:
-        newest = next((b.build for b in known if b.workers), "BUILD")
+        newest = next((b.build for b in every if b.workers), "BUILD")
         text = f"no worker serves: what begins goes to {f'build {current}' if current else 'workers without a build'}"
         return Check(name="builds", ok=False, text=text, remedy=f"backstop builds use {newest}")
     return Check(name="builds", ok=True, text=f"build {current} serves" if current else "workers are not versioned")
@@ -93,10 +93,10 @@ async def _builds(client: Client) -> Check:
 async def watches(client: Client) -> set[str]:
     """Ids of the watches that run: one, or as many as there are shards."""
     query = f"WorkflowType = '{WATCH_WORKFLOW}' AND ExecutionStatus = 'Running'"
-    found = {run.id async for run in client.list_workflows(query)}
+    ids = {run.id async for run in client.list_workflows(query)}
     if await _running(client, WATCH_ID) is not None:  # a list is a moment late
-        found.add(WATCH_ID)
-    return found
+        ids.add(WATCH_ID)
+    return ids
 
 
 async def _running(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:
@@ -111,8 +111,8 @@ async def _running(client: Client, workflow_id: str) -> WorkflowExecutionDescrip
 
 async def watch_check(client: Client) -> Check:
     """Whether the shared watch is alive, every shard of it; what is wrong with the first one that is not."""
-    found = await watches(client)
-    parts = sorted({part for one in found for part in watch_parts(one)}) or [WATCH_ID]
+    ids = await watches(client)
+    parts = sorted({part for one in ids for part in watch_parts(one)}) or [WATCH_ID]
     checks = [(part, await _watch_check(client, part)) for part in parts]
     wrong = [(part, check) for part, check in checks if not check.ok]
     part, check = (wrong or checks)[0]

@@ -49,20 +49,20 @@ async def builds(client: Client) -> list[Build]:
     """The newest first; none where no worker was ever versioned."""
     request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=DEPLOYMENT)
     try:
-        found = (await client.workflow_service.describe_worker_deployment(request)).worker_deployment_info
+        deployment = (await client.workflow_service.describe_worker_deployment(request)).worker_deployment_info
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             return []
         raise
     polling = by_build(await pollers(client))
-    made: list[Build] = []
-    for summary in found.version_summaries:
+    every: list[Build] = []
+    for summary in deployment.version_summaries:
         build = summary.deployment_version.build_id
         held = await client.count_workflows(
             f"{_VERSION} = '{DEPLOYMENT}:{build}' AND WorkflowType = '{ROLLOUT_WORKFLOW}' "
             "AND ExecutionStatus = 'Running'"
         )
-        made.append(
+        every.append(
             Build(
                 build=build,
                 status=_status(summary.status, summary.drainage_status),
@@ -71,12 +71,12 @@ async def builds(client: Client) -> list[Build]:
                 created=summary.create_time.ToDatetime(tzinfo=UTC),
             )
         )
-    return sorted(made, key=lambda b: b.created, reverse=True)
+    return sorted(every, key=lambda b: b.created, reverse=True)
 
 
-def current_of(known: Sequence[Build]) -> str:
+def current_of(every: Sequence[Build]) -> str:
     """The build that serves; empty where it is workers without one."""
-    return next((b.build for b in known if b.status == "current"), "")
+    return next((b.build for b in every if b.status == "current"), "")
 
 
 async def pollers(client: Client) -> Sequence[PollerInfo]:
@@ -89,9 +89,9 @@ async def pollers(client: Client) -> Sequence[PollerInfo]:
     return (await client.workflow_service.describe_task_queue(request)).pollers
 
 
-def by_build(found: Iterable[PollerInfo]) -> Counter[str]:
+def by_build(polling: Iterable[PollerInfo]) -> Counter[str]:
     """How many workers of each build; the empty one: not versioned."""
-    return Counter(poller.deployment_options.build_id for poller in found)
+    return Counter(poller.deployment_options.build_id for poller in polling)
 
 
 async def use(client: Client, build: str, actor: str) -> str:
@@ -99,10 +99,10 @@ async def use(client: Client, build: str, actor: str) -> str:
 
     Errors: BadInput for a build that no worker has, Refusal where none of its workers polls.
     """
-    known = await builds(client)
-    wanted = next((b for b in known if b.build == build), None)
+    every = await builds(client)
+    wanted = next((b for b in every if b.build == build), None)
     if wanted is None:
-        names = ", ".join(b.build for b in known) or "none; workers name theirs by BACKSTOP_BUILD_ID"
+        names = ", ".join(b.build for b in every) or "none; workers name theirs by BACKSTOP_BUILD_ID"
         raise BadInput(f"build {build!r} has never had a worker; known: {names}")
     if not wanted.workers:
         raise Refusal(f"no worker of build {build} is running, and everything would wait: start one first")
@@ -111,16 +111,16 @@ async def use(client: Client, build: str, actor: str) -> str:
             namespace=client.namespace, deployment_name=DEPLOYMENT, build_id=build, identity=f"{actor} (backstop)"
         )
     )
-    return current_of(known)
+    return current_of(every)
 
 
 def _status(status: WorkerDeploymentVersionStatus.ValueType, drainage: VersionDrainageStatus.ValueType) -> str:
-    known = {
+    words = {
         WorkerDeploymentVersionStatus.WORKER_DEPLOYMENT_VERSION_STATUS_CURRENT: "current",
         WorkerDeploymentVersionStatus.WORKER_DEPLOYMENT_VERSION_STATUS_RAMPING: "ramping",
         WorkerDeploymentVersionStatus.WORKER_DEPLOYMENT_VERSION_STATUS_DRAINING: "draining",
         WorkerDeploymentVersionStatus.WORKER_DEPLOYMENT_VERSION_STATUS_DRAINED: "drained",
     }
-    if status in known:
-        return known[status]
+    if status in words:
+        return words[status]
     return "drained" if drainage == VersionDrainageStatus.VERSION_DRAINAGE_STATUS_DRAINED else "inactive"

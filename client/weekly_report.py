@@ -50,16 +50,30 @@ async def _waves(door: Backstop, past: Past, rollouts: Sequence[RolloutSummary])
 
 async def _wave_of(door: Backstop, rollouts: Sequence[RolloutSummary]) -> Mapping[str, str]:
     """By cluster, all that there are."""
-    known = {r.cluster: r.wave for r in rollouts if r.wave}
+    waves = {r.cluster: r.wave for r in rollouts if r.wave}
     for snapshot, policy in await door.snapshots():
-        if snapshot.cluster not in known:
-            known[snapshot.cluster] = make_plan(snapshot, policy).wave.value
-    return known
+        if snapshot.cluster not in waves:
+            waves[snapshot.cluster] = make_plan(snapshot, policy).wave.value
+    return waves
 
 
 async def _live(door: Backstop, rollouts: Sequence[RolloutSummary], now: datetime) -> Live:
     """Rollouts that rest in monitored, with all quotas backed and nothing asked, need not be asked either."""
-    wanted = [r for r in rollouts if r.stage != Stage.MONITORED or r.needs or r.unbacked_gpus]
+    busy = [r.cluster for r in rollouts if r.stage != Stage.MONITORED or r.needs or r.unbacked_gpus]
+    fleet, answers = await door.open_fleet(), await _asked(door, busy)
+    statuses = [s for s in answers.values() if s is not None and not s.stage.ended and not s.shadow]
+    blocked = [b for status in statuses for b in _blocked(status, now)] + _fleet_blocked(fleet)
+    return Live(
+        next=(*_fleet_next(fleet), *_coming(statuses, {b.cluster for b in blocked})),
+        at_risk=tuple(sorted(filter(None, map(_at_risk, statuses)), key=lambda r: (-r.lacking_gpus, r.cluster))),
+        blocked=tuple(sorted(blocked, key=lambda b: (b.since or now, b.cluster))),
+        windows=tuple(_ahead(await door.calendar(), now)),
+        silent=tuple(cluster for cluster, status in answers.items() if status is None),
+    )
+
+
+async def _asked(door: Backstop, clusters: Sequence[str]) -> dict[str, RolloutStatus | None]:
+    """What each rollout says of itself; None where it does not answer."""
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(cluster: str) -> RolloutStatus | None:
@@ -69,19 +83,13 @@ async def _live(door: Backstop, rollouts: Sequence[RolloutSummary], now: datetim
             except BackstopError:
                 return None
 
-    fleet = await door.open_fleet()
-    found = await asyncio.gather(*(ask(r.cluster) for r in wanted))
-    statuses = [s for s in found if s is not None and not s.stage.ended and not s.shadow]
-    blocked = [_blocked(s, now) for s in statuses] + ([] if fleet is None else [_fleet_blocked(fleet)])
-    halted = {b.cluster for each in blocked for b in each}
-    coming = sorted((_next(s) for s in statuses if _goes_on(s, halted)), key=_soonest)
-    return Live(
-        next=(*_fleet_next(fleet), *coming),
-        at_risk=tuple(sorted(filter(None, map(_at_risk, statuses)), key=lambda r: (-r.lacking_gpus, r.cluster))),
-        blocked=tuple(sorted((b for each in blocked for b in each), key=lambda b: (b.since or now, b.cluster))),
-        windows=tuple(_ahead(await door.calendar(), now)),
-        silent=tuple(r.cluster for r, status in zip(wanted, found, strict=True) if status is None),
-    )
+    return dict(zip(clusters, await asyncio.gather(*map(ask, clusters)), strict=True))
+
+
+def _coming(statuses: Sequence[RolloutStatus], halted: set[str]) -> list[NextStep]:
+    """Where rollouts go that nobody halts, the soonest first."""
+    going = (s for s in statuses if s.stage is not Stage.MONITORED and s.cluster not in halted)
+    return sorted(map(_next, going), key=_soonest)
 
 
 def _fleet_next(fleet: FleetStatus | None) -> list[NextStep]:
@@ -94,7 +102,10 @@ def _fleet_next(fleet: FleetStatus | None) -> list[NextStep]:
     return [NextStep(cluster=FLEET, stage=fleet.stage.value, at=at, waits_for=text, owner=fleet.owner)]
 
 
-def _fleet_blocked(fleet: FleetStatus) -> list[Blocked]:
+def _fleet_blocked(fleet: FleetStatus | None) -> list[Blocked]:
+    if fleet is None:
+        return []
+
     def by(kind: str, actor: str, since: datetime, reason: str) -> Blocked:
         stage = fleet.stage.value
         return Blocked(cluster=FLEET, stage=stage, kind=kind, by=actor, since=since, reason=reason, needs=fleet.needs)
@@ -102,10 +113,6 @@ def _fleet_blocked(fleet: FleetStatus) -> list[Blocked]:
     if fleet.holds:
         return [by(hold.kind, hold.actor, hold.at, hold.reason) for hold in fleet.holds]
     return [by("decision", fleet.owner, fleet.entered_at, fleet.needs)] if fleet.needs else []
-
-
-def _goes_on(status: RolloutStatus, halted: set[str]) -> bool:
-    return status.stage is not Stage.MONITORED and status.cluster not in halted
 
 
 def _next(status: RolloutStatus) -> NextStep:
@@ -140,35 +147,17 @@ def _at_risk(status: RolloutStatus) -> AtRisk | None:
 
 def _blocked(status: RolloutStatus, now: datetime) -> list[Blocked]:
     """By each hold that stands; without any by its owner, who has a decision to make."""
-    holds = [h for h in status.holds if h.until is None or h.until > now]
+
+    def by(kind: str, who: str, since: datetime, reason: str) -> Blocked:
+        at, stage, needs = status.cluster, status.stage, status.needs
+        return Blocked(cluster=at, stage=stage, kind=kind, by=who, since=since, reason=reason, needs=needs)
+
     if status.stage is Stage.MONITORED and not status.needs:
         return []  # no gate is left for them to shut
+    holds = [h for h in status.holds if h.until is None or h.until > now]
     if holds:
-        return [
-            Blocked(
-                cluster=status.cluster,
-                stage=status.stage,
-                kind=hold.kind,
-                by=hold.team or hold.actor,
-                since=hold.at,
-                reason=hold.reason,
-                needs=status.needs,
-            )
-            for hold in holds
-        ]
-    if not status.needs:
-        return []
-    return [
-        Blocked(
-            cluster=status.cluster,
-            stage=status.stage,
-            kind="decision",
-            by=status.owner,
-            since=status.entered_at,
-            reason=status.needs,
-            needs=status.needs,
-        )
-    ]
+        return [by(hold.kind, hold.team or hold.actor, hold.at, hold.reason) for hold in holds]
+    return [by("decision", status.owner, status.entered_at, status.needs)] if status.needs else []
 
 
 def _ahead(entries: Sequence[Entry], now: datetime) -> list[Entry]:

@@ -1,15 +1,13 @@
-"""The names that cross the wire, and the messages that belong to no one core: the watch, the desk, mail."""
+"""The names that cross the wire, and the messages that belong to no one core: the watch and mail."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from models.base import Count, Model, Name, PositiveCount, Text
+from models.base import Count, Model, Name, PositiveCount
 from models.notices import Delivery, Notice
 
 DEPLOYMENT = "backstop"
@@ -103,58 +101,6 @@ class TellAnswer(Model):
     delivered: dict[str, tuple[Delivery, ...]]
     failed: dict[str, str]
     refused: dict[str, str]
-
-
-class DeskRequest(Model):
-    """One request to the ledger from a person. The workflow's history keeps who asked."""
-
-    kind: Literal[
-        "stage_import",
-        "commit_import",
-        "add_health",
-        "add_jobs",
-        "describe_slurm",
-        "detach",
-        "clusters",
-        "teams",
-        "facts",
-        "snapshot",
-        "snapshots",
-        "health_hours",
-        "flex",
-        "why",
-        "archive",
-        "archived",
-        "calendar",
-        "declare",
-        "end_window",
-        "overview",
-        "tallies",
-        "week",
-        "request",
-        "requests",
-        "milestones",
-        "plan_milestones",
-        "note_milestone",
-        "doctor",
-    ]
-    actor: Text = Field(default="", max_length=200)
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    payload: str = Field(default="", max_length=1_500_000)
-    """Base64 of zlib-compressed JSON, for parts of a large document."""
-
-    @field_validator("arguments")
-    @classmethod
-    def _has_numbers_alone(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        try:
-            json.dumps(arguments, allow_nan=False)
-        except ValueError:
-            raise ValueError("must have finite numbers alone: JSON has no NaN") from None
-        return arguments
-
-
-class DeskAnswer(Model):
-    result: Any = None
 
 
 class WatchInput(Model):

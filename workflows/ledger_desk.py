@@ -10,7 +10,8 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from activities.desk import DeskActivities
-    from models.wire import DESK_WORKFLOW, DeskAnswer, DeskRequest
+    from models.questions import DeskAnswer, DeskRequest
+    from models.wire import DESK_WORKFLOW
 
 
 @workflow.defn(name=DESK_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)

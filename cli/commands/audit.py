@@ -84,11 +84,11 @@ def _archived(cluster: str, actor: str) -> list[ArchiveLine]:
 def _time_line(lines: Iterable[AuditLine | ArchiveLine]) -> None:
     from cli.output import line, moment, row, show, table
 
-    made = table("TIME", "KIND", "ACTOR", "WHAT", "WHY")
+    what_happened = table("TIME", "KIND", "ACTOR", "WHAT", "WHY")
     for each in lines:
         style = "yellow" if each.refused else "bold" if each.kind == "transition" else ""
-        row(made, moment(each.at), each.kind, each.actor, each.text, each.reason or None, style=style)
-    show(made if made.row_count else line("Nothing has happened to it yet."))
+        row(what_happened, moment(each.at), each.kind, each.actor, each.text, each.reason or None, style=style)
+    show(what_happened if what_happened.row_count else line("Nothing has happened to it yet."))
 
 
 def _verify(cluster: str, actor: str, as_json: bool) -> None:

@@ -115,7 +115,9 @@ def _from_ledger(cluster: str, actor: str) -> HealthHours:
     from cli.session import ask
 
     async def question(door: Backstop) -> HealthHours:
-        return await door.health_hours(cluster)
+        from models.questions import YearOfHealth
+
+        return await door.ask(YearOfHealth(cluster=cluster))
 
     found = ask(actor, question)
     if not found.total:

@@ -13,7 +13,7 @@ from models.errors import BadInput
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.reports.tallies import Point
+    from models.questions import Curve
 
 _STEPS = (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 28 * 86400)
 """Seconds between two points."""
@@ -60,10 +60,11 @@ def burndown(
     begin = beginning("--since", since, now)
     times, step = points_between(begin, now)
 
-    async def question(door: Backstop) -> tuple[list[Point], datetime | None]:
+    async def question(door: Backstop) -> Curve:
         return await door.tallies(cluster, times, max(step, CARRIED))
 
-    points, began = ask(who(actor), question)
+    curve = ask(who(actor), question)
+    points, began = curve.points, curve.began
     if csv:
         write(csv, "--csv", as_csv(points))
     if as_json:

@@ -97,9 +97,11 @@ def hold(
     source = f"hold {secrets.token_hex(6)}"  # chosen here: whoever carries it out again declares nothing twice
 
     async def question(door: Backstop) -> tuple[Sequence[Entry], list[ClusterSpec]]:
+        from models.questions import Declare
+
         held = [c.name for c in await door.clusters()] if fleet else names
         declared = Declared(source=source, windows=tuple((name, window) for name in held))
-        stand = (await door.declare([declared])).stand
+        stand = (await door.ask(Declare(declared=(declared,)))).stand
         return stand, [c for c in await door.clusters() if c.name in set(held)]
 
     entries, specs = ask(who(actor), question)
@@ -118,7 +120,7 @@ def show_calendar(
 ) -> None:
     """Show what is declared and not over, and the quotas that will lose their backing by it."""
 
-    async def question(door: Backstop) -> tuple[list[Entry], list[ClusterSpec]]:
+    async def question(door: Backstop) -> tuple[Sequence[Entry], list[ClusterSpec]]:
         return await door.calendar(cluster), await door.clusters()
 
     entries, clusters = ask(who(actor), question)
@@ -143,7 +145,9 @@ def import_calendar(
     declared = read_calendar(file, datetime.now(UTC), _names(cluster) or (), kind)
 
     async def question(door: Backstop) -> tuple[Declaration, list[ClusterSpec]]:
-        return await door.declare(declared), await door.clusters()
+        from models.questions import Declare
+
+        return await door.ask(Declare(declared=tuple(declared))), await door.clusters()
 
     found, clusters = ask(who(actor), question)
     wanted = {e.cluster for e in found.stand}
@@ -168,7 +172,9 @@ def end(
         raise BadInput("--reason must say why")
 
     async def question(door: Backstop) -> Entry:
-        return await door.end_window(cluster, number, reason)
+        from models.questions import EndWindow
+
+        return await door.ask(EndWindow(cluster=cluster, number=number, reason=reason))
 
     entry = ask(who(actor), question)
     if as_json:

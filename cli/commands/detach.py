@@ -44,7 +44,9 @@ def detach(
         raise BadInput("--reason must say why")
 
     async def question(door: Backstop) -> dict[str, tuple[int | None, int | None]]:
-        return await door.detach(cluster, reason, restore=restore)
+        from models.questions import Detach
+
+        return await door.ask(Detach(cluster=cluster, restore=restore, reason=reason))
 
     back = ask(who(actor), question)
     if as_json:

@@ -145,10 +145,11 @@ def import_(
 async def _from_slurm(door: Backstop, name: str, source: dict[str, Any], over: dict[str, Any]) -> Fleet:
     """The cluster as Slurm has it; what only Backstop knows of it stays as it is, but for what is said here."""
     from models.cluster.fleet_file import Fleet
+    from models.questions import DescribeSlurm
 
     known = next((spec for spec in await door.clusters() if spec.name == name), None)
     before = (None if known is None else known.slurm) or SlurmSource()
-    found = await door.describe_slurm(name, before.model_copy(update=source))
+    found = await door.ask(DescribeSlurm(cluster=name, slurm=before.model_copy(update=source)))
     fields = ("policy", "gpu_model", "windows", "prometheus")
     kept = {} if known is None else {name: getattr(known, name) for name in fields}
     kept["policy"] = {**kept.get("policy", {}), **over}

@@ -83,8 +83,8 @@ def show_flex(
 
     async def question(door: Backstop) -> tuple[list[FlexNow], list[Point]]:
         found = await door.flex(cluster, wanted)
-        points, _ = await door.tallies(cluster, times, min(CARRIED, times[-1] - times[-2]))
-        return found, points
+        curve = await door.tallies(cluster, times, min(CARRIED, times[-1] - times[-2]))
+        return found, list(curve.points)
 
     _tell(*ask(who(actor), question), single=bool(cluster), begin=begin, as_json=as_json)
 

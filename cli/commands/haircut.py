@@ -144,6 +144,6 @@ def _answer(made: Haircut, explained: int, *, by: By, html: str, csv: str, as_js
     if csv:
         write(csv, "--csv", as_csv(made))
     if as_json:
-        show_json(HaircutAnswer.of(made).as_json())
+        show_json(HaircutAnswer.grown_from(made).as_json())
     elif "-" not in (csv, html):
         show(*(fleet_parts(made, explained) if by is By.FLEET else parts_by(made, by.value, explained)))

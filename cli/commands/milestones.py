@@ -40,7 +40,9 @@ def set_milestones(
     given = read_milestones(file)
 
     async def question(door: Backstop) -> PlanNow:
-        return await _with_waves(door, await door.plan_milestones(given))
+        from models.questions import PlanMilestones
+
+        return await _with_waves(door, await door.ask(PlanMilestones(**dict(given))))
 
     _answer(ask(who(actor), question), as_json=as_json)
 
@@ -61,7 +63,9 @@ def note(
         raise BadInput("NAME must be a milestone's name: one line of at most 200 characters")
 
     async def question(door: Backstop) -> PlanNow:
-        return await _with_waves(door, await door.note_milestone(name, number, reason))
+        from models.questions import NoteMilestone
+
+        return await _with_waves(door, await door.ask(NoteMilestone(milestone=name, number=number, reason=reason)))
 
     _answer(ask(who(actor), question), as_json=as_json)
 
@@ -73,7 +77,9 @@ def show_all(as_json: AsJson = False, actor: Actor = "") -> None:
     """
 
     async def question(door: Backstop) -> PlanNow:
-        return await _with_waves(door, await door.milestones())
+        from models.questions import MilestonesNow
+
+        return await _with_waves(door, await door.ask(MilestonesNow()))
 
     _answer(ask(who(actor), question), as_json=as_json)
 

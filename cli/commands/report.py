@@ -64,7 +64,7 @@ def report(
     made = _week(until, live=until == now, actor=who(actor))
     written = _written(made, out) if out else ""
     if as_json:
-        show_json(WeekAnswer.of(made).as_json())
+        show_json(WeekAnswer.grown_from(made).as_json())
     elif out:
         show(line(("Written", "bold"), f": {written}.md and {written}.html"))
     else:

@@ -141,12 +141,14 @@ def list_all(
     from cli.output import show, show_json
     from cli.views.request import list_parts
 
-    async def question(door: Backstop) -> list[RequestState]:
-        return await door.requests(cluster, ended=ended)
+    async def question(door: Backstop) -> tuple[RequestState, ...]:
+        from models.questions import RequestsOf
+
+        return await door.ask(RequestsOf(cluster=cluster, ended=ended))
 
     found = ask(who(actor), question)
     if as_json:
-        show_json(RequestsAnswer(requests=tuple(found)).as_json())
+        show_json(RequestsAnswer(requests=found).as_json())
     else:
         show(*list_parts(found, cluster, ended=ended))
 
@@ -157,7 +159,9 @@ def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:
     name = _id(request)
 
     async def question(door: Backstop) -> RequestState:
-        return await door.one_request(name)
+        from models.questions import OneRequest
+
+        return await door.ask(OneRequest(request=name))
 
     _answer(ask(who(actor), question), as_json=as_json)
 
@@ -186,12 +190,14 @@ def _decide(name: str, request: str, reason: str, actor: str, *, as_json: bool) 
     under_way = (RequestStage.ASKED, RequestStage.APPROVED, RequestStage.RETURNING)
 
     async def question(door: Backstop) -> RequestState:
+        from models.questions import OneRequest
+
         found = await door.decide_request(name_of, RequestCommand(name), order)
         for _ in range(_LOOKS):
             if found.stage not in under_way or found.waits_for:
                 break
             await asyncio.sleep(_PAUSE_SECONDS)
-            found = await door.one_request(name_of)
+            found = await door.ask(OneRequest(request=name_of))
         return found
 
     found = ask(person, question)

@@ -44,15 +44,15 @@ def schema(
     """Print the JSON Schema of the fleet file or of a JSON answer."""
     from cli.output import show_json
 
-    made = makers()
+    schemas = makers()
     if write:
         write_all(Path(write))
     elif not name:
-        typer.echo("\n".join(made))
-    elif name in made:
-        show_json(made[name]())
+        typer.echo("\n".join(schemas))
+    elif name in schemas:
+        show_json(schemas[name]())
     else:
-        raise BadInput(f"NAME must be one of {', '.join(made)}, not {name!r}")
+        raise BadInput(f"NAME must be one of {', '.join(schemas)}, not {name!r}")
 
 
 def write_all(folder: Path) -> None:
@@ -65,8 +65,8 @@ def write_all(folder: Path) -> None:
         raise Unavailable(f"{folder} cannot be written: {error.strerror}") from None
 
 
-def file_text(made: dict[str, Any]) -> str:
-    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+def file_text(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def makers() -> dict[str, Callable[[], dict[str, Any]]]:
@@ -78,42 +78,14 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     from models.flex.scenario import FlexStory
     from models.rollout.messages import RolloutStatus
 
-    models: dict[str, type[BaseModel]] = {
-        "archive": answers.ArchiveLine,
-        "audit": answers.AuditLine,
-        "buffer": answers.BufferAnswer,
-        "burndown": answers.BurndownAnswer,
-        "builds": answers.BuildsAnswer,
-        "calendar": answers.CalendarAnswer,
-        "chain": answers.ChainAnswer,
-        "clusters": answers.ClustersAnswer,
-        "command": answers.CommandTaken,
-        "detach": answers.DetachedAnswer,
-        "doctor": answers.DoctorAnswer,
-        "fleet-command": answers.FleetCommandTaken,
-        "fleet-plan": answers.FleetPlanAnswer,
-        "fleet-status": FleetStatus,
-        "flex": answers.FlexAnswer,
-        "haircut": answers.HaircutAnswer,
-        "import": answers.ImportAnswer,
-        "launch": answers.LaunchedAnswer,
-        "milestones": answers.MilestonesAnswer,
-        "plan": answers.PlanAnswer,
-        "plans": answers.PlansAnswer,
-        "report": answers.WeekAnswer,
-        "request": answers.RequestAnswer,
-        "requests": answers.RequestsAnswer,
-        "rollouts": answers.RolloutsAnswer,
-        "status": RolloutStatus,
-        "why": answers.WhyAnswer,
-    }
-    made = {name: partial(_answer_schema, model) for name, model in models.items()}
-    made["backtest"] = partial(_list_schema, "backtest", Record)
-    made["flex-shares"] = partial(_plain_schema, answers.FlexShares, "flex-shares", "serialization")
-    made["flex-scenes"] = partial(_plain_schema, answers.FlexScenes, "flex-scenes", "serialization")
-    made["flex-story"] = partial(_plain_schema, FlexStory, "flex-story", "validation")
-    made["flex-demand"] = partial(_plain_schema, FlexDemand, "flex-demand", "validation")
-    return {"fleet": fleet_schema, **dict(sorted(made.items()))}
+    models: dict[str, type[BaseModel]] = {**answers.ANSWERS, "fleet-status": FleetStatus, "status": RolloutStatus}
+    schemas = {name: partial(_answer_schema, model) for name, model in models.items()}
+    schemas["backtest"] = partial(_list_schema, "backtest", Record)
+    schemas["flex-shares"] = partial(_plain_schema, answers.FlexShares, "flex-shares", "serialization")
+    schemas["flex-scenes"] = partial(_plain_schema, answers.FlexScenes, "flex-scenes", "serialization")
+    schemas["flex-story"] = partial(_plain_schema, FlexStory, "flex-story", "validation")
+    schemas["flex-demand"] = partial(_plain_schema, FlexDemand, "flex-demand", "validation")
+    return {"fleet": fleet_schema, **dict(sorted(schemas.items()))}
 
 
 def fleet_schema() -> dict[str, Any]:
@@ -140,22 +112,22 @@ def fleet_schema() -> dict[str, Any]:
 
 
 def _answer_schema(model: type[BaseModel]) -> dict[str, Any]:
-    made = _tidied(model.model_json_schema(by_alias=True, mode="serialization"), _output)
-    version = made["properties"]["schema"]["const"]
-    made["required"] = list(dict.fromkeys(("schema", *made.get("required", ()))))
-    return {"$schema": _DIALECT, **made, "title": version}
+    fields = _tidied(model.model_json_schema(by_alias=True, mode="serialization"), _output)
+    version = fields["properties"]["schema"]["const"]
+    fields["required"] = list(dict.fromkeys(("schema", *fields.get("required", ()))))
+    return {"$schema": _DIALECT, **fields, "title": version}
 
 
 def _list_schema(name: str, model: type[BaseModel]) -> dict[str, Any]:
     """Of an answer that is a list and so has no room for its version beside it."""
-    made = _tidied(model.model_json_schema(mode="serialization"), _output)
-    return {"$schema": _DIALECT, "title": f"backstop.{name}/1", "type": "array", "items": made}
+    fields = _tidied(model.model_json_schema(mode="serialization"), _output)
+    return {"$schema": _DIALECT, "title": f"backstop.{name}/1", "type": "array", "items": fields}
 
 
 def _plain_schema(model: type[BaseModel], name: str, mode: Literal["validation", "serialization"]) -> dict[str, Any]:
     """Of a document that does not name its version."""
-    made = _tidied(model.model_json_schema(mode=mode), _input if mode == "validation" else _output)
-    return {"$schema": _DIALECT, **made, "title": f"backstop.{name}/1"}
+    fields = _tidied(model.model_json_schema(mode=mode), _input if mode == "validation" else _output)
+    return {"$schema": _DIALECT, **fields, "title": f"backstop.{name}/1"}
 
 
 def _input(node: dict[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,9 @@ def why(
     from cli.session import ask
 
     async def question(door: Backstop) -> tuple[list[TeamWhy], dict[str, RolloutStatus], list[FlexNow]]:
-        found = await door.why(team, cluster, wanted, block=block)
+        from models.questions import WhyNot
+
+        found = list(await door.ask(WhyNot(team=team, cluster=cluster, gpus=wanted, block=block)))
         lacking = [w for w in found if w.gap_gpus or w.over_gpus]
         rollouts = {r.cluster for r in await door.rollouts() if r.open} & {w.cluster for w in lacking}
         statuses = {name: await door.status(name) for name in sorted(rollouts)}

@@ -17,6 +17,7 @@ from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.errors import Refusal
 from models.planning.plan import make_plan
+from models.questions import YearOfHealth
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import World, cluster, eventually, fresh, team
 
@@ -60,7 +61,7 @@ async def test_the_plan_goes_by_the_ledgers_history_and_everybody_finds_the_same
     plan = make_plan(snapshot, policy)
     assert (plan.ceiling_gpus, plan.derived) == (TOTAL - wanted.needed, wanted)
 
-    hours = await world.tpm.health_hours(name)
+    hours = await world.tpm.ask(YearOfHealth(cluster=name))
     series = Series(name, hours.hours.total, hours.hours.worst, hours.hours.mean, hours.hours.planned, 8)
     assert policy.terms is not None
     assert explained(series, policy.terms, hours.total_gpus).now == wanted

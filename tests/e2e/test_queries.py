@@ -25,7 +25,7 @@ async def test_a_question_does_not_move_a_rollout_on_at_the_time_of_its_last_tas
     """It waits for a dead worker; meanwhile the notice is over, and the next worker gets both at once."""
     # The task at the end of the notice, 6 s from now, is missed 10 s later, and a task that the dead worker had
     # with it 10 s after that: a person would ask again, but this is about the one question that waited.
-    monkeypatch.setattr("client.backstop._PATIENCE", timedelta(seconds=PATIENT))
+    monkeypatch.setattr("client.calls._PATIENCE", timedelta(seconds=PATIENT))
     name, home = "asked", tmp_path / "home"
     async with processes(home) as running, EmbeddedTemporal(home / "temporal", *free_ports()) as server:
         upgrade(ledger_of(home))

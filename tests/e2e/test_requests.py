@@ -13,6 +13,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from models.errors import Refusal
+from models.questions import OneRequest, RequestsOf
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage, RequestState
 from models.rollout.stages import Command, Stage
@@ -45,7 +46,7 @@ async def say(world: World, asked: RequestState, command: RequestCommand, actor:
 async def until(world: World, asked: RequestState, stage: RequestStage) -> RequestState:
     ends = time.monotonic() + PATIENCE
     while True:
-        found = await world.tpm.one_request(asked.ask.request)
+        found = await world.tpm.ask(OneRequest(request=asked.ask.request))
         if found.stage is stage:
             return found
         assert time.monotonic() < ends, f"{found.stage}, not {stage}: {found.said}"
@@ -249,8 +250,8 @@ async def test_a_request_that_nobody_decides_lapses_and_one_may_be_declined_or_w
     await until(world, lapsing, RequestStage.LAPSED)
     await until(world, declined, RequestStage.DECLINED)
     await until(world, withdrawn, RequestStage.WITHDRAWN)
-    assert (quota(world, name), await world.tpm.requests(name)) == (40, [])
-    assert len(await world.tpm.requests(name, ended=True)) == 3
+    assert (quota(world, name), await world.tpm.ask(RequestsOf(cluster=name))) == (40, ())
+    assert len(await world.tpm.ask(RequestsOf(cluster=name, ended=True))) == 3
 
 
 async def test_a_command_that_cannot_be_read_is_refused_in_one_sentence(world: World) -> None:

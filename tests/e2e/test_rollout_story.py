@@ -11,6 +11,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import BadInput, Refusal
+from models.questions import Declare, EndWindow
 from models.rollout.messages import LaunchAnswer, LaunchRequest, RolloutStatus
 from models.rollout.stages import Command, Stage
 from models.wire import WATCH_ID
@@ -606,7 +607,9 @@ async def test_a_declared_incident_holds_at_once_and_a_window_ahead_is_foretold(
         gpus=39,
     )
     hold = Declared(source=f"hold {name}", windows=((name, sev),))
-    entries = (await world.tpm.declare([hold, Declared(source=f"ics {name}", windows=((name, ahead),))])).stand
+    entries = (
+        await world.tpm.ask(Declare(declared=(hold, Declared(source=f"ics {name}", windows=((name, ahead),)))))
+    ).stand
     status = await world.until(name, lambda s: bool(s.holds and s.foretold))
     assert [(h.kind.value, h.reason) for h in status.holds] == [("sev", "fabric")]
     # By then the 5 GPUs of the incident are back: 345 promised, 319 + 5 - 39 healthy.
@@ -615,7 +618,9 @@ async def test_a_declared_incident_holds_at_once_and_a_window_ahead_is_foretold(
     status = await world.until(name, lambda s: waits_for(s) == {"holds"})
     assert (status.stage, world.sql.gpus(name)) == (Stage.PLANNED, {"research": 345})
 
-    await world.tpm.end_window(name, next(e.id for e in entries if e.source == hold.source), "repaired")
+    await world.tpm.ask(
+        EndWindow(cluster=name, number=next(e.id for e in entries if e.source == hold.source), reason="repaired")
+    )
     await world.until(name, Stage.MONITORED)
     said = [(e["actor"], e["text"].split(" from ")[0], e["reason"]) for e in world.sql.archive(name)]
     assert ("tpm", "declared sev of 5 GPUs", "fabric") in said
@@ -623,7 +628,7 @@ async def test_a_declared_incident_holds_at_once_and_a_window_ahead_is_foretold(
     assert ("tpm", "ended sev of 5 GPUs", "repaired") in said
     assert world.sql.broken_links(name) == []
     with pytest.raises(BadInput, match="the ledger has no cluster 'nowhere'"):
-        await world.tpm.declare([Declared(source="hold x", windows=(("nowhere", sev),))])
+        await world.tpm.ask(Declare(declared=(Declared(source="hold x", windows=(("nowhere", sev),)),)))
 
 
 async def test_the_overview_says_what_each_rollout_needs_from_a_person(world: World) -> None:
@@ -703,7 +708,7 @@ async def test_shadow_goes_all_the_way_and_writes_no_quota(world: World) -> None
     assert sql.rows("SELECT * FROM moves WHERE cluster = ?", name) == []
     shadows = [r for r in await world.tpm.audit(name) if r.kind == "effect"]
     pools = [r.text for r in shadows if r.text.startswith("follow")]
-    assert pools == [f"follow: flex pool {gpus} (shadow)" for gpus in (13, 0, 13)]
+    assert pools == [f"follow: flex {change} (shadow)" for change in ("pool 13", "13 -> 0", "pool 13")]
     assert len(shadows) == 17
     assert all(r.data["receipt"]["shadow"] for r in shadows)
 

@@ -13,7 +13,8 @@ from cli.pages.report import page
 from cli.views.report import markdown
 from client.weekly_report import weekly
 from models.errors import Refusal
-from models.reports.milestones import Milestone, MilestoneFile, State
+from models.questions import NoteMilestone, PlanMilestones
+from models.reports.milestones import Milestone, State
 from models.reports.weekly import WEEK, Week
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import World, eventually, fresh, team, worked_case, world_of
@@ -55,11 +56,11 @@ async def test_a_rollout_is_told_in_the_report_with_its_outcome(world: World) ->
         Milestone(name="waves", measure="rolled_out_waves", target=1, due=date(2199, 1, 1)),
         Milestone(name="little phantom", measure="phantom_gpus", target=5, due=date(2199, 1, 1)),
     )
-    plan = (await world.tpm.plan_milestones(MilestoneFile(milestones=milestones))).plan
+    plan = (await world.tpm.ask(PlanMilestones(milestones=milestones))).plan
     assert [p.started_from for p in plan.planned] == [0, 0, 0, 52]
-    await world.person("ana").note_milestone("trained", 4, "first class")
+    await world.person("ana").ask(NoteMilestone(milestone="trained", number=4, reason="first class"))
     with pytest.raises(Refusal, match="'pilot' is measured"):
-        await world.tpm.note_milestone("pilot", 4, "wishful")
+        await world.tpm.ask(NoteMilestone(milestone="pilot", number=4, reason="wishful"))
 
     before = datetime.now(UTC)
     await world.start(name)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from models.errors import Refusal
+from models.questions import WhyNot
 from models.reports.why import Cause
 from models.rollout.stages import Stage
 from tests.e2e.world import World, cluster, fresh, team, worked_case
@@ -25,7 +26,7 @@ async def test_the_answer_adds_up_and_names_windows_and_times(world_on_each: Wor
     await world.fleet({**worked_case(name), "windows": [window]})
     other = fresh("why")
     await world.fleet({**worked_case(name), "windows": [window]}, worked_case(other))
-    (found,) = await world.tpm.why("research", name, None, block=False)
+    (found,) = await world.tpm.ask(WhyNot(team="research", cluster=name))
     assert (found.quota_gpus, found.startable_gpus, found.gap_gpus) == (345, 9, 336)
     assert [(r.cause, r.gpus) for r in found.reasons] == [
         (Cause.DECLARED, 20),
@@ -33,9 +34,9 @@ async def test_the_answer_adds_up_and_names_windows_and_times(world_on_each: Wor
         (Cause.USED, 310),
     ]
     assert found.missing[0].since is not None
-    everywhere = await world.tpm.why("research", "", 20, block=True)
+    everywhere = await world.tpm.ask(WhyNot(team="research", gpus=20, block=True))
     assert {name, other} <= {one.cluster for one in everywhere}
-    assert await world.tpm.why("nobody", name, None, block=False) == []
+    assert await world.tpm.ask(WhyNot(team="nobody", cluster=name)) == ()
 
 
 async def test_a_sum_of_quotas_is_no_answer(world: World) -> None:
@@ -43,12 +44,12 @@ async def test_a_sum_of_quotas_is_no_answer(world: World) -> None:
     quotas = [{"team": "org", "gpus": 30}, team("org-1", 30, parent="org")]
     await world.fleet(cluster(name, {"main": (40, 40)}, quotas))
     with pytest.raises(Refusal, match="is a sum of others: name one of them"):
-        await world.tpm.why("org", name, None, block=False)
+        await world.tpm.ask(WhyNot(team="org", cluster=name))
     elsewhere = fresh("why-flat")
     await world.fleet(
         cluster(name, {"main": (40, 40)}, quotas), cluster(elsewhere, {"main": (40, 40)}, [team("org", 30)])
     )
-    assert [one.cluster for one in await world.tpm.why("org", "", None, block=False)] == [elsewhere]
+    assert [one.cluster for one in await world.tpm.ask(WhyNot(team="org"))] == [elsewhere]
 
 
 async def test_after_a_rollout_the_quota_can_be_used_but_for_what_runs(world: World) -> None:
@@ -56,6 +57,6 @@ async def test_after_a_rollout_the_quota_can_be_used_but_for_what_runs(world: Wo
     await world.fleet(worked_case(name))
     await world.start(name)
     await world.until(name, Stage.MONITORED)
-    (found,) = await world.tpm.why("research", name, None, block=False)
+    (found,) = await world.tpm.ask(WhyNot(team="research", cluster=name))
     assert (found.quota_gpus, found.wanted_gpus, found.startable_gpus) == (306, 306, 0)
     assert [(r.cause, r.gpus) for r in found.reasons] == [(Cause.USED, 306)], "all of it is backed"

@@ -29,6 +29,7 @@ from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest
 from models.fleet.messages import FleetInput
 from models.fleet.state import FleetRollout
 from models.planning.grants import GrantOrder
+from models.questions import DeskAnswer, DeskRequest
 from models.requests import commands as request_commands
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.messages import RequestInput
@@ -41,7 +42,7 @@ from models.rollout.messages import HealthChanged, RolloutInput
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status import status_of
-from models.wire import DeskAnswer, DeskRequest, WatchInput
+from models.wire import WatchInput
 from tests.integration.ledger.world import ForeignTool, fleet, import_fleet
 from tests.mangling import spoilt
 from tests.property.test_edge_files import assert_a_sentence, dump

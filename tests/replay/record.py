@@ -20,6 +20,7 @@ from activities.adapters.ledger.ledger import upgrade
 from activities.ports import QuotaPort
 from models.fleet.messages import FLEET_ID
 from models.fleet.state import Wave
+from models.questions import OneRequest
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.effects import EffectKind
@@ -299,7 +300,7 @@ async def _granted_and_returned(world: World, name: str) -> None:
         (RequestCommand.WITHDRAW, RequestStage.RETURNED),
     ):
         await world.tpm.decide_request(asked.ask.request, command, order)
-        while (await world.tpm.one_request(name)).stage is not stage:
+        while (await world.tpm.ask(OneRequest(request=name))).stage is not stage:
             await asyncio.sleep(0.05)
 
 

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from activities.ports import OpenRollout, SchedulerCheck
+from activities.ports import OpenRollout
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import snapshot_of
 from models.errors import BadInput, Conflict, Drift, Refusal, Unavailable
+from models.questions import SchedulerCheck
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueWrite
 from tests.integration.ledger.world import note_stage
 from tests.slurm.conftest import Site

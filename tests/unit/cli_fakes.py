@@ -18,7 +18,6 @@ from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot, snapshot_of
-from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry
 from models.errors import BackstopError, BadInput, Refusal
 from models.fleet.commands import FleetCommand, FleetCommandRequest
@@ -27,7 +26,19 @@ from models.fleet.state import FleetStage, Wave
 from models.flex.division import FlexMode
 from models.flex.now import FlexNow
 from models.planning.plan import make_plan
-from models.reports.milestones import MilestoneFile, PlanNow
+from models.questions import (
+    Curve,
+    Declare,
+    DescribeSlurm,
+    EndWindow,
+    MilestonesNow,
+    NoteMilestone,
+    PlanMilestones,
+    Question,
+    WhyNot,
+    YearOfHealth,
+)
+from models.reports.milestones import PlanNow
 from models.reports.rollouts import RolloutSummary
 from models.reports.tallies import Point
 from models.reports.weekly import Past
@@ -150,6 +161,29 @@ class FakeBackstop:
         if self.refuses is not None:
             raise self.refuses
 
+    async def ask(self, question: Question[Any]) -> Any:
+        self._ask(question.kind, *dict(question).values())
+        match question:
+            case DescribeSlurm():
+                return WORKED.model_copy(update={"name": question.cluster, "slurm": question.slurm})
+            case Declare():
+                self.declared += question.declared
+                windows = [(d.source, *each) for d in question.declared for each in d.windows]
+                entries = tuple(
+                    Entry(id=number, cluster=name, window=window, source=source, declared_by="tpm")
+                    for number, (source, name, window) in enumerate(windows, 1)
+                )
+                return Declaration(stand=entries, new=entries, gone=())
+            case EndWindow():
+                return next(e for e in self.entries if e.id == question.number)
+            case MilestonesNow() | PlanMilestones() | NoteMilestone():
+                return self.plan
+            case YearOfHealth():
+                return self.hours
+            case WhyNot():
+                return tuple(self.whys)
+        raise AssertionError(f"nobody has told the fake what to answer to {question!r}")
+
     async def launch(self, request: LaunchRequest) -> LaunchAnswer:
         self._ask("launch", request)
         return LaunchAnswer(
@@ -229,10 +263,6 @@ class FakeBackstop:
         self._ask("import_fleet", fleet)
         return {"clusters": len(fleet.clusters), "quotas": 1, "changed": 1, "removed": 0}
 
-    async def describe_slurm(self, cluster: str, source: SlurmSource) -> ClusterSpec:
-        self._ask("describe_slurm", cluster, source)
-        return WORKED.model_copy(update={"name": cluster, "slurm": source})
-
     async def add_health(self, samples: Sequence[HealthSample]) -> int:
         self._ask("add_health", samples)
         return len(samples)
@@ -245,48 +275,20 @@ class FakeBackstop:
         self._ask("clusters")
         return list(self.specs)
 
-    async def calendar(self, cluster: str = "") -> list[Entry]:
+    async def calendar(self, cluster: str = "") -> tuple[Entry, ...]:
         self._ask("calendar", cluster)
-        return self.entries
+        return tuple(self.entries)
 
-    async def declare(self, declared: Sequence[Declared]) -> Declaration:
-        self._ask("declare", declared)
-        self.declared += declared
-        windows = [(d.source, *each) for d in declared for each in d.windows]
-        made = tuple(
-            Entry(id=number, cluster=name, window=window, source=source, declared_by="tpm")
-            for number, (source, name, window) in enumerate(windows, 1)
-        )
-        return Declaration(stand=made, new=made, gone=())
-
-    async def end_window(self, cluster: str, number: int, reason: str) -> Entry:
-        self._ask("end_window", cluster, number, reason)
-        return next(e for e in self.entries if e.id == number)
-
-    async def tallies(
-        self, cluster: str, times: Sequence[datetime], within: timedelta
-    ) -> tuple[list[Point], datetime | None]:
+    async def tallies(self, cluster: str, times: Sequence[datetime], within: timedelta) -> Curve:
         self._ask("tallies", cluster, times, within)
         if cluster not in ("", WORKED.name):
             raise BadInput(f"the ledger has no cluster {cluster!r}")
         began = None if not self.points else self.points[0].at
-        return [p for p in self.points if p.at >= times[0]], began
+        return Curve(points=tuple(p for p in self.points if p.at >= times[0]), began=began)
 
     async def past(self, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta) -> Past:
         self._ask("past", since, until, times, within)
         return self.week.model_copy(update={"since": since, "until": until})
-
-    async def milestones(self) -> PlanNow:
-        self._ask("milestones")
-        return self.plan
-
-    async def plan_milestones(self, given: MilestoneFile) -> PlanNow:
-        self._ask("plan_milestones", given)
-        return self.plan
-
-    async def note_milestone(self, milestone: str, number: int, reason: str) -> PlanNow:
-        self._ask("note_milestone", milestone, number, reason)
-        return self.plan
 
     async def rollouts(self) -> list[RolloutSummary]:
         return await self.overview()
@@ -301,17 +303,9 @@ class FakeBackstop:
         self._ask("snapshots", *([over] if over else []))
         return [(snapshot_of(WORKED), Policy())]
 
-    async def health_hours(self, cluster: str) -> HealthHours:
-        self._ask("health_hours", cluster)
-        return self.hours
-
     async def flex(self, cluster: str = "", mode: FlexMode = FlexMode.EQUAL) -> list[FlexNow]:
         self._ask("flex", cluster, mode)
         return self.flexes
-
-    async def why(self, team: str, cluster: str, gpus: int | None, *, block: bool) -> list[TeamWhy]:
-        self._ask("why", team, cluster, gpus, block)
-        return self.whys
 
     async def builds(self) -> list[Build]:
         self._ask("builds")

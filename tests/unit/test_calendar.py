@@ -19,6 +19,7 @@ from models.cluster.quota import Quota
 from models.cluster.windows import Declaration, Declared, Entry, Window, WindowKind, span_text
 from models.errors import BadInput
 from models.planning.window_forecast import during, foretold
+from models.questions import Declare, Question
 from tests.unit.cli_fakes import WORKED, FakeBackstop, answering
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -249,7 +250,8 @@ def test_an_import_says_what_it_took_back(tmp_path: Path, capsys: pytest.Capture
     gone = fake().entries[0]
 
     class Taking(FakeBackstop):
-        async def declare(self, declared: Sequence[Declared]) -> Declaration:
+        async def ask(self, question: Question[Any]) -> Declaration:
+            assert isinstance(question, Declare)
             return Declaration(stand=(), new=(), gone=(gone,))
 
     with answering(Taking()):

@@ -10,7 +10,7 @@ from temporalio.api.errordetails.v1 import WorkflowNotReadyFailure
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from client import backstop
+from client import calls
 from client.backstop import Backstop
 from client.connection import TemporalTarget
 from models.errors import Unavailable
@@ -52,7 +52,7 @@ async def told(server: Server) -> CommandAnswer:
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backstop, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(calls, "_PAUSE_SECONDS", 0.0)
 
 
 async def test_a_command_between_two_runs_is_given_again_under_its_id() -> None:

@@ -21,7 +21,7 @@ from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.observations import latest_health
 from activities.adapters.ledger.quotas import locked_cluster, unknown_cluster
-from activities.ports import ClusterFacts, OpenRollout, Overview
+from activities.ports import OpenRollout
 from models.audit import AuditEntry
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
@@ -30,6 +30,7 @@ from models.cluster.snapshot import Snapshot
 from models.errors import Conflict, Refusal
 from models.fleet.messages import Noted
 from models.planning.plan import Envelope
+from models.questions import ClusterFacts, Overview
 from models.requests.state import RequestState
 from models.rollout.effects import Fence
 from models.rollout.messages import RecordRequest
@@ -149,7 +150,13 @@ class LedgerRegistry(LedgerArchive):
         with self._database.reading() as session:
             health = latest_health(session, [cluster for cluster, _ in rows], self._database.now())
         return tuple(
-            Overview(**noted.model_dump(), cluster=cluster, health_at=health[cluster].at if cluster in health else None)
+            Overview(
+                cluster=cluster,
+                rollout=noted.rollout,
+                stage=noted.stage,
+                needs=noted.needs,
+                health_at=health[cluster].at if cluster in health else None,
+            )
             for cluster, noted in rows
         )
 

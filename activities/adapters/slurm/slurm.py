@@ -36,7 +36,6 @@ from activities.adapters.slurm.parsing import (
     tres_of,
     use_of,
 )
-from activities.ports import SchedulerCheck
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.jobs import ClusterJob
@@ -44,6 +43,7 @@ from models.cluster.quota import Quota
 from models.cluster.readings import ForeignChange, HealthSample, QuotaReading
 from models.cluster.sources import SlurmSource
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
+from models.questions import SchedulerCheck
 from models.rollout.effects import Change, Receipt
 
 log = logging.getLogger(__name__)

@@ -10,11 +10,12 @@ from functools import partial
 import pytest
 
 from activities.adapters.ledger.ledger import Ledger
-from activities.ports import OpenRollout, Overview
+from activities.ports import OpenRollout
 from models.cluster.policy import Ramp, Tier
 from models.errors import BlastRadius, Conflict, Refusal, Unavailable
 from models.fleet.messages import Noted
 from models.planning.plan import Envelope
+from models.questions import Overview
 from models.rollout.effects import EffectKind, Fence
 from tests.integration.ledger.world import (
     CLUSTER,

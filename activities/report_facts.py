@@ -1,0 +1,70 @@
+"""What reports go by: a week as the ledger knows it, and where the plan's milestones stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from activities.ports import MilestonePort, ReportPort, TallyPort
+from models.questions import Curve, PastWeek, Tallies
+from models.reports.milestones import MONITORED_CLUSTERS, PHANTOM_GPUS, PlanNow
+from models.reports.weekly import BeforeAndAfter, Passage, Past, in_order, monitored_at, spans, steps_of
+
+
+class ReportFacts:
+    def __init__(self, tallies: TallyPort, report: ReportPort, milestones: MilestonePort) -> None:
+        self._tallies = tallies
+        self._report = report
+        self._milestones = milestones
+
+    def curve(self, asked: Tallies) -> Curve:
+        within = timedelta(seconds=asked.within_seconds)
+        return Curve(
+            points=self._tallies.points(asked.cluster, asked.times, within), began=self._tallies.began(asked.cluster)
+        )
+
+    def week(self, asked: PastWeek) -> Past:
+        within = timedelta(seconds=asked.within_seconds)
+        passages = self._report.passages(asked.until)
+        week_ago = self._tallies.points("", [asked.since], timedelta(days=1))
+        return Past(
+            since=asked.since,
+            until=asked.until,
+            clusters=self._report.cluster_count(),
+            moves=tuple(m for m in in_order(passages) if asked.since < m.at <= asked.until),
+            monitored=monitored_at(passages, asked.until),
+            monitored_before=len(monitored_at(passages, asked.since)),
+            steps=steps_of(passages, asked.until),
+            outcomes=self._outcomes(passages, asked.until),
+            points=self._tallies.points("", asked.times, within),
+            week_ago=week_ago[0] if week_ago else None,
+            began=self._tallies.began(""),
+            milestones=self._milestones.milestones(),
+        )
+
+    def _outcomes(self, passages: Sequence[Passage], until: datetime) -> tuple[BeforeAndAfter, ...]:
+        measured = spans(passages, until)
+        before = self._report.means([before for _, _, before, _ in measured])
+        after = iter(self._report.means([after for _, _, _, after in measured if after is not None]))
+        return tuple(
+            BeforeAndAfter(
+                cluster=first.cluster,
+                wrote_at=span.until,
+                monitored_at=None if reached is None else reached.at,
+                before=mean,
+                after=None if later is None else next(after),
+            )
+            for (first, reached, span, later), mean in zip(measured, before, strict=True)
+        )
+
+    def plan_now(self) -> PlanNow:
+        """Waves take a plan of every cluster: whoever asks for them counts them."""
+        now = datetime.now(UTC)
+        points = self._tallies.points("", [now], timedelta(days=1))
+        monitored = monitored_at(self._report.passages(now), now)
+        phantom = points[0].phantom_gpus if points and points[0].known else None
+        return PlanNow(
+            plan=self._milestones.milestones(),
+            measured={MONITORED_CLUSTERS: len(monitored), PHANTOM_GPUS: phantom},
+            monitored=monitored,
+        )

@@ -1,0 +1,85 @@
+"""The fleet rollout, of which there is one at a time: launch, command, ask."""
+
+from __future__ import annotations
+
+from temporalio.client import (
+    WorkflowExecutionStatus,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from client.calls import QUERY_FAILED, UPDATE_FAILED
+from client.questions import Questions
+from models.errors import BackstopError, Refusal
+from models.fleet.commands import FleetCommand, FleetCommandRequest
+from models.fleet.messages import (
+    FLEET_ID,
+    FLEET_STATUS_QUERY,
+    FLEET_WORKFLOW,
+    FleetCommandAnswer,
+    FleetInput,
+    FleetLaunch,
+    FleetLaunchAnswer,
+    FleetPlan,
+    FleetStatus,
+)
+from models.fleet.state import FLEET
+
+_FLEET_SECONDS = 1800
+"""A plan of 1,000 clusters of 100 quotas takes about a minute."""
+
+
+class FleetRollouts(Questions):
+    async def launch_fleet(self, request: FleetLaunch) -> FleetPlan:
+        """The fleet rollout is open and waits for its plan to be approved. Errors: Refusal, Unavailable."""
+        try:
+            answer = await self._start(
+                FLEET_WORKFLOW,
+                FleetInput(launch=request),
+                FLEET_ID,
+                f"fleet rollout of {request.owner}{' (shadow)' if request.shadow else ''}",
+                FleetLaunchAnswer,
+                _FLEET_SECONDS,
+            )
+        except WorkflowAlreadyStartedError:
+            why = "a fleet rollout is open already, and there is one at a time: see `backstop fleet status`"
+            await self._archive_refusal(FLEET, "launch", request.reason, why)
+            raise Refusal(why) from None
+        if not answer.launched or answer.plan is None:
+            await self._archive_refusal(FLEET, "launch", request.reason, answer.reason)
+            raise Refusal(f"no fleet rollout was launched: {answer.reason}")
+        return answer.plan
+
+    async def fleet_command(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
+        """The command has been taken. Errors: Refusal with its reason, Unavailable."""
+        try:
+            return await self._update(FLEET_ID, command, request, FleetCommandAnswer)
+        except UPDATE_FAILED as error:
+            failure = await self._told_of_fleet(error)
+            if isinstance(failure, Refusal):
+                await self._archive_refusal(FLEET, command, request.reason, failure.message, request)
+            raise failure from error
+
+    async def fleet_status(self) -> FleetStatus:
+        """Errors: Refusal where there never was a fleet rollout, Unavailable."""
+        try:
+            return await self._query(FLEET_ID, FLEET_STATUS_QUERY, FleetStatus)
+        except QUERY_FAILED as error:
+            raise await self._told_of_fleet(error) from error
+
+    async def open_fleet(self) -> FleetStatus | None:
+        """The fleet rollout that is under way, where there is one and it answers."""
+        try:
+            described = await self._client.get_workflow_handle(FLEET_ID).describe()
+            return await self.fleet_status() if described.status is WorkflowExecutionStatus.RUNNING else None
+        except (RPCError, BackstopError):
+            return None
+
+    async def _told_of_fleet(self, error: BaseException) -> BackstopError:
+        if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+            try:
+                await self._client.get_workflow_handle(FLEET_ID).describe()
+            except RPCError:
+                return Refusal("there is no fleet rollout: launch one with `backstop launch --fleet`")
+            return Refusal("the fleet rollout has ended: launch a new one")
+        return await self._told(error)

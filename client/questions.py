@@ -1,0 +1,190 @@
+"""Questions to the ledger's desk, and what takes several of them: whole lists, large documents, many samples."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import uuid
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.service import RPCError
+
+from client.calls import NO_WORKER, Calls
+from models import questions as desk
+from models.audit import AuditEntry, AuditKind, ChainedEntry, ChainHead
+from models.base import Model, in_one_sentence
+from models.cluster.fleet_file import ClusterSpec, Fleet
+from models.cluster.jobs import ClusterJob
+from models.cluster.policy import Policy
+from models.cluster.readings import HealthSample
+from models.cluster.snapshot import Snapshot
+from models.cluster.windows import Entry
+from models.errors import BackstopError, Unavailable
+from models.flex.division import FlexMode
+from models.flex.now import FlexNow
+from models.questions import DeskAnswer, DeskRequest, Question
+from models.reports.weekly import Past
+from models.wire import DESK_WORKFLOW, TASK_QUEUE
+
+_PART = 700_000
+"""Bytes of one part of a large document: below Temporal's payload limit, base64 included."""
+_AT_ONCE = 2000
+"""Samples or jobs in one question."""
+_UNHEARD_SECONDS, _UNHEARD_EVENTS = 20, 2
+"""A question whose history has after so many seconds still no more than these events, that it was asked and that a
+worker is to take it up, was heard by nobody."""
+
+_T = TypeVar("_T")
+_AnswerT = TypeVar("_AnswerT")
+
+
+class Questions(Calls):
+    """The desk, asked by one actor."""
+
+    async def ask(self, question: Question[_AnswerT], payload: str = "") -> _AnswerT:
+        """The answer. Errors: those of the question; Unavailable where nobody has taken it up."""
+        request = DeskRequest(
+            kind=question.kind, actor=self._actor, arguments=question.model_dump(mode="json"), payload=payload
+        )
+        try:
+            handle = await self._client.start_workflow(
+                DESK_WORKFLOW,
+                request,
+                id=f"desk/{question.kind}/{uuid.uuid4().hex[:12]}",
+                task_queue=TASK_QUEUE,
+                result_type=DeskAnswer,
+                execution_timeout=timedelta(minutes=5),
+                static_summary=f"{question.kind} for {self._actor}",
+            )
+            answer: DeskAnswer = await self._answered(handle)
+        except (WorkflowFailureError, RPCError) as error:
+            raise await self._told(error) from error
+        try:
+            return question.answers().validate_python(answer.result)
+        except ValidationError as error:
+            raise Unavailable(f"the desk answers as another build of Backstop: {in_one_sentence(error)}") from None
+
+    async def _answered(self, handle: WorkflowHandle[Any, DeskAnswer]) -> DeskAnswer:
+        """The desk's answer, however long it takes. Errors: Unavailable where nobody has taken the question up."""
+        asking = asyncio.ensure_future(handle.result())
+        try:
+            done, _ = await asyncio.wait({asking}, timeout=_UNHEARD_SECONDS)
+            if not done and (await handle.describe()).history_length <= _UNHEARD_EVENTS:
+                with contextlib.suppress(RPCError):
+                    await handle.terminate("no worker has taken it up")
+                raise Unavailable(NO_WORKER)
+            return await asking
+        finally:
+            asking.cancel()
+
+    async def _pages(self, after: Callable[[Sequence[_T]], Question[tuple[_T, ...]]]) -> list[_T]:
+        """All there is: what is asked `after` what is there already, until nothing more is."""
+        rows: list[_T] = []
+        while page := await self.ask(after(rows)):
+            rows += page
+        return rows
+
+    async def clusters(self) -> list[ClusterSpec]:
+        """Every cluster of the ledger with present values and latest health."""
+        return [spec for spec, _ in await self.clusters_with_stage()]
+
+    async def clusters_with_stage(self) -> list[tuple[ClusterSpec, str | None]]:
+        """The same with the stage of the open rollout, if there is one."""
+
+        def after(rows: Sequence[desk.LedgerCluster]) -> desk.LedgerClusters:
+            return desk.LedgerClusters(after=rows[-1].cluster.name if rows else "", limit=50)
+
+        return [(row.cluster, row.stage) for row in await self._pages(after)]
+
+    async def snapshots(self, over: Mapping[str, Any] | None = None) -> list[tuple[Snapshot, Policy]]:
+        """Every cluster of the ledger as a plan would see it, with its policy; a health buffer of the last hour."""
+
+        def after(rows: Sequence[desk.Plannable]) -> desk.SnapshotsNow:
+            return desk.SnapshotsNow(after=rows[-1].snapshot.cluster if rows else "", limit=20, policy=dict(over or {}))
+
+        return [(row.snapshot, row.policy) for row in await self._pages(after)]
+
+    async def snapshot(self, cluster: str, over: Mapping[str, Any] | None = None) -> tuple[Snapshot, Policy]:
+        """One cluster as a plan would see it, and its policy, with these settings laid over it.
+
+        Errors: Refusal for an unknown cluster, BadInput for a bad setting.
+        """
+        answer = await self.ask(desk.SnapshotNow(cluster=cluster, policy=dict(over or {})))
+        return answer.snapshot, answer.policy
+
+    async def flex(self, cluster: str = "", mode: FlexMode = FlexMode.EQUAL) -> list[FlexNow]:
+        """The flex of one cluster, or of all by name. Errors: Refusal for an unknown cluster."""
+        if cluster:
+            return list(await self.ask(desk.FlexOf(cluster=cluster, mode=mode)))
+        return await self._pages(lambda rows: desk.FlexOf(mode=mode, after=rows[-1].cluster if rows else "", limit=200))
+
+    async def calendar(self, cluster: str = "") -> tuple[Entry, ...]:
+        """Declared windows that are not over, of one cluster or all. Errors: BadInput for an unknown cluster."""
+        return await self.ask(desk.Calendar(cluster=cluster, since=datetime.now(UTC)))
+
+    async def tallies(self, cluster: str, times: Sequence[datetime], within: timedelta) -> desk.Curve:
+        """The curve of a cluster or of all, and when its tallies begin. Errors: BadInput for an unknown cluster."""
+        return await self.ask(desk.Tallies(cluster=cluster, times=tuple(times), within_seconds=_seconds(within)))
+
+    async def past(self, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta) -> Past:
+        """What the ledger knows of this time."""
+        week = desk.PastWeek(since=since, until=until, times=tuple(times), within_seconds=_seconds(within))
+        return await self.ask(week)
+
+    async def archived(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:
+        """The cluster's whole archive, and where its chain should end."""
+        rows: list[ChainedEntry] = []
+        while True:
+            page = await self.ask(desk.Archived(cluster=cluster, after=rows[-1].seq if rows else 0, limit=200))
+            rows += page.rows
+            if not page.rows:  # a short page may only be a heavy one
+                return rows, page.head
+
+    async def import_fleet(self, fleet: Fleet) -> dict[str, int]:
+        """The fleet stands whole in the ledger, or nothing of it does. Errors: BadInput, Refusal."""
+        document = zlib.compress(fleet.model_dump_json(exclude_unset=True, by_alias=True).encode())
+        parts = [document[at : at + _PART] for at in range(0, len(document), _PART)]
+        import_id = uuid.uuid4().hex
+        for number, part in enumerate(parts):
+            await self.ask(desk.StageImport(import_id=import_id, part=number), base64.b64encode(part).decode())
+        return await self.ask(desk.CommitImport(import_id=import_id, parts=len(parts)))
+
+    async def add_health(self, samples: Sequence[HealthSample]) -> int:
+        """Samples stand in the ledger; answers how many rows."""
+        batches = [tuple(samples[at : at + _AT_ONCE]) for at in range(0, len(samples), _AT_ONCE)]
+        return sum([await self.ask(desk.AddHealth(samples=batch)) for batch in batches])
+
+    async def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
+        """Jobs stand in the ledger; answers how many. Errors: BadInput for an unknown cluster."""
+        batches = [tuple(jobs[at : at + _AT_ONCE]) for at in range(0, len(jobs), _AT_ONCE)]
+        return sum([await self.ask(desk.AddJobs(jobs=batch)) for batch in batches])
+
+    async def _archive_refusal(
+        self, cluster: str, command: str, reason: str, why: str, request: Model | None = None
+    ) -> None:
+        """A refused command leaves no event in the rollout's history: it is archived from here."""
+        entry = AuditEntry(
+            key=f"attempt/{uuid.uuid4().hex}",
+            cluster=cluster,
+            at=datetime.now(UTC),
+            kind=AuditKind.COMMAND,
+            actor=self._actor,
+            text=f"{command} refused: {why}",
+            reason=reason,
+            refused=True,
+            data={} if request is None else request.model_dump(mode="json", exclude_defaults=True),
+        )
+        try:
+            await asyncio.wait_for(self.ask(desk.Archive(entries=(entry,))), 10)
+        except (BackstopError, TimeoutError):
+            return  # the refusal itself matters more to the person than its record
+
+
+def _seconds(span: timedelta) -> int:
+    return max(1, round(span.total_seconds()))

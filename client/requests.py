@@ -1,0 +1,61 @@
+"""Requests for more quota: made, decided, looked at."""
+
+from __future__ import annotations
+
+import asyncio
+
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from client.calls import UPDATE_FAILED
+from client.questions import Questions
+from models.errors import BackstopError, Refusal
+from models.questions import OneRequest, RequestsOf
+from models.requests.commands import RequestCommand, RequestOrder
+from models.requests.messages import RequestInput
+from models.requests.state import QuotaAsk, RequestState
+from models.wire import REQUEST_WORKFLOW, request_workflow_id
+
+_BESIDE_SECONDS = 10
+"""What is only shown beside something else is not waited for longer."""
+
+
+class QuotaRequests(Questions):
+    async def request(self, ask: QuotaAsk) -> RequestState:
+        """The request stands: it waits for the cluster's owner, or is refused, and says what else there is.
+
+        Errors: Refusal for a cluster or a quota that is not there.
+        """
+        try:
+            return await self._start(
+                REQUEST_WORKFLOW,
+                RequestInput(ask=ask),
+                request_workflow_id(ask.request),
+                f"{ask.gpus} more for {ask.team} in {ask.cluster}, asked by {ask.actor}",
+                RequestState,
+            )
+        except WorkflowAlreadyStartedError:
+            raise Refusal(f"there is a request {ask.request} already") from None
+
+    async def decide_request(self, request: str, command: RequestCommand, order: RequestOrder) -> RequestState:
+        """The command has been taken. Errors: Refusal with its reason, Unavailable."""
+        try:
+            return await self._update(request_workflow_id(request), command, order, RequestState)
+        except UPDATE_FAILED as error:
+            if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+                state = await self.ask(OneRequest(request=request))
+                raise Refusal(f"request {request} is {state.stage}: {state.said}") from None
+            failure = await self._told(error)
+            if isinstance(failure, Refusal):
+                cluster = (await self.ask(OneRequest(request=request))).ask.cluster
+                await self._archive_refusal(
+                    cluster, f"{command} of request {request}", order.reason, failure.message, order
+                )
+            raise failure from error
+
+    async def open_requests(self, cluster: str = "") -> list[RequestState]:
+        """Those that wait or end some day, beside what else is shown: none where no worker answers in time."""
+        try:
+            return list(await asyncio.wait_for(self.ask(RequestsOf(cluster=cluster)), _BESIDE_SECONDS))
+        except (BackstopError, TimeoutError):
+            return []

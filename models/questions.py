@@ -1,0 +1,358 @@
+"""Every question to the ledger's desk: one class each, with its arguments as fields and the type of its answer.
+
+The client sends one (`await backstop.ask(EndWindow(...))`), the desk (activities/desk.py) dispatches on its class.
+`kind` is its name on the wire; with its fields and its answer's it is what builds of another age understand.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+from pydantic import Field, PlainSerializer, TypeAdapter, ValidationError, field_validator
+
+from models.audit import AuditEntry, ChainedEntry, ChainHead
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, brief, in_one_sentence
+from models.buffers.hourly_health import HealthHours
+from models.cluster.fleet_file import ClusterSpec, Team
+from models.cluster.jobs import ClusterJob
+from models.cluster.policy import Policy
+from models.cluster.readings import HealthSample
+from models.cluster.snapshot import Snapshot
+from models.cluster.sources import SlurmSource
+from models.cluster.windows import Declaration, Declared, Entry
+from models.errors import BadInput
+from models.flex.division import FlexMode
+from models.flex.now import FlexNow
+from models.reports.milestones import MilestoneFile, PlanNow
+from models.reports.tallies import Point
+from models.reports.weekly import Past
+from models.reports.why import TeamWhy
+from models.requests.state import RequestState
+
+AnswerT_co = TypeVar("AnswerT_co", covariant=True)
+
+QUESTIONS: dict[str, type[Question[Any]]] = {}
+"""By their names on the wire."""
+
+
+class Question(Model, Generic[AnswerT_co]):
+    """One thing that is asked of the ledger. Errors: BadInput for arguments that no desk would take."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, **arguments: Any) -> None:
+        try:
+            super().__init__(**arguments)
+        except ValidationError as error:
+            raise BadInput(in_one_sentence(error)) from None  # as the desk would have answered
+
+    def __init_subclass__(cls, kind: str = "", **config: Any) -> None:
+        super().__init_subclass__(**config)
+        if kind:  # none: only the type of the answer was filled in
+            cls.kind = kind
+            QUESTIONS[kind] = cls
+
+    @classmethod
+    @cache
+    def answers(cls) -> TypeAdapter[AnswerT_co]:
+        """Of the answer: how it is written to the wire, and read."""
+        filled = (base.__pydantic_generic_metadata__ for base in cls.__mro__ if issubclass(base, Question))
+        return TypeAdapter(next(each["args"][0] for each in filled if each["args"]))
+
+
+class DeskRequest(Model):
+    """One question from a person, as it crosses the wire. The workflow's history keeps who asked."""
+
+    kind: str
+    actor: Text = Field(default="", max_length=200)
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    payload: str = Field(default="", max_length=1_500_000)
+    """Base64 of zlib-compressed JSON, for parts of a large document."""
+
+    @field_validator("kind")
+    @classmethod
+    def _is_a_question(cls, kind: str) -> str:
+        if kind not in QUESTIONS:
+            raise ValueError(f"must be one of {', '.join(QUESTIONS)}, not {brief(kind)}")
+        return kind
+
+    @field_validator("arguments")
+    @classmethod
+    def _has_numbers_alone(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(arguments, allow_nan=False)
+        except ValueError:
+            raise ValueError("must have finite numbers alone: JSON has no NaN") from None
+        return arguments
+
+
+class DeskAnswer(Model):
+    result: Any = None
+
+
+class _Page(Model):
+    after: Words = ""
+    limit: Annotated[PositiveCount, Field(le=1000)] = 20
+
+
+_Number = Annotated[Count, Field(le=10**6)]
+_Times = Annotated[tuple[Time, ...], Field(max_length=500)]
+_BriefSpec = Annotated[ClusterSpec, PlainSerializer(lambda spec: spec.model_dump(mode="json", exclude_defaults=True))]
+_OwnSettings = Annotated[Policy, PlainSerializer(lambda policy: policy.model_dump(mode="json", exclude_unset=True))]
+
+
+class LedgerCluster(Model):
+    """A cluster with present values and latest health, and its open rollout, if there is one."""
+
+    cluster: _BriefSpec
+    rollout: str | None
+    stage: str | None
+
+
+class ClusterFacts(Model):
+    """What the registry holds of one cluster beside its quotas."""
+
+    name: Name
+    gpu_model: str | None
+    gpus_per_node: int
+    policy: Policy
+    completed_rollouts: int
+    contacts: dict[str, tuple[str, ...]]
+    """Channel addresses by team."""
+
+
+class Plannable(Model):
+    """What a launch would plan from now."""
+
+    snapshot: Snapshot
+    policy: _OwnSettings
+
+
+class ArchivePage(Model):
+    """Some rows of a cluster's archive; `head`: where its whole chain should end."""
+
+    rows: tuple[ChainedEntry, ...]
+    head: ChainHead | None
+
+
+class Overview(Model):
+    """An open rollout in one line of the registry."""
+
+    cluster: Name
+    rollout: str
+    stage: str
+    needs: str
+    """What a person has to do, as of the last thing that happened; empty: nothing."""
+    health_at: Time | None
+    """Of the oldest island's latest health sample; None without any."""
+
+
+class Curve(Model):
+    """Tallies over time; `began`: the first there is."""
+
+    points: tuple[Point, ...]
+    began: Time | None
+
+
+class SchedulerCheck(Model):
+    """What stands between us and a scheduler; empty: nothing."""
+
+    wrong: str = ""
+    """With reading it, or with what stands there."""
+    barred: str = ""
+    """From writing to it: plans and rehearsals need no right to."""
+
+
+class LedgerCheck(Model):
+    """Proof that a worker reaches its ledger, and the schedulers that hold quotas."""
+
+    open_rollouts: int
+    schedulers: dict[str, SchedulerCheck] = Field(default_factory=dict)
+
+
+class StageImport(Question[None], kind="stage_import"):
+    """One part of a large document is kept, to be committed with the others. It is the request's payload."""
+
+    import_id: Name
+    part: _Number
+
+
+class CommitImport(Question[dict[str, int]], kind="commit_import"):
+    """The fleet stands whole in the ledger, or nothing of it does; answers counts. Errors: BadInput, Refusal."""
+
+    import_id: Name
+    parts: _Number
+
+
+class AddHealth(Question[int], kind="add_health"):
+    """Samples stand in the ledger; answers how many rows."""
+
+    samples: tuple[HealthSample, ...]
+
+
+class AddJobs(Question[int], kind="add_jobs"):
+    """Jobs stand in the ledger; answers how many. Errors: BadInput for an unknown cluster."""
+
+    jobs: tuple[ClusterJob, ...]
+
+
+class DescribeSlurm(Question[_BriefSpec], kind="describe_slurm"):
+    """The cluster as Slurm has it now, for an import. Errors: Unavailable, Refusal where Slurm has none."""
+
+    cluster: Name
+    slurm: SlurmSource
+
+
+class Detach(Question[dict[str, tuple[int | None, int | None]]], kind="detach"):
+    """The scheduler is left alone from now on; answers what was taken back there. Errors: Refusal."""
+
+    cluster: Name
+    restore: bool = False
+    reason: Words = ""
+
+
+class LedgerClusters(_Page, Question[tuple[LedgerCluster, ...]], kind="clusters"):
+    """Clusters by name; none: there are no more."""
+
+
+class AllTeams(Question[tuple[Team, ...]], kind="teams"):
+    """Every team of the ledger."""
+
+
+class FactsOf(Question[ClusterFacts], kind="facts"):
+    """Errors: Refusal for an unknown cluster."""
+
+    cluster: Name
+
+
+class SnapshotNow(Question[Plannable], kind="snapshot"):
+    """One cluster as a plan would see it, and its policy. Errors: Refusal, unknown cluster; BadInput, bad setting."""
+
+    cluster: Name
+    policy: dict[str, Any] = Field(default_factory=dict)
+    """What lies over the cluster's own."""
+
+
+class SnapshotsNow(_Page, Question[tuple[Plannable, ...]], kind="snapshots"):
+    """The same of clusters by name, with a health buffer of the last hour; none: there are no more."""
+
+    policy: dict[str, Any] = Field(default_factory=dict)
+
+
+class YearOfHealth(Question[HealthHours], kind="health_hours"):
+    """A year of its health by the hour, and what its buffer is asked for. Errors: Refusal, unknown cluster."""
+
+    cluster: Name
+
+
+class FlexOf(_Page, Question[tuple[FlexNow, ...]], kind="flex"):
+    """The flex of one cluster, or of all by name. Errors: Refusal for an unknown cluster."""
+
+    cluster: Words = ""
+    mode: FlexMode = FlexMode.EQUAL
+
+
+class WhyNot(Question[tuple[TeamWhy, ...]], kind="why"):
+    """Why the team cannot have so many GPUs, in one cluster or wherever it has a quota.
+
+    Errors: BadInput for an unknown cluster, Refusal for a quota that is a sum of others.
+    """
+
+    team: Name
+    cluster: Words = ""
+    gpus: PositiveCount | None = None
+    block: bool = False
+
+
+class Archive(Question[int], kind="archive"):
+    """The entries are archived, once per key; answers how many."""
+
+    entries: tuple[AuditEntry, ...]
+
+
+class Archived(Question[ArchivePage], kind="archived"):
+    """The rows of a cluster's archive after this number; none: there are no more."""
+
+    cluster: Name
+    after: Count = 0
+    limit: Annotated[PositiveCount, Field(le=1000)] = 200
+
+
+class Calendar(Question[tuple[Entry, ...]], kind="calendar"):
+    """Windows that end after `since`, of one cluster or all. Errors: BadInput for an unknown cluster."""
+
+    cluster: Words = ""
+    since: Time
+
+
+class Declare(Question[Declaration], kind="declare"):
+    """The windows stand in the ledger, all or none, in place of what their sources declared before.
+
+    Errors: BadInput for a cluster, an island or GPUs that the ledger does not have.
+    """
+
+    declared: tuple[Declared, ...] = Field(min_length=1, max_length=10_000)
+
+
+class EndWindow(Question[Entry], kind="end_window"):
+    """The window is over. Errors: Refusal where there is none of this number."""
+
+    cluster: Name
+    number: PositiveCount
+    reason: Words = ""
+
+
+class OpenRollouts(Question[tuple[Overview, ...]], kind="overview"):
+    """Every open rollout as last noted, by cluster."""
+
+
+class Tallies(Question[Curve], kind="tallies"):
+    """The curve of a cluster or of all, and when its tallies begin. Errors: BadInput for an unknown cluster."""
+
+    cluster: Words = ""
+    times: _Times
+    within_seconds: PositiveCount
+
+
+class PastWeek(Question[Past], kind="week"):
+    """What the ledger knows of this time."""
+
+    since: Time
+    until: Time
+    times: _Times
+    within_seconds: PositiveCount
+
+
+class OneRequest(Question[RequestState], kind="request"):
+    """Errors: Refusal where there is none of this id."""
+
+    request: Name
+
+
+class RequestsOf(Question[tuple[RequestState, ...]], kind="requests"):
+    """Requests by the time they were made; those that are over only where asked for."""
+
+    cluster: Words = ""
+    ended: bool = False
+
+
+class MilestonesNow(Question[PlanNow], kind="milestones"):
+    """The plan, and today's numbers of what Backstop knows by itself, but for waves."""
+
+
+class PlanMilestones(MilestoneFile, Question[PlanNow], kind="plan_milestones"):
+    """These milestones are the plan, in place of the one before."""
+
+
+class NoteMilestone(Question[PlanNow], kind="note_milestone"):
+    """The number stands. Errors: Refusal for a milestone that is not planned, or is measured."""
+
+    milestone: Name
+    number: GpuCount
+    reason: Words
+
+
+class CheckLedger(Question[LedgerCheck], kind="doctor"):
+    """Whether a worker answers, and what it reaches."""

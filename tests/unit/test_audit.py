@@ -1,0 +1,96 @@
+"""`backstop audit` out of histories as they were recorded: each effect is told once, archived or not yet."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import WorkflowHistory
+
+from client.audit import AuditRecord, audit_of
+from client.compression import data_converter
+from models.rollout.effects import Receipt
+
+FOLDER = Path(__file__).parents[1] / "replay" / "histories"
+RUNS = {
+    "straight": ("straight",),
+    "breached": ("breached",),
+    "drifted": ("drifted",),
+    "stuck": ("stuck",),
+    "undone": ("undone",),
+    "unanswered": ("unanswered",),
+    "shadowed": ("shadowed",),
+    "left in the middle": ("left-1", "left-2"),
+    "continued": ("continued-1", "continued-2"),
+}
+
+
+def history(name: str) -> WorkflowHistory:
+    return WorkflowHistory.from_json("rollout/x", gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()).decode())
+
+
+async def told(*histories: WorkflowHistory) -> list[AuditRecord]:
+    async def each() -> AsyncIterator[WorkflowHistory]:
+        for one in histories:
+            yield one
+
+    return await audit_of(each(), data_converter)
+
+
+async def landed(*histories: WorkflowHistory) -> list[int]:
+    """The fences of the receipts that came back, in order."""
+    fences = []
+    for one in histories:
+        calls: set[int] = set()
+        for event in one.events:
+            if event.activity_task_scheduled_event_attributes.activity_type.name == "apply_effect":
+                calls.add(event.event_id)
+            done = event.activity_task_completed_event_attributes
+            if done.scheduled_event_id in calls:
+                (receipt,) = await data_converter.decode(done.result.payloads, [Receipt])
+                fences.append(receipt.fence.counter)
+    return fences
+
+
+def cuts(one: WorkflowHistory) -> list[WorkflowHistory]:
+    """The history as it was at any time that an effect had just landed, or was just recorded."""
+    ends = {"record", "apply_effect"}
+    marks: dict[int, str] = {}
+    times = []
+    for number, event in enumerate(one.events, 1):
+        marks[event.event_id] = event.activity_task_scheduled_event_attributes.activity_type.name
+        done = event.activity_task_completed_event_attributes.scheduled_event_id
+        if marks.get(done) in ends or marks[event.event_id] in ends:
+            times.append(WorkflowHistory(one.workflow_id, one.events[:number]))
+    return times
+
+
+@pytest.mark.parametrize("runs", RUNS.values(), ids=RUNS)
+async def test_at_any_time_each_effect_that_landed_is_told_once(runs: tuple[str, ...]) -> None:
+    *earlier, last = (history(name) for name in runs)
+    for now in cuts(last):
+        records = await told(*earlier, now)
+        fences = [r.data["fence"] for r in records if r.kind == "effect" and "fence" in r.data]
+        assert fences == await landed(*earlier, now)
+        assert [r.at for r in records] == sorted(r.at for r in records)
+    whole = await told(*earlier, last)
+    assert not [r for r in whole if "not archived yet" in r.text]
+    assert [r.text for r in whole if r.text.startswith("launch")] == ["launched by tpm"]
+
+
+async def test_what_is_not_archived_yet_is_told_as_it_happened() -> None:
+    straight = history("straight")
+    (first, *_) = [cut for cut in cuts(straight) if await landed(cut)]
+    (effect,) = [r for r in await told(first) if r.kind == "effect"]
+    assert effect.text == "reserve has landed, and is not archived yet"
+    assert effect.data["receipt"]["fence"]["counter"] == 1
+    opened = WorkflowHistory("rollout/x", straight.events[:3])
+    assert [r.text for r in await told(opened)] == ["launch asked for by tpm"]
+
+
+async def test_a_failed_effect_is_told_as_the_archive_has_it() -> None:
+    texts = [r.text for r in await told(history("stuck")) if r.kind == "effect"]
+    assert any("failed: " in text for text in texts)
+    assert not any(text.startswith("apply_effect") for text in texts)

@@ -1,0 +1,76 @@
+"""Questions to the desk: each is answered, and goes by the name that other builds know."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+from pydantic import ValidationError
+from temporalio.client import Client
+
+from activities.desk import DeskActivities
+from client.backstop import Backstop
+from client.connection import TemporalTarget
+from models.errors import BadInput, Unavailable
+from models.questions import (
+    QUESTIONS,
+    CheckLedger,
+    DeskAnswer,
+    DeskRequest,
+    EndWindow,
+    FlexOf,
+    LedgerClusters,
+    SnapshotNow,
+    WhyNot,
+)
+
+NAMES = """
+    stage_import commit_import add_health add_jobs describe_slurm detach clusters teams facts snapshot snapshots
+    health_hours flex why archive archived calendar declare end_window overview tallies week request requests
+    milestones plan_milestones note_milestone doctor
+"""
+
+
+def test_the_desk_has_an_answer_to_every_question() -> None:
+    nobody: Any = Mock()
+    desk = DeskActivities(nobody, nobody, nobody, nobody, nobody, nobody, nobody, nobody)
+    assert set(desk._answers) == set(QUESTIONS.values())
+
+
+def test_names_on_the_wire_stay() -> None:
+    assert set(QUESTIONS) == set(NAMES.split())
+
+
+def test_so_do_their_arguments() -> None:
+    assert EndWindow(cluster="a", number=3).model_dump(mode="json") == {"cluster": "a", "number": 3, "reason": ""}
+    assert LedgerClusters(limit=50).model_dump(mode="json") == {"after": "", "limit": 50}
+    assert SnapshotNow(cluster="a").model_dump(mode="json") == {"cluster": "a", "policy": {}}
+    assert WhyNot(team="a").model_dump(mode="json") == {"team": "a", "cluster": "", "gpus": None, "block": False}
+    assert FlexOf().model_dump(mode="json") == {"after": "", "limit": 20, "cluster": "", "mode": "equal"}
+
+
+def test_what_no_desk_would_take_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(BadInput, match=r"^cluster: String should have at least 1 character \(given: ''\)$"):
+        EndWindow(cluster="", number=3)
+
+
+def test_an_unknown_question_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValidationError, match=r"must be one of stage_import, commit_import, .*, not 'open sesame'"):
+        DeskRequest(kind="open sesame")
+
+
+class _Newer:
+    """A server whose desk knows one thing more than we do."""
+
+    async def start_workflow(self, *_: Any, **__: Any) -> _Newer:
+        return self
+
+    async def result(self) -> DeskAnswer:
+        return DeskAnswer(result={"open_rollouts": 3, "schedulers": {}, "moon": "full"})
+
+
+async def test_an_answer_of_another_build_is_told_in_a_sentence() -> None:
+    door = Backstop(cast("Client", _Newer()), "tpm", TemporalTarget(options={}, embedded=True))
+    with pytest.raises(Unavailable, match=r"^the desk answers as another build of Backstop: moon: Extra inputs"):
+        await door.ask(CheckLedger())
