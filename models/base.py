@@ -34,6 +34,12 @@ class Model(BaseModel):
         return self.model_copy(update=changes)
 
 
+class Documented(Model):
+    """One that people write in a file: its fields' docstrings are what its schema and docs/fleet-file.md say."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 120
 _BRIEF.maxlong = 40

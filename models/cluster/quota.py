@@ -8,10 +8,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from models.base import GpuCount, Model, Name, PositiveCount
+from models.base import Documented, GpuCount, Name, PositiveCount
 
 
-class Quota(Model):
+class Quota(Documented):
     """GPUs promised to one team in one cluster (nominal quota).
 
     Units: whole GPUs. `scheduled_gpus` None: usage unknown, taken as all of the quota and none idle.
@@ -23,17 +23,27 @@ class Quota(Model):
     """
 
     team: Name
+    """Who holds it, unique in its cluster."""
     gpus: GpuCount
+    """GPUs promised."""
     scheduled_gpus: GpuCount | None = None
+    """GPUs that its running jobs hold; may exceed gpus. Without it: gpus, all in use."""
     idle_gpus: GpuCount | None = None
+    """The part of scheduled_gpus that does no work. Without it: 0."""
     # Left out where unknown: no plan goes by it, and the hashes of plans that were approved stay what they were.
     pending_gpus: GpuCount | None = Field(default=None, exclude_if=lambda gpus: gpus is None)
+    """GPUs that its queued jobs ask for; no plan goes by it. Without it: unknown."""
     islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
+    """The islands it may stand on. Without it: any."""
     protected_blocks: tuple[PositiveCount, ...] = ()
+    """Sizes of contiguous blocks, each whole inside one island; in sum at most gpus. Without it: none."""
     minimum_gpus: GpuCount = 0
+    """No plan cuts below it; at most gpus."""
     parent: Name | None = None
+    """The quota of this cluster that it is part of; only leaves hold jobs. Without it: none."""
     # Left out where nobody is kept out, as it was of the plans that were approved.
     namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
+    """Who may target it, beside the team itself; no commas in them. Without it: anybody."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
