@@ -95,7 +95,8 @@ def import_(
     What the file leaves out stays as it is: nothing is removed. Health may come alone, for clusters that the ledger
     has: a file with the quotas of before a rollout is refused while that is open.
     """
-    from client.inputs.documents import read_fleet, read_health
+    from client.inputs.documents import read_fleet
+    from client.inputs.health_samples import read_health
     from client.inputs.jobs import read_jobs
 
     if not (file or health or jobs or slurm):
