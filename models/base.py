@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic_core import PydanticCustomError
 
 
 class Model(BaseModel):
@@ -48,6 +49,11 @@ _BRIEF.maxlong = 40
 def brief(value: Any) -> str:
     """The value as Python writes it, cut short where it is long or deep: a refusal travels, and is read."""
     return _BRIEF.repr(value)
+
+
+def fault_at(path: tuple[str | int, ...], text: str) -> PydanticCustomError:
+    """A ValueError of a validator which knows what part of the value is at fault: a path from there on."""
+    return PydanticCustomError("fault_at", "{text}", {"text": text, "path": path})
 
 
 def in_one_sentence(error: ValidationError) -> str:

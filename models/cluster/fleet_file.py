@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from models.base import Documented, Name, PositiveCount, Words
+from models.base import Documented, Name, PositiveCount, Words, fault_at
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_islands
@@ -42,14 +42,14 @@ class ClusterSpec(Documented):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [i.name for i in self.islands]
         seen: set[str] = set()
-        for name in names:
+        for number, name in enumerate(i.name for i in self.islands):
             if name in seen:
-                raise ValueError(f"island {name!r} is given twice (cluster {self.name})")
+                raise fault_at(("islands", number), f"island {name!r} is given twice (cluster {self.name})")
             seen.add(name)
             if "," in name:
-                raise ValueError(f"island {name!r} has a comma, which separates the names of islands")
+                what = f"island {name!r} has a comma, which separates the names of islands"
+                raise fault_at(("islands", number), what)
         QuotaTree(self.quotas)
         check_islands(self.quotas, seen)
         for window in self.windows:
@@ -90,9 +90,9 @@ class Fleet(Documented):
             ("team", [t.name for t in self.teams]),
         ):
             seen: set[str] = set()
-            for name in names:
+            for number, name in enumerate(names):
                 if name in seen:
-                    raise ValueError(f"{what} {name!r} is given twice")
+                    raise fault_at((f"{what}s", number, "name"), f"{what} {name!r} is given twice")
                 seen.add(name)
         return self
 
