@@ -27,7 +27,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 def output(command: list[str], **settings: Any) -> str:
     """What the command says; it ends well."""
-    done = subprocess.run(command, check=False, capture_output=True, text=True, **settings)
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command, check=False, capture_output=True, text=True, **settings
+    )
     assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
     return done.stdout
 
