@@ -105,7 +105,7 @@ def status_parts(
         or (failed and (m.failed_at is not None or m.state is MemberState.FAILED))
     ]
     if every or waiting or failed:
-        return [*parts, Text(), _members(chosen) if chosen else line("No cluster is so.")]
+        return [*parts, Text(), _members(chosen) if chosen else line("No cluster is like that.")]
     return [*parts, *_running(s), *_failed(s), *_held(s)]
 
 
