@@ -197,10 +197,10 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
 async def until_told() -> None:
     """Returns at Ctrl-C, SIGTERM or SIGHUP."""
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    stopped = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(name, told.set)
-    await told.wait()
+        loop.add_signal_handler(name, stopped.set)
+    await stopped.wait()
 
 
 def run_and_exit(main: Callable[[], object]) -> None:

@@ -87,13 +87,13 @@ def buffer(
         (series,) = named_series(read_series(health, node_of(gpus_per_node)), [cluster], health, "CLUSTER")
         _answer(series, asked.over(None), None, png=png, as_json=as_json)
         return
-    found = _from_ledger(cluster, who(actor))
+    history = _from_ledger(cluster, who(actor))
     if export:
-        _export(export, found)
+        _export(export, history)
         if export == "-":
             return
-    series = _series(found)
-    _answer(series, asked.over(found.terms), found.total_gpus or None, png=png, as_json=as_json)
+    series = _series(history)
+    _answer(series, asked.over(history.terms), history.total_gpus or None, png=png, as_json=as_json)
 
 
 class _Asked:
@@ -107,8 +107,8 @@ class _Asked:
         terms_of(target, floor)
 
     def over(self, terms: HealthTerms | None) -> HealthTerms:
-        found = terms_of(self._target, self._floor, terms)
-        return found.model_copy(update={"horizon": timedelta(weeks=self._weeks[0])}) if self._weeks else found
+        own = terms_of(self._target, self._floor, terms)
+        return own.model_copy(update={"horizon": timedelta(weeks=self._weeks[0])}) if self._weeks else own
 
 
 def _from_ledger(cluster: str, actor: str) -> HealthHours:
@@ -117,26 +117,26 @@ def _from_ledger(cluster: str, actor: str) -> HealthHours:
     async def question(door: Backstop) -> HealthHours:
         return await door.health_hours(cluster)
 
-    found = ask(actor, question)
-    if not found.total:
+    history = ask(actor, question)
+    if not history.total:
         raise BadInput(
             f"the ledger knows no hour of the health of {cluster}: import samples, or name a file (--health)"
         )
-    return found
+    return history
 
 
-def _series(found: HealthHours) -> Series:
+def _series(history: HealthHours) -> Series:
     from models.buffers.backtest import Series
 
-    hours = found.hours
-    return Series(found.cluster, hours.total, hours.worst, hours.mean, hours.planned, found.gpus_per_node, "gpus")
+    hours = history.hours
+    return Series(history.cluster, hours.total, hours.worst, hours.mean, hours.planned, history.gpus_per_node, "gpus")
 
 
-def _export(file: str, found: HealthHours) -> None:
+def _export(file: str, history: HealthHours) -> None:
     from cli.output import write
     from cli.views.history_csv import as_csv
 
-    write(file, "--export", as_csv(found.cluster, found.hours, "gpus"))
+    write(file, "--export", as_csv(history.cluster, history.hours, "gpus"))
 
 
 def _answer(series: Series, terms: HealthTerms, total: int | None, *, png: str, as_json: bool) -> None:
@@ -145,12 +145,12 @@ def _answer(series: Series, terms: HealthTerms, total: int | None, *, png: str, 
     from cli.views.buffer import parts
     from models.buffers.backtest import explained
 
-    found: Explained = explained(series, terms, total)
+    answer: Explained = explained(series, terms, total)
     if png:
         from cli.pages.backtest import picture
 
-        picture(png, [found.series], found.promised)
+        picture(png, [answer.series], answer.promised)
     if as_json:
-        show_json(BufferAnswer.of(found).as_json())
+        show_json(BufferAnswer.of(answer).as_json())
     else:
-        show(*parts(found))
+        show(*parts(answer))

@@ -48,9 +48,9 @@ class Series:
 
     def total_at(self, hour: int) -> int:
         """The last size that was known by then; a series' first size is known from its start."""
-        known = self.total[: max(1, hour)]
-        known = known[~np.isnan(known)]
-        return int(known[-1] if len(known) else self.total[~np.isnan(self.total)][0])
+        sizes = self.total[: max(1, hour)]
+        sizes = sizes[~np.isnan(sizes)]
+        return int(sizes[-1] if len(sizes) else self.total[~np.isnan(self.total)][0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +153,20 @@ class Record(Model):
 
 def promises(series: Series, decide: Decide, horizon_weeks: int) -> list[int | None]:
     """What is promised at the start of each week, each decided on the rows before it."""
-    down, made, standing = series.down, [], None
+    down, weekly, standing = series.down, [], None
     for hour in range(0, len(down), WEEK_HOURS):
         view = View(down[:hour], series.total_at(hour), series.node, timedelta(weeks=horizon_weeks), standing)
         standing = decide(view)
-        made.append(standing)
-    return made
+        weekly.append(standing)
+    return weekly
 
 
-def record(series: Series, name: str, made: Sequence[int | None], horizon_weeks: int) -> Record:
+def record(series: Series, name: str, weekly: Sequence[int | None], horizon_weeks: int) -> Record:
     """What hardware would have kept of these weekly promises."""
     hours = broken = 0
     worst = stranded = 0.0
     buffers = []
-    for week, promise in enumerate(made):
+    for week, promise in enumerate(weekly):
         start = week * WEEK_HOURS
         span = slice(start, start + horizon_weeks * WEEK_HOURS)
         known = ~np.isnan(series.worst[span])
@@ -188,8 +188,8 @@ def record(series: Series, name: str, made: Sequence[int | None], horizon_weeks:
         worst_shortfall_fraction=worst,
         mean_buffer=float(np.mean(buffers)),
         stranded_fraction=stranded / max(1, hours),
-        changes=sum(one != other for one, other in pairwise(made)),
-        refused=sum(p is None for p in made) / len(made),
+        changes=sum(one != other for one, other in pairwise(weekly)),
+        refused=sum(p is None for p in weekly) / len(weekly),
     )
 
 
@@ -231,10 +231,10 @@ def explained(series: Series, terms: HealthTerms, total: int | None = None) -> E
     promised: Promised = {}
 
     def kept(name: str, decide: Decide) -> Record:
-        made = promises(series, decide, weeks)
+        weekly = promises(series, decide, weeks)
         if name in _FIXED or name == "health":
-            promised[series.cluster, weeks, name] = made
-        return record(series, name, made, weeks)
+            promised[series.cluster, weeks, name] = weekly
+        return record(series, name, weekly, weeks)
 
     ours = kept("health", health(terms))
     flat = tuple(kept(name, decide) for name, decide in policies(terms).items() if name in _FIXED)
@@ -262,7 +262,7 @@ def derived_gpus(series: Series, total_gpus: int, gpus_per_node: int, terms: Hea
 def _least_fixed(kept: Callable[[str, Decide], Record], most_broken: int) -> int | None:
     """The smallest whole percent that breaks no more hours; a larger buffer never breaks more."""
     percents = range(_MOST_FIXED + 1)
-    found = bisect_left(
+    least = bisect_left(
         percents, True, key=lambda b: kept(f"fixed-{b}", fixed(Fraction(b, 100))).broken_hours <= most_broken
     )
-    return found if found <= _MOST_FIXED else None
+    return least if least <= _MOST_FIXED else None

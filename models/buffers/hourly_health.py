@@ -103,8 +103,8 @@ def _instants(islands: Mapping[str, Stretch], windows: Sequence[Window], first: 
     edges = [edge for one in islands.values() for edge in (one.since, one.until)]
     edges.append(np.arange(first // _HOUR, end // _HOUR + 1) * _HOUR)
     edges.append(np.array([t for w in windows for t in (w.starts.timestamp(), w.ends.timestamp())]))
-    found = np.unique(np.concatenate(edges))
-    return np.append(found[(found >= first) & (found < end)], end)
+    instants = np.unique(np.concatenate(edges))
+    return np.append(instants[(instants >= first) & (instants < end)], end)
 
 
 def _at(one: Stretch, at: Hours, gone: float) -> tuple[Hours, Hours, Hours]:
@@ -119,13 +119,13 @@ def _at(one: Stretch, at: Hours, gone: float) -> tuple[Hours, Hours, Hours]:
 
 def _explained(window: Window, gone: dict[str, Hours], at: Hours) -> Hours:
     """What the window explains of what is gone at these times; it is taken out of `gone`."""
-    found = np.zeros(len(at) - 1)
+    share = np.zeros(len(at) - 1)
     begins, ends = np.searchsorted(at[:-1], (window.starts.timestamp(), window.ends.timestamp()))
     for n in range(begins, ends):
         for name, gpus in covered(window, {name: int(values[n]) for name, values in gone.items()}).items():
-            found[n] += gpus
+            share[n] += gpus
             gone[name][n] -= gpus
-    return found
+    return share
 
 
 def _by_hour(at: Hours, total: Hours, healthy: Hours, planned: Hours) -> Hourly | None:
@@ -149,9 +149,9 @@ def _by_hour(at: Hours, total: Hours, healthy: Hours, planned: Hours) -> Hourly 
     placed = hours[enough] - first
 
     def row(values: Hours, otherwise: float = np.nan) -> Hours:
-        found = np.full(int(placed[-1]) + 1, otherwise)
-        found[placed] = values[enough]
-        return found
+        placed_values = np.full(int(placed[-1]) + 1, otherwise)
+        placed_values[placed] = values[enough]
+        return placed_values
 
     return Hourly(first, row(most), row(most - missing), row(mean), row(missing - lacking, 0.0))
 
@@ -172,9 +172,9 @@ class HealthHours(Model):
     mean: tuple[float | None, ...] = ()
     planned: tuple[int, ...] = ()
 
-    def holding(self, found: Hourly) -> Self:
+    def holding(self, hours: Hourly) -> Self:
         """With these hours."""
-        known = ~np.isnan(found.total)
+        known = ~np.isnan(hours.total)
 
         def column(values: Hours, digits: int = 0) -> tuple[Any, ...]:
             shown = np.round(values, digits).tolist()
@@ -182,11 +182,11 @@ class HealthHours(Model):
 
         return self.model_copy(
             update={
-                "first": found.first,
-                "total": column(found.total),
-                "worst": column(found.worst),
-                "mean": column(found.mean, 4),
-                "planned": tuple(int(v) for v in found.planned),
+                "first": hours.first,
+                "total": column(hours.total),
+                "worst": column(hours.worst),
+                "mean": column(hours.mean, 4),
+                "planned": tuple(int(v) for v in hours.planned),
             }
         )
 
