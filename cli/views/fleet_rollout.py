@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from rich.console import RenderableType
@@ -29,19 +29,26 @@ def plan_parts(plan: FleetPlan, launch: FleetLaunch) -> list[RenderableType]:
     mine = [p for p in plan.clusters if not p.rollout]
     others = len(plan.clusters) - len(mine)
     title = line((f"{len(mine)} clusters", "bold"), f", plan {plan.hash}" + (f"; {others} open already" * bool(others)))
+    parts: list[RenderableType] = [title, Text(), _by_wave(mine, launch.pilots), Text(), line(pace_text(launch.pace))]
+    able = [p for p in mine if not p.why_not]
+    if able:
+        names = ", ".join(clean(p.cluster) for p in able[:_SHOWN])
+        parts.append(line(f"first, by today's snapshots: {names}{' ...' if len(mine) > len(able[:_SHOWN]) else ''}"))
+    return [*parts, *_unable([p for p in mine if p.why_not])]
+
+
+def _by_wave(prospects: Sequence[Prospect], pilots: Collection[str]) -> Table:
     rows = table("WAVE", ">CLUSTERS", ">PROMISED", ">HEALTHY", ">CUT", ">NEVER BACKED", ">TO FLEX", ">CANNOT START")
     for wave in WAVES:
-        clusters = [p for p in mine if wave is (Wave.PILOT if p.cluster in launch.pilots else p.wave)]
-        if clusters:
-            sums = [sum(getattr(p, name) for p in clusters) for name in _SUMS]
-            row(rows, _wave(wave), len(clusters), *sums, sum(bool(p.why_not) for p in clusters) or None)
-    row(rows, "all", len(mine), *(sum(getattr(p, name) for p in mine) for name in _SUMS), None, style="bold")
-    parts: list[RenderableType] = [title, Text(), rows, Text(), line(pace_text(launch.pace))]
-    first = [p for p in mine if not p.why_not][:_SHOWN]
-    if first:
-        names = ", ".join(clean(p.cluster) for p in first)
-        parts.append(line(f"first, by today's snapshots: {names}{' ...' if len(mine) > len(first) else ''}"))
-    return [*parts, *_unable([p for p in mine if p.why_not])]
+        own = [p for p in prospects if wave is (Wave.PILOT if p.cluster in pilots else p.wave)]
+        if own:
+            row(rows, _wave(wave), len(own), *_sums(own), sum(bool(p.why_not) for p in own) or None)
+    row(rows, "all", len(prospects), *_sums(prospects), None, style="bold")
+    return rows
+
+
+def _sums(prospects: Sequence[Prospect]) -> list[int]:
+    return [sum(getattr(p, name) for p in prospects) for name in _SUMS]
 
 
 _SUMS = ("assigned_gpus", "healthy_gpus", "cut_gpus", "phantom_gpus", "to_flex_gpus")
@@ -97,16 +104,19 @@ def status_parts(
     parts: list[RenderableType] = [title, facts]
     if s.waves:
         parts += [Text(), _waves(s)]
-    chosen = [
-        m
-        for m in s.members
-        if every
-        or (waiting and m.state is MemberState.WAITING)
-        or (failed and (m.failed_at is not None or m.state is MemberState.FAILED))
-    ]
     if every or waiting or failed:
+        chosen = [m for m in s.members if every or (waiting and _waits(m)) or (failed and _has_failed(m))]
         return [*parts, Text(), _members(chosen) if chosen else line("No cluster is like that.")]
     return [*parts, *_running(s), *_failed(s), *_held(s)]
+
+
+def _waits(m: Member) -> bool:
+    return m.state is MemberState.WAITING
+
+
+def _has_failed(m: Member) -> bool:
+    """Ever: it may be on its way again."""
+    return m.failed_at is not None or m.state is MemberState.FAILED
 
 
 def _facts(s: FleetStatus) -> list[tuple[str, Text]]:
