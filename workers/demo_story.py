@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from client.backstop import Backstop
-from models.buffers.backtest import Series
+from models.buffers.hourly_health import Series
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.errors import Unavailable

@@ -11,7 +11,8 @@ from cli.options import LOOK, AsJson, examples, number
 from models.errors import BadInput
 
 if TYPE_CHECKING:
-    from models.buffers.backtest import Promised, Record, Series
+    from models.buffers.backtest import Promised, Record
+    from models.buffers.hourly_health import Series
     from models.cluster.health_buffer import HealthTerms
 
 _FILE = typer.Argument(

@@ -13,8 +13,8 @@ from models.errors import BadInput
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.buffers.backtest import Explained, Series
-    from models.buffers.hourly_health import HealthHours
+    from models.buffers.backtest import Explained
+    from models.buffers.hourly_health import HealthHours, Series
     from models.cluster.health_buffer import HealthTerms
 
 
@@ -92,8 +92,7 @@ def buffer(
         _export(export, history)
         if export == "-":
             return
-    series = _series(history)
-    _answer(series, asked.over(history.terms), history.total_gpus or None, png=png, as_json=as_json)
+    _answer(history.series, asked.over(history.terms), history.total_gpus or None, png=png, as_json=as_json)
 
 
 class _Asked:
@@ -125,18 +124,11 @@ def _from_ledger(cluster: str, actor: str) -> HealthHours:
     return history
 
 
-def _series(history: HealthHours) -> Series:
-    from models.buffers.backtest import Series
-
-    hours = history.hours
-    return Series(history.cluster, hours.total, hours.worst, hours.mean, hours.planned, history.gpus_per_node, "gpus")
-
-
 def _export(file: str, history: HealthHours) -> None:
     from cli.output import write
     from cli.views.history_csv import as_csv
 
-    write(file, "--export", as_csv(history.cluster, history.hours, "gpus"))
+    write(file, "--export", as_csv(history.series))
 
 
 def _answer(series: Series, terms: HealthTerms, total: int | None, *, png: str, as_json: bool) -> None:

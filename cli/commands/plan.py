@@ -24,7 +24,7 @@ from models.errors import BadInput
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.buffers.backtest import Series
+    from models.buffers.hourly_health import Series
     from models.cluster.policy import Policy
     from models.cluster.snapshot import Snapshot
     from models.planning.plan import Plan

@@ -13,7 +13,7 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from models.buffers.backtest import Series
+    from models.buffers.hourly_health import Series
 
 _MOST_ROWS = 20_000_000
 

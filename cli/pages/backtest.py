@@ -17,7 +17,8 @@ from matplotlib.ticker import MaxNLocator
 from cli.output import count
 from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, rendered, short, style, svg
 from cli.views.backtest import HEADINGS, cells, percent
-from models.buffers.backtest import Promised, Record, Series
+from models.buffers.backtest import Promised, Record
+from models.buffers.hourly_health import Series
 from models.errors import BadInput
 
 _MOST = 12

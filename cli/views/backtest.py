@@ -12,7 +12,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.output import count, line, row, table
-from models.buffers.backtest import Record, Series
+from models.buffers.backtest import Record
+from models.buffers.hourly_health import Series
 
 _FIELDS = tuple(Record.model_fields)
 HEADINGS = ("POLICY", "BROKEN H", "BROKEN", "WORST", "BUFFER", "STRANDED", "CHANGES", "REFUSED")

@@ -9,7 +9,7 @@ row speaks for is unknown, not healthy.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from client.inputs.csv_table import CsvTable
 from client.inputs.sentences import shown
-from models.buffers.backtest import Series
 from models.buffers.estimator import Hours
-from models.buffers.hourly_health import hourly, stretches
+from models.buffers.hourly_health import Series, hourly, stretches
 from models.errors import BadInput
 
 _MOST_HOURS = 50 * 366 * 24
@@ -125,12 +124,12 @@ class _Histories:
             own = own[np.argsort(times[own])]
             looked[str(island)] = stretches(times[own], total[own], healthy[own], planned[own])
         self._spanning(cluster, int(np.ptp(times) / 3600) + 1, rows.lines[int(times.argmax())])
-        hours = hourly(looked)
-        if hours is None:
+        series = hourly(looked, cluster=cluster)
+        if series is None:
             raise self._table.bad(
                 f"no hour of cluster {shown(cluster)} is known for half an hour or more", rows.lines[0]
             )
-        return Series(cluster, hours.total, hours.worst, hours.mean, hours.planned, self._node, self._unit)
+        return replace(series, node=self._node, unit=self._unit)
 
     # --- cells ------------------------------------------------------------------------------------
 

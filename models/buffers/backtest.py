@@ -15,42 +15,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 from scipy.stats import binom
 
 from models.base import Model
 from models.buffers.estimator import SHAPE, WEEK_HOURS, Hours, Shape, derived
+from models.buffers.hourly_health import Series
 from models.cluster.health_buffer import PROMISE_STEPS, TERMS, Derived, HealthTerms, Steps, followed
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Series:
-    """Hourly health of one cluster, oldest first. Each array has the shape (hours,); NaN where an hour is unknown.
-
-    Units: nodes, or GPUs with `node` of them in a node. `worst`: healthy at the hour's worst instant; `mean`: on
-    average; `absent`: declared beforehand (maintenance), which is nobody's failure.
-    """
-
-    cluster: str
-    total: Hours
-    worst: Hours
-    mean: Hours
-    absent: Hours
-    node: int = 1
-    unit: Literal["nodes", "gpus"] = "nodes"
-
-    @property
-    def down(self) -> Hours:
-        """Unhealthy beyond what was declared, at the worst instant."""
-        return np.maximum(self.total - self.worst - self.absent, 0)
-
-    def total_at(self, hour: int) -> int:
-        """The last size that was known by then; a series' first size is known from its start."""
-        sizes = self.total[: max(1, hour)]
-        sizes = sizes[~np.isnan(sizes)]
-        return int(sizes[-1] if len(sizes) else self.total[~np.isnan(self.total)][0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +144,7 @@ def record(series: Series, name: str, weekly: Sequence[int | None], horizon_week
         known = ~np.isnan(series.worst[span])
         total = series.total[span][known]
         held = 0 if promise is None else promise
-        short = held - (series.worst[span] + series.absent[span])[known]
+        short = held - (series.worst[span] + series.planned[span])[known]
         hours += len(short)
         broken += int((short > 0).sum())
         worst = max(worst, float((short / total).max(initial=0.0)))

@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import Field
 
 from models.base import Model, Name, PositiveCount
-from models.buffers.backtest import Series
 from models.buffers.estimator import WEEK_HOURS
+from models.buffers.hourly_health import Series
 
 _WARM_HOURS = 26 * WEEK_HOURS
 """Lived before the first hour, so that long repairs are under way in it."""
