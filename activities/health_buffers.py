@@ -9,7 +9,7 @@ import numpy as np
 from activities import metrics as meters
 from activities.ports import CalendarPort, HealthPort
 from models.buffers.estimator import REMEMBERED, derived
-from models.buffers.hourly_health import Hourly, hourly
+from models.buffers.hourly_health import Series, hourly
 from models.cluster.health_buffer import Derived, HealthTerms
 from models.cluster.island import Island, total
 
@@ -23,7 +23,7 @@ class Deriver:
         self._kept: dict[str, tuple[object, datetime, Derived]] = {}
         """By cluster: what it was derived for, when, and the answer; lost with the process."""
 
-    def hours(self, cluster: str, islands: tuple[Island, ...], now: datetime) -> Hourly | None:
+    def hours(self, cluster: str, islands: tuple[Island, ...], now: datetime) -> Series | None:
         """The cluster's hours up to the last whole one; what was declared (windows) is planned. None: no history.
 
         `islands`: those it has today. Where samples end earlier, the hours since then are unknown.
@@ -31,7 +31,7 @@ class Deriver:
         until = now.replace(minute=0, second=0, microsecond=0)
         samples = self._health.history(cluster, until - REMEMBERED, until)
         windows = self._calendar.windows([cluster]).get(cluster, ())
-        hours = hourly(samples, windows, until.timestamp(), [i.name for i in islands if i.total_gpus])
+        hours = hourly(samples, windows, until.timestamp(), [i.name for i in islands if i.total_gpus], cluster)
         return None if hours is None else hours.up_to(int(until.timestamp() // 3600))
 
     def derived(
@@ -49,7 +49,7 @@ class Deriver:
         if kept is not None and kept[0] == key and timedelta(0) <= now - kept[1] < within:
             return kept[2]
         hours = self.hours(cluster, islands, now)
-        down = np.empty(0) if hours is None else hours.total - hours.worst - hours.planned
+        down = np.empty(0) if hours is None else hours.down
         answer = derived(down, max(1, total(islands)), terms, gpus_per_node)
         self._kept[cluster] = key, now, answer
         meters.buffer(cluster, answer)

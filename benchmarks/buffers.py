@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from client.inputs.health_series import read_series
-from models.buffers.backtest import Decide, Record, Series, health, policies, promises, record
+from models.buffers.backtest import Decide, Record, health, policies, promises, record
 from models.buffers.estimator import SHAPE, Shape, derived
 from models.buffers.health_generator import Recipe, simulated
+from models.buffers.hourly_health import Series
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "availability_hourly.csv.gz"
 HORIZONS = (1, 4)

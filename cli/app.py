@@ -20,17 +20,19 @@ from cli.commands import (
     fleet,
     flex,
     haircut,
+    launch,
     milestones,
+    plan,
     processes,
     report,
     request,
-    rollouts,
+    rollout_commands,
     schemas,
     simulate_health,
+    status,
+    watch,
     why,
 )
-from cli.commands import plan as planning
-from cli.commands import rollout_commands as decide
 
 app = typer.Typer(
     name="backstop",
@@ -59,26 +61,30 @@ def backstop(
         os.environ["BACKSTOP_TRACE"] = "console"
 
 
-_MODULES = (
-    *(processes, doctor, fleet, detach, builds),
-    *(
-        planning,
-        haircut,
-        buffer,
-        backtest,
-        simulate_health,
-        flex,
-        why,
-        rollouts,
-        burndown,
-        report,
-        milestones,
-        calendar,
-        audit,
-        schemas,
-    ),
-    decide,
+# In the order of the help.
+for module in (
+    processes,
+    doctor,
+    fleet,
+    detach,
+    builds,
+    plan,
+    haircut,
+    buffer,
+    backtest,
+    simulate_health,
+    flex,
+    why,
+    launch,
+    status,
+    watch,
+    burndown,
+    report,
+    milestones,
+    calendar,
+    audit,
+    schemas,
+    rollout_commands,
     request,
-)
-for module in _MODULES:
+):
     module.add_to(app)

@@ -66,13 +66,13 @@ def _misused(error: typer.TyperException) -> int:
     """Wrong options: one sentence, and where to read more. Without any argument: the help itself."""
     from cli.output import complain
 
-    said = error.format_message().replace("Value error, ", "")  # of an option that takes one of some words
+    sentence = error.format_message().replace("Value error, ", "")  # of an option that takes one of some words
     if type(error).__name__ == "NoArgsIsHelpError":
-        sys.stderr.write(f"{said}\n" if said else "")
+        sys.stderr.write(f"{sentence}\n" if sentence else "")
         return BAD_INPUT
     context = getattr(error, "ctx", None)
     path = "backstop" if context is None else context.command_path
-    complain(f"{said.rstrip('.')} (see: {path} --help)")
+    complain(f"{sentence.rstrip('.')} (see: {path} --help)")
     return BAD_INPUT
 
 

@@ -78,8 +78,8 @@ class Otherwise(TyperGroup):
     """It is meant where there is no word at all, too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known = (*self.commands, *self.get_help_option_names(ctx))
-        meant = args[0] not in known if args else self.alone
+        names = (*self.commands, *self.get_help_option_names(ctx))
+        meant = args[0] not in names if args else self.alone
         return super().parse_args(ctx, [self.otherwise, *args] if meant else args)
 
 
@@ -111,30 +111,30 @@ def number(option: str, text: str, least: float, most: float) -> float:
 
 def settings_of(buffer: str, max_tier: str, settings: list[str] | None) -> dict[str, Any]:
     """What lays over a policy. Errors: BadInput for what has no KEY=VALUE form or is given twice."""
-    found = settings_given("--policy", settings or ())
+    merged = settings_given("--policy", settings or ())
     for key, value, option in (("buffer", buffer, "--buffer"), ("max_tier", max_tier, "--max-tier")):
         if value:
-            _once(found, key, value, option)
-    if found.get("buffer") == "health":
-        found["buffer"] = {"health": {}}
-    return found
+            _once(merged, key, value, option)
+    if merged.get("buffer") == "health":
+        merged["buffer"] = {"health": {}}
+    return merged
 
 
 def settings_given(option: str, settings: Sequence[str]) -> dict[str, Any]:
     """What was given as KEY=VALUE. Errors: BadInput for another form, and for what is given twice."""
-    found: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for setting in settings:
         key, sign, value = setting.partition("=")
         if not sign or not key.strip():
             raise BadInput(f"{option} takes KEY=VALUE, not {setting!r}")
-        _once(found, key.strip(), _value(value.strip()), f"{option} {key.strip()}")
-    return found
+        _once(given, key.strip(), _value(value.strip()), f"{option} {key.strip()}")
+    return given
 
 
-def _once(found: dict[str, Any], key: str, value: Any, option: str) -> None:
-    if key in found:
-        raise BadInput(f"{option} {value!r} is given beside {key}={found[key]!r}: give one of them")
-    found[key] = value
+def _once(given: dict[str, Any], key: str, value: Any, option: str) -> None:
+    if key in given:
+        raise BadInput(f"{option} {value!r} is given beside {key}={given[key]!r}: give one of them")
+    given[key] = value
 
 
 def _value(text: str) -> Any:

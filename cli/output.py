@@ -164,15 +164,15 @@ def _speaks(char: str) -> bool:
 
 def table(*columns: str) -> Table:
     """Columns by name. A name that begins with > is of numbers, with = of short words: neither is wrapped."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         if column.startswith(">"):
-            made.add_column(column[1:], justify="right", no_wrap=True)
+            grid.add_column(column[1:], justify="right", no_wrap=True)
         elif column.startswith("="):
-            made.add_column(column[1:], no_wrap=True)
+            grid.add_column(column[1:], no_wrap=True)
         else:
-            made.add_column(column, overflow="fold", min_width=min(len(column), 8))
-    return made
+            grid.add_column(column, overflow="fold", min_width=min(len(column), 8))
+    return grid
 
 
 def row(into: Table, *cells: object, style: str = "") -> None:

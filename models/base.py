@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic_core import PydanticCustomError
 
 
 class Model(BaseModel):
@@ -34,6 +35,12 @@ class Model(BaseModel):
         return self.model_copy(update=changes)
 
 
+class Documented(Model):
+    """One that people write in a file: its fields' docstrings are what its schema and docs/fleet-file.md say."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 120
 _BRIEF.maxlong = 40
@@ -42,6 +49,11 @@ _BRIEF.maxlong = 40
 def brief(value: Any) -> str:
     """The value as Python writes it, cut short where it is long or deep: a refusal travels, and is read."""
     return _BRIEF.repr(value)
+
+
+def fault_at(path: tuple[str | int, ...], text: str) -> PydanticCustomError:
+    """A ValueError of a validator which knows what part of the value is at fault: a path from there on."""
+    return PydanticCustomError("fault_at", "{text}", {"text": text, "path": path})
 
 
 def in_one_sentence(error: ValidationError) -> str:

@@ -12,7 +12,6 @@ from models.rollout.stages import Stage
 from workers.demo_story import Story, on_stage, say
 from workers.main import run_and_exit
 
-DEMO_FLEET = Path(__file__).resolve().parent.parent / "examples" / "fleet.yaml"
 CLUSTER, ISLAND = "h100-worked", "main"
 STEADY = "h200-open"
 CLOCKS = {
@@ -24,6 +23,12 @@ CLOCKS = {
     "recover_after": "4s",
     "safety_poll": "30s",
 }
+
+
+def demo_fleet() -> Path:
+    """The README's example: in a wheel it lies beside this file (pyproject.toml puts it there)."""
+    packaged = Path(__file__).resolve().with_name("fleet.yaml")
+    return packaged if packaged.is_file() else packaged.parents[1] / "examples" / "fleet.yaml"
 
 
 def compressed(path: Path, to: Path) -> None:
@@ -38,7 +43,7 @@ def compressed(path: Path, to: Path) -> None:
 
 async def tell(story: Story) -> None:
     fleet = story.home / "fleet.yaml"
-    compressed(DEMO_FLEET, fleet)
+    compressed(demo_fleet(), fleet)
     island = next(c for c in yaml.safe_load(fleet.read_text())["clusters"] if c["name"] == CLUSTER)["islands"][0][
         "name"
     ]
@@ -84,7 +89,7 @@ async def _main() -> None:
     say("Backstop demo: a quota should be a promise that hardware keeps.")
     async with on_stage("gpu-tpm") as story:
         await tell(story)
-    say(f'\nDone in {time.monotonic() - began:.0f} s. Next: `make up`, then README.md, "Your own fleet".')
+    say(f'\nDone in {time.monotonic() - began:.0f} s. Next: `backstop up`, then README.md, "Your own fleet".')
 
 
 if __name__ == "__main__":

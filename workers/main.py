@@ -37,7 +37,7 @@ from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches
 from models.errors import BackstopError
-from models.wire import DEPLOYMENT, WATCH_WORKFLOW, WatchInput
+from models.wire import DEPLOYMENT, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
 from workers.garbage_collection import tended
 from workers.heartbeats import Heartbeats
 from workers.sandbox import OnTimeRunner
@@ -77,7 +77,6 @@ def make_worker(
     ledger: Ledger,
     notify: NotifyPort,
     executor: ThreadPoolExecutor,
-    task_queue: str,
     quotas: QuotaPort | None = None,
     build_id: str = "",
     slurms: Slurms | None = None,
@@ -99,7 +98,7 @@ def make_worker(
     asked = RequestActivities(client, quota_port, ledger.registry, usage, rollouts)
     return Worker(
         client,
-        task_queue=task_queue,
+        task_queue=TASK_QUEUE,
         workflows=[ClusterRollout, FleetRolloutWorkflow, HealthWatch, LedgerDesk, QuotaRequest],
         activities=[
             rollouts.open_rollout,
@@ -121,8 +120,14 @@ def make_worker(
             fleets.abort,
             fleets.record,
             DeskActivities(
-                *(ledger.fleet, ledger.registry, rollouts, ledger.tallies, ledger.report, ledger.milestones),
-                *(ledger.jobs, slurms),
+                ledger.fleet,
+                ledger.registry,
+                rollouts,
+                ledger.tallies,
+                ledger.report,
+                ledger.milestones,
+                ledger.jobs,
+                slurms,
             ).answer,
             WatchActivities(client, quota_port, health, ledger.calendar, ledger.registry, tallier).watch,
         ],
@@ -142,9 +147,7 @@ def _deployment(build_id: str) -> WorkerDeploymentConfig:
     return WorkerDeploymentConfig(version=version, use_worker_versioning=True)
 
 
-async def ensure_watch(
-    client: Client, task_queue: str, interval_seconds: float, shards: int = 1, tally_seconds: float = 3600.0
-) -> None:
+async def ensure_watch(client: Client, interval_seconds: float, shards: int = 1, tally_seconds: float = 3600.0) -> None:
     """The shared watch runs, in as many shards; started once, however many workers ask. Other divisions are ended."""
     wanted = [
         WatchInput(interval_seconds=interval_seconds, tally_seconds=tally_seconds, shard=n, shards=shards)
@@ -156,7 +159,7 @@ async def ensure_watch(
             WATCH_WORKFLOW,
             watch,
             id=watch.watch_id,
-            task_queue=task_queue,
+            task_queue=TASK_QUEUE,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             static_summary=f"reads all clusters' health in one call, signals rollouts on edges{part}",
@@ -177,13 +180,16 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
         every = timedelta(seconds=min(5.0, settings.watch_interval_seconds))
         slurms = Slurms(ledger, ledger.schedulers, settings.slurm, every)
         worker = make_worker(
-            *(client, ledger, notify, executor, settings.task_queue),
+            client,
+            ledger,
+            notify,
+            executor,
             build_id=settings.build_id,
             slurms=slurms,
             prometheus=settings.prometheus,
         )
         async with tended(), worker:
-            await ensure_watch(client, settings.task_queue, settings.watch_interval_seconds, settings.watch_shards)
+            await ensure_watch(client, settings.watch_interval_seconds, settings.watch_shards)
             yield client
     flush()
 
@@ -191,10 +197,10 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
 async def until_told() -> None:
     """Returns at Ctrl-C, SIGTERM or SIGHUP."""
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    stopped = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(name, told.set)
-    await told.wait()
+        loop.add_signal_handler(name, stopped.set)
+    await stopped.wait()
 
 
 def run_and_exit(main: Callable[[], object]) -> None:

@@ -24,7 +24,6 @@ class Settings:
     home: Path
     mail_server: str | None
     watch_interval_seconds: float
-    task_queue: str
     build_id: str
     """Of this worker's code; empty: workers are not versioned."""
     watch_shards: int = 1
@@ -52,7 +51,6 @@ def load_settings() -> Settings:
         home=where,
         mail_server=os.environ.get("BACKSTOP_MAIL_SERVER") or None,
         watch_interval_seconds=seconds,
-        task_queue=os.environ.get("BACKSTOP_TASK_QUEUE") or "backstop",
         build_id=_build_id(os.environ.get("BACKSTOP_BUILD_ID", "")),
         watch_shards=int(shards),
         slurm=_slurms(os.environ.get("BACKSTOP_SLURM", "")),
@@ -71,11 +69,11 @@ def _slurms(path: str) -> dict[str, Connection]:
     """Of a YAML or JSON file: connections by name. Errors: BadInput naming the file, the field and the value."""
     if not path:
         return {}
-    found = dict(read_document(path, Connections, "the field connections").connections)
-    for name, connection in found.items():
+    connections = dict(read_document(path, Connections, "the field connections").connections)
+    for name, connection in connections.items():
         if connection.path is not None and connection.ssh is None and not Path(connection.path).is_dir():
             raise BadInput(f"{path}: connections.{name}.path is {connection.path!r}, which is no folder here")
-    return found
+    return connections
 
 
 def _build_id(text: str) -> str:

@@ -61,8 +61,8 @@ async def _main() -> None:
 
 async def _until_stopped(server: EmbeddedTemporal | None) -> None:
     """Returns when told to stop. Errors: Unavailable when the embedded server dies."""
-    told = asyncio.create_task(until_told())
-    waits: set[asyncio.Task[object]] = {told}
+    stopped = asyncio.create_task(until_told())
+    waits: set[asyncio.Task[object]] = {stopped}
     if server is not None:
         waits.add(asyncio.create_task(server.wait()))
     done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -70,7 +70,7 @@ async def _until_stopped(server: EmbeddedTemporal | None) -> None:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-    if told not in done:
+    if stopped not in done:
         raise Unavailable(
             "the embedded Temporal server has ended; its log is in temporal/temporal.log. "
             "Nothing is lost: start again to go on"

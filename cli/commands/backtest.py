@@ -11,7 +11,8 @@ from cli.options import LOOK, AsJson, examples, number
 from models.errors import BadInput
 
 if TYPE_CHECKING:
-    from models.buffers.backtest import Promised, Record, Series
+    from models.buffers.backtest import Promised, Record
+    from models.buffers.hourly_health import Series
     from models.cluster.health_buffer import HealthTerms
 
 _FILE = typer.Argument(
@@ -88,13 +89,13 @@ def backtest(
 
 def weeks_of(text: str) -> tuple[int, ...]:
     """The horizons, each once. Errors: BadInput."""
-    found = []
+    weeks = []
     for word in text.split(","):
         value = number("--horizon", word.strip().removesuffix("w"), 1, 52)
         if value != int(value):
             raise BadInput(f"--horizon must be whole weeks, not {word.strip()}")
-        found.append(int(value))
-    return tuple(dict.fromkeys(found))
+        weeks.append(int(value))
+    return tuple(dict.fromkeys(weeks))
 
 
 def terms_of(target: str, floor: str, base: HealthTerms | None = None) -> HealthTerms:
@@ -114,10 +115,10 @@ def node_of(gpus_per_node: str) -> int | None:
     """How many GPUs fail together; None: it was not given. Errors: BadInput."""
     if not gpus_per_node:
         return None
-    found = number("--gpus-per-node", gpus_per_node, 1, 1000)
-    if found != int(found):
+    size = number("--gpus-per-node", gpus_per_node, 1, 1000)
+    if size != int(size):
         raise BadInput(f"--gpus-per-node must be a whole number, not {gpus_per_node}")
-    return int(found)
+    return int(size)
 
 
 def _decimal(option: str, text: str, least: float, most: float) -> str:
@@ -129,12 +130,12 @@ def named_series(
     series: tuple[Series, ...], names: list[str], file: str, option: str = "--cluster"
 ) -> tuple[Series, ...]:
     """Those with the names, or all where none is given. Errors: BadInput."""
-    known = {s.cluster: s for s in series}
+    by_name = {s.cluster: s for s in series}
     for name in names:
-        if name not in known:
-            given = ", ".join(list(known)[:8]) + (" and more" if len(known) > 8 else "")
+        if name not in by_name:
+            given = ", ".join(list(by_name)[:8]) + (" and more" if len(by_name) > 8 else "")
             raise BadInput(f"{option} {name!r} is not in {file}; it has {given}")
-    return tuple(known[name] for name in dict.fromkeys(names)) if names else series
+    return tuple(by_name[name] for name in dict.fromkeys(names)) if names else series
 
 
 def _records(
@@ -150,8 +151,8 @@ def _records(
         for one in series:
             for horizon in weeks:
                 for name in names:
-                    made = promised[one.cluster, horizon, name] = promises(one, decide[name], horizon)
-                    records.append(record(one, name, made, horizon))
+                    weekly = promised[one.cluster, horizon, name] = promises(one, decide[name], horizon)
+                    records.append(record(one, name, weekly, horizon))
                     done(len(records), len(series) * len(weeks) * len(names))
     return records, promised
 

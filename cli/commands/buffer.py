@@ -13,8 +13,8 @@ from models.errors import BadInput
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.buffers.backtest import Explained, Series
-    from models.buffers.hourly_health import HealthHours
+    from models.buffers.backtest import Explained
+    from models.buffers.hourly_health import HealthHours, Series
     from models.cluster.health_buffer import HealthTerms
 
 
@@ -87,13 +87,12 @@ def buffer(
         (series,) = named_series(read_series(health, node_of(gpus_per_node)), [cluster], health, "CLUSTER")
         _answer(series, asked.over(None), None, png=png, as_json=as_json)
         return
-    found = _from_ledger(cluster, who(actor))
+    history = _from_ledger(cluster, who(actor))
     if export:
-        _export(export, found)
+        _export(export, history)
         if export == "-":
             return
-    series = _series(found)
-    _answer(series, asked.over(found.terms), found.total_gpus or None, png=png, as_json=as_json)
+    _answer(history.series, asked.over(history.terms), history.total_gpus or None, png=png, as_json=as_json)
 
 
 class _Asked:
@@ -107,8 +106,8 @@ class _Asked:
         terms_of(target, floor)
 
     def over(self, terms: HealthTerms | None) -> HealthTerms:
-        found = terms_of(self._target, self._floor, terms)
-        return found.model_copy(update={"horizon": timedelta(weeks=self._weeks[0])}) if self._weeks else found
+        own = terms_of(self._target, self._floor, terms)
+        return own.model_copy(update={"horizon": timedelta(weeks=self._weeks[0])}) if self._weeks else own
 
 
 def _from_ledger(cluster: str, actor: str) -> HealthHours:
@@ -119,26 +118,19 @@ def _from_ledger(cluster: str, actor: str) -> HealthHours:
 
         return await door.ask(YearOfHealth(cluster=cluster))
 
-    found = ask(actor, question)
-    if not found.total:
+    history = ask(actor, question)
+    if not history.total:
         raise BadInput(
             f"the ledger knows no hour of the health of {cluster}: import samples, or name a file (--health)"
         )
-    return found
+    return history
 
 
-def _series(found: HealthHours) -> Series:
-    from models.buffers.backtest import Series
-
-    hours = found.hours
-    return Series(found.cluster, hours.total, hours.worst, hours.mean, hours.planned, found.gpus_per_node, "gpus")
-
-
-def _export(file: str, found: HealthHours) -> None:
+def _export(file: str, history: HealthHours) -> None:
     from cli.output import write
     from cli.views.history_csv import as_csv
 
-    write(file, "--export", as_csv(found.cluster, found.hours, "gpus"))
+    write(file, "--export", as_csv(history.series))
 
 
 def _answer(series: Series, terms: HealthTerms, total: int | None, *, png: str, as_json: bool) -> None:
@@ -147,12 +139,12 @@ def _answer(series: Series, terms: HealthTerms, total: int | None, *, png: str, 
     from cli.views.buffer import parts
     from models.buffers.backtest import explained
 
-    found: Explained = explained(series, terms, total)
+    answer: Explained = explained(series, terms, total)
     if png:
         from cli.pages.backtest import picture
 
-        picture(png, [found.series], found.promised)
+        picture(png, [answer.series], answer.promised)
     if as_json:
-        show_json(BufferAnswer.of(found).as_json())
+        show_json(BufferAnswer.of(answer).as_json())
     else:
-        show(*parts(found))
+        show(*parts(answer))

@@ -29,19 +29,19 @@ def show_(as_json: AsJson = False, actor: Actor = "") -> None:
     from cli.answers import BuildLine, BuildsAnswer
     from cli.output import line, moment, row, show, show_json, table
 
-    found = ask(who(actor), lambda door: door.builds())
+    builds = ask(who(actor), lambda door: door.builds())
     if as_json:
-        lines = tuple(BuildLine.model_validate(b.model_dump()) for b in found)
+        lines = tuple(BuildLine.model_validate(b.model_dump()) for b in builds)
         show_json(BuildsAnswer(builds=lines).as_json())
         return
-    if not found:
+    if not builds:
         show(line("No worker has named its build (BACKSTOP_BUILD_ID): the code moves on with the workers."))
         return
-    made = table("=BUILD", "=STATUS", ">WORKERS", ">ROLLOUTS", "=SINCE", "")
-    for build in found:
+    rows = table("=BUILD", "=STATUS", ">WORKERS", ">ROLLOUTS", "=SINCE", "")
+    for build in builds:
         note, style = _note(build)
-        row(made, build.build, build.status, build.workers, build.rollouts, moment(build.created), note, style=style)
-    show(made)
+        row(rows, build.build, build.status, build.workers, build.rollouts, moment(build.created), note, style=style)
+    show(rows)
 
 
 def use(

@@ -75,10 +75,10 @@ def burndown(
 
 def beginning(option: str, text: str, now: datetime) -> datetime:
     """A duration ago, a day or a time that is over. Errors: BadInput naming the option and the value."""
-    found = moment_of(option, text, now, back=True)
-    if found >= now:
+    begin = moment_of(option, text, now, back=True)
+    if begin >= now:
         raise BadInput(f"{option} {text} is not over yet")
-    return found
+    return begin
 
 
 def moment_of(option: str, text: str, now: datetime, *, back: bool = False) -> datetime:
@@ -92,15 +92,15 @@ def moment_of(option: str, text: str, now: datetime, *, back: bool = False) -> d
             raise BadInput(f"{option} {error}") from None
     form = "28d, 2026-11-01 or 2026-11-01T12:00Z" if back else "2026-11-01 or 2026-11-01T12:00Z"
     try:
-        found = datetime.fromisoformat(text)
+        at = datetime.fromisoformat(text)
     except ValueError:
         raise BadInput(f"{option} must be such as {form}, not {text!r}") from None
-    if found.tzinfo is None:
+    if at.tzinfo is None:
         if len(text) > 10:
             raise BadInput(f"{option} needs a time zone (for example a final Z): {text}")
-        return found.replace(tzinfo=UTC)
+        return at.replace(tzinfo=UTC)
     try:
-        return found.astimezone(UTC)
+        return at.astimezone(UTC)
     except OverflowError:
         raise BadInput(f"{option} must lie between the years 1 and 9999, not {text}") from None
 

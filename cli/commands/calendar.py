@@ -149,9 +149,9 @@ def import_calendar(
 
         return await door.ask(Declare(declared=tuple(declared))), await door.clusters()
 
-    found, clusters = ask(who(actor), question)
-    wanted = {e.cluster for e in found.stand}
-    _answer(found.stand, found.gone, [c for c in clusters if c.name in wanted], as_json)
+    declaration, clusters = ask(who(actor), question)
+    wanted = {e.cluster for e in declaration.stand}
+    _answer(declaration.stand, declaration.gone, [c for c in clusters if c.name in wanted], as_json)
 
 
 def end(
@@ -193,13 +193,13 @@ def instant(option: str, text: str, since: datetime) -> datetime:
         except (ValueError, OverflowError) as error:
             raise BadInput(f"{option} {error}") from None
     try:
-        found = datetime.fromisoformat(text)
+        declaration = datetime.fromisoformat(text)
     except ValueError:
         raise BadInput(f"{option} must be a time such as 2026-12-01T18:00Z, or 4h, not {text!r}") from None
-    if found.tzinfo is None:
+    if declaration.tzinfo is None:
         raise BadInput(f"{option} needs a time zone (for example a final Z): {text}")
     try:
-        return found.astimezone(UTC)
+        return declaration.astimezone(UTC)
     except OverflowError:
         raise BadInput(f"{option} must lie between the years 1 and 9999, not {text}") from None
 
@@ -214,12 +214,12 @@ def _answer(entries: Sequence[Entry], gone: Sequence[Entry], clusters: Sequence[
     from cli.views.calendar import calendar_parts
 
     now = datetime.now(UTC)
-    told = {c.name: _foretold(c, now) for c in clusters}
-    told = {name: found for name, found in told.items() if found}
+    foretold = {c.name: _foretold(c, now) for c in clusters}
+    foretold = {name: ahead for name, ahead in foretold.items() if ahead}
     if as_json:
-        show_json(CalendarAnswer(windows=tuple(entries), taken_back=tuple(gone), foretold=told).as_json())
+        show_json(CalendarAnswer(windows=tuple(entries), taken_back=tuple(gone), foretold=foretold).as_json())
     else:
-        show(*calendar_parts(entries, gone, told, now))
+        show(*calendar_parts(entries, gone, foretold, now))
 
 
 def _foretold(cluster: ClusterSpec, now: datetime) -> tuple[Foretold, ...]:

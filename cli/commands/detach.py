@@ -55,7 +55,7 @@ def detach(
         return
     show(line((cluster, "bold"), ": Backstop writes to its Slurm no more; its quotas stand in the ledger as they are."))
     if back:
-        made = table("LIMIT", ">WAS", ">IS")
+        rows = table("LIMIT", ">WAS", ">IS")
         for name, (before, after) in sorted(back.items()):
-            row(made, name, "none" if before is None else before, "none" if after is None else after)
-        show(made)
+            row(rows, name, "none" if before is None else before, "none" if after is None else after)
+        show(rows)

@@ -31,17 +31,17 @@ def doctor(as_json: AsJson = False, actor: Actor = "") -> None:
     if as_json:
         show_json(DoctorAnswer(well=well, checks=tuple(checks)).as_json())
     else:
-        made = table("CHECK", "", "FOUND", "WHAT TO DO")
+        rows = table("CHECK", "", "FOUND", "WHAT TO DO")
         for check in checks:
             row(
-                made,
+                rows,
                 check.name,
                 "ok" if check.ok else "NOT OK",
                 check.text,
                 check.remedy or None,
                 style="" if check.ok else "red",
             )
-        show(made)
+        show(rows)
     if not well:
         raise typer.Exit(1)
 
@@ -50,8 +50,8 @@ def _checks(actor: str) -> list[CheckLine]:
     from cli.answers import CheckLine
 
     try:
-        found = ask(actor, lambda door: door.doctor())
+        checks = ask(actor, lambda door: door.doctor())
     except Unavailable as error:
         what, _, remedy = error.message.partition(": ")
         return [CheckLine(name="temporal", ok=False, text=what, remedy=remedy)]
-    return [CheckLine.model_validate(check.model_dump()) for check in found]
+    return [CheckLine.model_validate(check.model_dump()) for check in checks]

@@ -101,8 +101,8 @@ def _pace(given: Sequence[str]) -> Pace:
     try:
         return Pace.model_validate(settings)
     except ValidationError as error:
-        known = ", ".join(Pace.model_fields)
-        raise BadInput(f"--pace {first_problem(error, settings).text} (it takes {known})") from None
+        fields = ", ".join(Pace.model_fields)
+        raise BadInput(f"--pace {first_problem(error, settings).text} (it takes {fields})") from None
 
 
 def _approve_line(plan_hash: str) -> str:
@@ -118,8 +118,8 @@ def wave_of(text: str) -> Wave:
     try:
         return Wave(text)
     except ValueError:
-        known = ", ".join(f"{w.number} ({w})" for w in WAVES)
-        raise BadInput(f"--wave must be one of {known}, not {text!r}") from None
+        waves = ", ".join(f"{w.number} ({w})" for w in WAVES)
+        raise BadInput(f"--wave must be one of {waves}, not {text!r}") from None
 
 
 def status(
@@ -133,11 +133,11 @@ def status(
     from cli.output import show, show_json
     from cli.views.fleet_rollout import status_parts
 
-    found = ask(who(actor), lambda door: door.fleet_status())
+    rollout = ask(who(actor), lambda door: door.fleet_status())
     if as_json:
-        show_json(found.model_dump(mode="json", by_alias=True))
+        show_json(rollout.model_dump(mode="json", by_alias=True))
     else:
-        show(*status_parts(found, waiting=waiting, failed=failed, every=every))
+        show(*status_parts(rollout, waiting=waiting, failed=failed, every=every))
 
 
 def approve(

@@ -82,9 +82,9 @@ def show_flex(
     times = hours_between(begin, now)
 
     async def question(door: Backstop) -> tuple[list[FlexNow], list[Point]]:
-        found = await door.flex(cluster, wanted)
+        offers = await door.flex(cluster, wanted)
         curve = await door.tallies(cluster, times, min(CARRIED, times[-1] - times[-2]))
-        return found, list(curve.points)
+        return offers, list(curve.points)
 
     _tell(*ask(who(actor), question), single=bool(cluster), begin=begin, as_json=as_json)
 
@@ -107,18 +107,18 @@ def hours_between(begin: datetime, end: datetime) -> list[datetime]:
     return [*(last - n * step for n in range(many, -1, -1)), end]
 
 
-def _tell(found: list[FlexNow], points: list[Point], *, single: bool, begin: datetime, as_json: bool) -> None:
+def _tell(offers: list[FlexNow], points: list[Point], *, single: bool, begin: datetime, as_json: bool) -> None:
     from cli.answers import FlexAnswer, FlexOffered
     from cli.output import show, show_json
     from cli.views.flex import cluster_parts, fleet_parts
 
     record = [FlexOffered(at=p.at, flex_gpus=p.flex_gpus, healthy_gpus=p.healthy_gpus) for p in points if p.known]
     if as_json:
-        show_json(FlexAnswer(clusters=tuple(found), since=begin, record=tuple(record)).as_json())
+        show_json(FlexAnswer(clusters=tuple(offers), since=begin, record=tuple(record)).as_json())
     elif single:
-        show(*cluster_parts(found[0], record))
+        show(*cluster_parts(offers[0], record))
     else:
-        show(*fleet_parts(found, record))
+        show(*fleet_parts(offers, record))
 
 
 def divide(
@@ -175,12 +175,12 @@ def simulate(
         show(*story_parts(scenes))
 
 
-def _answer(asked: FlexDemand, found: Division, *, as_json: bool) -> None:
+def _answer(asked: FlexDemand, offers: Division, *, as_json: bool) -> None:
     from cli.answers import FlexShares
     from cli.output import show, show_json
     from cli.views.flex import parts
 
     if as_json:
-        show_json(FlexShares.of(found).model_dump(mode="json"))
+        show_json(FlexShares.of(offers).model_dump(mode="json"))
     else:
-        show(*parts(asked, found))
+        show(*parts(asked, offers))

@@ -88,17 +88,17 @@ def haircut(
     to_screen = [o for o, on in (("--json", as_json), ("--csv -", csv == "-"), ("--html -", html == "-")) if on]
     if len(to_screen) > 1:
         raise BadInput(f"{to_screen[0]} is given beside {to_screen[1]}: standard output takes one of them")
-    found = snapshots_of(file, named, who(actor))
-    if not found:
+    snapshots = snapshots_of(file, named, who(actor))
+    if not snapshots:
         raise Refusal("there is no cluster in the ledger: import one with `backstop fleet import`, or give --file")
-    fleet = [(snapshot, policy_with(default, settings, "", max_tier)) for snapshot, default in found]
-    made = _report(fleet, wanted)
-    _answer(made, explained, by=by, html=html, csv=csv, as_json=as_json)
+    fleet = [(snapshot, policy_with(default, settings, "", max_tier)) for snapshot, default in snapshots]
+    comparison = _report(fleet, wanted)
+    _answer(comparison, explained, by=by, html=html, csv=csv, as_json=as_json)
 
 
 def shares(option: str, text: str) -> tuple[Fraction, ...]:
     """The buffers that were given, the smallest first. Errors: BadInput naming the option and the value."""
-    found: set[Fraction] = set()
+    distinct: set[Fraction] = set()
     for word in text.split(","):
         try:
             share = Fraction(word.strip())
@@ -106,10 +106,10 @@ def shares(option: str, text: str) -> tuple[Fraction, ...]:
             raise BadInput(f"{option} must be shares such as 0.05,0.10, not {word.strip()!r}") from None
         if not 0 <= share < 1:
             raise BadInput(f"{option} must be from 0 to below 1, not {word.strip()}")
-        found.add(share)
-    if len(found) > _MOST:
-        raise BadInput(f"{option} takes at most {_MOST} shares, not {len(found)}")
-    return tuple(sorted(found))
+        distinct.add(share)
+    if len(distinct) > _MOST:
+        raise BadInput(f"{option} takes at most {_MOST} shares, not {len(distinct)}")
+    return tuple(sorted(distinct))
 
 
 def _explained(at: str, buffers: tuple[Fraction, ...]) -> int:
@@ -119,8 +119,8 @@ def _explained(at: str, buffers: tuple[Fraction, ...]) -> int:
         return buffers.index(usual) if usual in buffers else len(buffers) - 1
     given = shares("--at", at)
     if len(given) != 1 or given[0] not in buffers:
-        known = ", ".join(map(fraction_text, buffers))
-        raise BadInput(f"--at must be one of --buffers ({known}), not {at}")
+        compared = ", ".join(map(fraction_text, buffers))
+        raise BadInput(f"--at must be one of --buffers ({compared}), not {at}")
     return buffers.index(given[0])
 
 
@@ -128,11 +128,11 @@ def _report(fleet: list[tuple[Snapshot, Policy]], buffers: tuple[Fraction, ...])
     from cli.output import progress
     from models.planning.haircut import haircut as report
 
-    with progress("planning", len(fleet)) as made:
-        return report(fleet, buffers, made)
+    with progress("planning", len(fleet)) as ticker:
+        return report(fleet, buffers, ticker)
 
 
-def _answer(made: Haircut, explained: int, *, by: By, html: str, csv: str, as_json: bool) -> None:
+def _answer(comparison: Haircut, explained: int, *, by: By, html: str, csv: str, as_json: bool) -> None:
     from cli.answers import HaircutAnswer
     from cli.output import show, show_json, write
     from cli.views.haircut import as_csv, fleet_parts, parts_by
@@ -140,10 +140,10 @@ def _answer(made: Haircut, explained: int, *, by: By, html: str, csv: str, as_js
     if html:
         from cli.pages.haircut import page
 
-        write(html, "--html", page(made, explained))
+        write(html, "--html", page(comparison, explained))
     if csv:
-        write(csv, "--csv", as_csv(made))
+        write(csv, "--csv", as_csv(comparison))
     if as_json:
-        show_json(HaircutAnswer.grown_from(made).as_json())
+        show_json(HaircutAnswer.grown_from(comparison).as_json())
     elif "-" not in (csv, html):
-        show(*(fleet_parts(made, explained) if by is By.FLEET else parts_by(made, by.value, explained)))
+        show(*(fleet_parts(comparison, explained) if by is By.FLEET else parts_by(comparison, by.value, explained)))

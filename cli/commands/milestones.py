@@ -84,25 +84,25 @@ def show_all(as_json: AsJson = False, actor: Actor = "") -> None:
     _answer(ask(who(actor), question), as_json=as_json)
 
 
-async def _with_waves(door: Backstop, found: PlanNow) -> PlanNow:
+async def _with_waves(door: Backstop, present: PlanNow) -> PlanNow:
     """Waves take a plan of every cluster: only where a milestone asks for them."""
     from client.weekly_report import waves_rolled_out
     from models.reports.milestones import ROLLED_OUT_WAVES
 
-    if not any(p.milestone.measure == ROLLED_OUT_WAVES for p in found.plan.planned):
-        return found
-    waves = await waves_rolled_out(door, found.monitored)
-    return found.model_copy(update={"measured": {**found.measured, ROLLED_OUT_WAVES: waves}})
+    if not any(p.milestone.measure == ROLLED_OUT_WAVES for p in present.plan.planned):
+        return present
+    waves = await waves_rolled_out(door, present.monitored)
+    return present.model_copy(update={"measured": {**present.measured, ROLLED_OUT_WAVES: waves}})
 
 
-def _answer(found: PlanNow, *, as_json: bool) -> None:
+def _answer(present: PlanNow, *, as_json: bool) -> None:
     from cli.answers import MilestonesAnswer
     from cli.output import show, show_json
     from cli.views.milestones import milestones_parts
     from models.reports.milestones import standings
 
     now = datetime.now(UTC)
-    stand = standings(found.plan, found.measured, now)
+    stand = standings(present.plan, present.measured, now)
     if as_json:
         show_json(MilestonesAnswer(at=now, milestones=stand).as_json())
     else:

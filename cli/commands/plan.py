@@ -24,7 +24,7 @@ from models.errors import BadInput
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.buffers.backtest import Series
+    from models.buffers.hourly_health import Series
     from models.cluster.policy import Policy
     from models.cluster.snapshot import Snapshot
     from models.planning.plan import Plan
@@ -78,12 +78,12 @@ def plan(
     wanted = cluster or named
     settings = settings_of(buffer, max_tier, policy)
     policy_with(Policy(), settings, buffer, max_tier)  # a slip is named here, by its option
-    found = snapshots_of(file, wanted, who(actor), settings)
-    if health and not any(policy_with(own, settings, buffer, max_tier).terms for _, own in found):
+    snapshots = snapshots_of(file, wanted, who(actor), settings)
+    if health and not any(policy_with(own, settings, buffer, max_tier).terms for _, own in snapshots):
         raise BadInput("--health is given, and no buffer goes by it: give --buffer health too")
     history = _histories(health)
-    made = [_made(snapshot, default, settings, buffer, max_tier, history) for snapshot, default in found]
-    _answer(made, single=bool(wanted), as_json=as_json)
+    plans = [_made(snapshot, default, settings, buffer, max_tier, history) for snapshot, default in snapshots]
+    _answer(plans, single=bool(wanted), as_json=as_json)
 
 
 def snapshots_of(
@@ -112,8 +112,8 @@ def _from_file(file: str, wanted: str) -> list[tuple[Snapshot, Policy]]:
 
 
 def _some(names: Any) -> str:
-    known = list(names)
-    return ", ".join(known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
+    listed = list(names)
+    return ", ".join(listed[:10]) + (f" and {len(listed) - 10} more" if len(listed) > 10 else "")
 
 
 def _from_ledger(wanted: str, actor: str, over: dict[str, Any]) -> list[tuple[Snapshot, Policy]]:
@@ -146,8 +146,8 @@ def _made(
 
     policy, series = policy_with(default, settings, buffer, max_tier), history.get(snapshot.cluster)
     if policy.terms is not None and series is not None:
-        found = derived_gpus(series, snapshot.total_gpus, snapshot.gpus_per_node, policy.terms)
-        snapshot = snapshot.model_copy(update={"derived": found})
+        derived = derived_gpus(series, snapshot.total_gpus, snapshot.gpus_per_node, policy.terms)
+        snapshot = snapshot.model_copy(update={"derived": derived})
     return make_plan(snapshot, policy)
 
 

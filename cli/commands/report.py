@@ -61,17 +61,17 @@ def report(
         raise BadInput("--weekly is missing: it is the only report there is so far")
     now = datetime.now(UTC)
     until = _end(at, now)
-    made = _week(until, live=until == now, actor=who(actor))
-    written = _written(made, out) if out else ""
+    week = _week(until, live=until == now, actor=who(actor))
+    written = _written(week, out) if out else ""
     if as_json:
-        show_json(WeekAnswer.grown_from(made).as_json())
+        show_json(WeekAnswer.grown_from(week).as_json())
     elif out:
         show(line(("Written", "bold"), f": {written}.md and {written}.html"))
     else:
-        write("-", "", markdown(made))
+        write("-", "", markdown(week))
 
 
-def _written(made: Week, out: str) -> str:
+def _written(week: Week, out: str) -> str:
     """Both files are in the directory; their name without its ending. Errors: BadInput."""
     from cli.output import write
     from cli.pages.report import page
@@ -82,9 +82,9 @@ def _written(made: Week, out: str) -> str:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"--out {out}: cannot be made: {error.strerror}") from None
-    name = str(folder / f"status-{made.until:%Y-%m-%d}")
-    write(f"{name}.md", "--out", markdown(made))
-    write(f"{name}.html", "--out", page(made))
+    name = str(folder / f"status-{week.until:%Y-%m-%d}")
+    write(f"{name}.md", "--out", markdown(week))
+    write(f"{name}.html", "--out", page(week))
     return name
 
 
@@ -92,10 +92,10 @@ def _end(at: str, now: datetime) -> datetime:
     """The end of the week: of a day its last moment, but not what is still to come. Errors: BadInput."""
     if not at:
         return now
-    found = moment_of("--at", at, now)
-    if found > now:
+    end = moment_of("--at", at, now)
+    if end > now:
         raise BadInput(f"--at {at} lies ahead: it is {now:%Y-%m-%d %H:%MZ}")
-    return min(found + timedelta(days=1), now) if len(at) == 10 else found
+    return min(end + timedelta(days=1), now) if len(at) == 10 else end
 
 
 def _week(until: datetime, *, live: bool, actor: str) -> Week:

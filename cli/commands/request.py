@@ -122,9 +122,9 @@ def new(
     async def question(door: Backstop) -> RequestState:
         return await door.request(asked)
 
-    found = ask(person, question)
-    _answer(found, as_json=as_json)
-    if found.stage is RequestStage.REFUSED:
+    state = ask(person, question)
+    _answer(state, as_json=as_json)
+    if state.stage is RequestStage.REFUSED:
         raise typer.Exit(_REFUSED)
 
 
@@ -146,11 +146,11 @@ def list_all(
 
         return await door.ask(RequestsOf(cluster=cluster, ended=ended))
 
-    found = ask(who(actor), question)
+    requests = ask(who(actor), question)
     if as_json:
-        show_json(RequestsAnswer(requests=found).as_json())
+        show_json(RequestsAnswer(requests=requests).as_json())
     else:
-        show(*list_parts(found, cluster, ended=ended))
+        show(*list_parts(requests, cluster, ended=ended))
 
 
 def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:
@@ -192,17 +192,17 @@ def _decide(name: str, request: str, reason: str, actor: str, *, as_json: bool) 
     async def question(door: Backstop) -> RequestState:
         from models.questions import OneRequest
 
-        found = await door.decide_request(name_of, RequestCommand(name), order)
+        state = await door.decide_request(name_of, RequestCommand(name), order)
         for _ in range(_LOOKS):
-            if found.stage not in under_way or found.waits_for:
+            if state.stage not in under_way or state.waits_for:
                 break
             await asyncio.sleep(_PAUSE_SECONDS)
-            found = await door.ask(OneRequest(request=name_of))
-        return found
+            state = await door.ask(OneRequest(request=name_of))
+        return state
 
-    found = ask(person, question)
-    _answer(found, as_json=as_json)
-    if found.stage is RequestStage.REFUSED:
+    state = ask(person, question)
+    _answer(state, as_json=as_json)
+    if state.stage is RequestStage.REFUSED:
         raise typer.Exit(_REFUSED)
 
 
@@ -218,19 +218,19 @@ def _day(text: str, now: datetime) -> datetime:
     from cli.commands.calendar import instant
 
     whole_day = re.fullmatch(r"\d{4}-\d\d-\d\d", text) is not None
-    found = instant("--until", f"{text}T00:00Z" if whole_day else text, now)
-    found += timedelta(days=whole_day)
-    if found <= now:
+    end = instant("--until", f"{text}T00:00Z" if whole_day else text, now)
+    end += timedelta(days=whole_day)
+    if end <= now:
         raise BadInput(f"--until {text} is past")
-    return found
+    return end
 
 
-def _answer(found: RequestState, *, as_json: bool) -> None:
+def _answer(state: RequestState, *, as_json: bool) -> None:
     from cli.answers import RequestAnswer
     from cli.output import show, show_json
     from cli.views.request import request_parts
 
     if as_json:
-        show_json(RequestAnswer(request=found.but(outbox=(), mail=())).as_json())
+        show_json(RequestAnswer(request=state.but(outbox=(), mail=())).as_json())
     else:
-        show(*request_parts(found))
+        show(*request_parts(state))

@@ -90,18 +90,18 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
 
 def fleet_schema() -> dict[str, Any]:
     """What a fleet file may hold, as its author writes it."""
-    from cli.fields import NOTES, default_of
+    from cli.fields import DESCRIBED, default_of
     from models.cluster.fleet_file import Fleet
 
     made = _tidied(Fleet.model_json_schema(), _input)
-    for model, notes in NOTES.items():
+    for model in DESCRIBED:
         properties = (made if model is Fleet else made["$defs"][model.__name__])["properties"]
-        for name, note in notes.items():
-            properties[name]["description"] = note.text
-            properties[name].pop("default", None)
-            if (default := default_of(model, name)) is not None:
-                properties[name]["default"] = default
-    # Sibling keywords of $ref are allowed in this dialect: the note stays.
+        for name, field in model.model_fields.items():
+            node = properties[field.alias or name]
+            node.pop("default", None)
+            if (default := default_of(field)) is not None:
+                node["default"] = default
+    # Sibling keywords of $ref are allowed in this dialect: the description stays.
     made["$defs"]["Policy"]["description"] = "Settings of one cluster, or the default of all."
     own = made["$defs"]["ClusterSpec"]["properties"]["policy"]
     made["$defs"]["ClusterSpec"]["properties"]["policy"] = {
@@ -131,10 +131,11 @@ def _plain_schema(model: type[BaseModel], name: str, mode: Literal["validation",
 
 
 def _input(node: dict[str, Any]) -> dict[str, Any]:
+    described = {"description": node["description"]} if "description" in node else {}
     if node.get("format") == "duration":
-        return dict(_DURATION)
+        return _DURATION | described
     if node.get("exclusiveMaximum") == 1:
-        return dict(_SHARE)
+        return _SHARE | described
     bounds = {"ge": "minimum", "le": "maximum"}
     return {bounds.get(key, key): value for key, value in node.items()}
 

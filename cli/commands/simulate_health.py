@@ -13,7 +13,7 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from models.buffers.backtest import Series
+    from models.buffers.hourly_health import Series
 
 _MOST_ROWS = 20_000_000
 
@@ -58,14 +58,14 @@ def simulate_health(
     if many * recipe.weeks * 168 > _MOST_ROWS:
         raise BadInput(f"--clusters {many} of {recipe.weeks} weeks are more than {_MOST_ROWS:,} rows")
     names = [recipe.cluster if many == 1 else f"{recipe.cluster}-{n + 1}" for n in range(many)]
-    made = (simulated(recipe.model_copy(update={"cluster": name}), dice + n) for n, name in enumerate(names))
-    write(out, "--out", "".join(_rows(made)))
+    histories = (simulated(recipe.model_copy(update={"cluster": name}), dice + n) for n, name in enumerate(names))
+    write(out, "--out", "".join(_rows(histories)))
 
 
-def _rows(made: Iterator[Series]) -> Iterator[str]:
+def _rows(histories: Iterator[Series]) -> Iterator[str]:
     first = datetime(2025, 1, 6, tzinfo=UTC)  # a Monday; only the hours count
     yield "cluster,hour,ts,total_nodes,healthy_nodes_min,healthy_nodes_mean\n"
-    for series in made:
+    for series in histories:
         total = int(series.total[0])
         for hour, (worst, mean) in enumerate(zip(series.worst.tolist(), series.mean.tolist(), strict=True)):
             at = first + timedelta(hours=hour)

@@ -54,16 +54,16 @@ def why(
     async def question(door: Backstop) -> tuple[list[TeamWhy], dict[str, RolloutStatus], list[FlexNow]]:
         from models.questions import WhyNot
 
-        found = list(await door.ask(WhyNot(team=team, cluster=cluster, gpus=wanted, block=block)))
-        lacking = [w for w in found if w.gap_gpus or w.over_gpus]
+        answers = list(await door.ask(WhyNot(team=team, cluster=cluster, gpus=wanted, block=block)))
+        lacking = [w for w in answers if w.gap_gpus or w.over_gpus]
         rollouts = {r.cluster for r in await door.rollouts() if r.open} & {w.cluster for w in lacking}
         statuses = {name: await door.status(name) for name in sorted(rollouts)}
-        return found, statuses, await door.flex() if lacking else []
+        return answers, statuses, await door.flex() if lacking else []
 
-    found, statuses, flexes = ask(who(actor), question)
-    if not found:
+    answers, statuses, flexes = ask(who(actor), question)
+    if not answers:
         raise BadInput(f"no cluster of the ledger has a quota of {team!r}, or nobody knows its health")
-    _answer(found, statuses, flexes, as_json=as_json)
+    _answer(answers, statuses, flexes, as_json=as_json)
 
 
 def _count(text: str) -> int:
@@ -73,12 +73,14 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _answer(found: list[TeamWhy], statuses: dict[str, RolloutStatus], flexes: list[FlexNow], *, as_json: bool) -> None:
+def _answer(
+    answers: list[TeamWhy], statuses: dict[str, RolloutStatus], flexes: list[FlexNow], *, as_json: bool
+) -> None:
     from cli.answers import WhyAnswer
     from cli.output import show, show_json
     from cli.views.why import parts
 
     if as_json:
-        show_json(WhyAnswer.of(found, flexes).as_json())
+        show_json(WhyAnswer.of(answers, flexes).as_json())
     else:
-        show(*parts(found, statuses, flexes))
+        show(*parts(answers, statuses, flexes))

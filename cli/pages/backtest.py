@@ -17,7 +17,8 @@ from matplotlib.ticker import MaxNLocator
 from cli.output import count
 from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, rendered, short, style, svg
 from cli.views.backtest import HEADINGS, cells, percent
-from models.buffers.backtest import Promised, Record, Series
+from models.buffers.backtest import Promised, Record
+from models.buffers.hourly_health import Series
 from models.errors import BadInput
 
 _MOST = 12
@@ -84,12 +85,12 @@ def _draw(plot: Axes, one: Series, promised: Promised) -> str:
     plot.plot(weeks, worst, color=INK, lw=0.9, label="healthy, worst instant of the day")
     says = []
     for policy, color, dash in _SHOWN:
-        made = promised.get((one.cluster, horizon, policy))
-        if made is None:
+        promises = promised.get((one.cluster, horizon, policy))
+        if promises is None:
             continue
-        steps = np.array([np.nan if p is None else p for p in made], dtype=float)
+        steps = np.array([np.nan if p is None else p for p in promises], dtype=float)
         plot.step(
-            np.arange(len(made) + 1),
+            np.arange(len(promises) + 1),
             np.append(steps, steps[-1]),
             where="post",
             color=color,

@@ -17,37 +17,37 @@ _MOST = 20
 """Clusters and teams in one plot or table; the CSV has all."""
 
 
-def page(made: Haircut, at: int) -> str:
+def page(haircut: Haircut, at: int) -> str:
     """The report as HTML; `at`: which of its buffers is explained."""
-    fleet = made.fleet[at]
+    fleet = haircut.fleet[at]
     with style():
-        figures = [_buffers(made, at), _clusters(made, at), _waves(made, at)]
+        figures = [_buffers(haircut, at), _clusters(haircut, at), _waves(haircut, at)]
     return rendered(
         "haircut.html",
         made_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         clusters=count(fleet.clusters, "cluster"),
-        sentence=sentence(made, at),
+        sentence=sentence(haircut, at),
         numbers=[
-            {"value": big(fleet.cut_gpus), "text": f"GPUs cut at {percent(made.buffers[at])}"},
+            {"value": big(fleet.cut_gpus), "text": f"GPUs cut at {percent(haircut.buffers[at])}"},
             {"value": share(fleet.phantom_gpus, fleet.cut_gpus), "text": "of them never backed by a healthy GPU"},
             {"value": big(fleet.to_flex_gpus), "text": "GPUs move to flex and stay usable"},
             {"value": big(fleet.unbacked_gpus), "text": "GPUs promised today with nothing behind them"},
         ],
         figures=figures,
-        tables=[_buffer_table(made, at), _table(made, "cluster", at), _table(made, "team", at)],
+        tables=[_buffer_table(haircut, at), _table(haircut, "cluster", at), _table(haircut, "team", at)],
     )
 
 
 # --- plots ---------------------------------------------------------------------------------------
 
 
-def _buffers(made: Haircut, at: int) -> dict[str, str]:
+def _buffers(haircut: Haircut, at: int) -> dict[str, str]:
     figure, plot = axes(height=3.2)
-    names = [percent(b) for b in made.buffers]
-    phantom, flex = [p.phantom_gpus for p in made.fleet], [p.to_flex_gpus for p in made.fleet]
+    names = [percent(b) for b in haircut.buffers]
+    phantom, flex = [p.phantom_gpus for p in haircut.fleet], [p.to_flex_gpus for p in haircut.fleet]
     plot.bar(names, phantom, color=PHANTOM, label="phantom: no healthy GPU behind it", width=0.6)
     plot.bar(names, flex, bottom=phantom, color=FLEX, label="moves to flex", width=0.6)
-    for name, part in zip(names, made.fleet, strict=True):
+    for name, part in zip(names, haircut.fleet, strict=True):
         plot.annotate(big(part.cut_gpus), (name, part.cut_gpus), xytext=(0, 3), textcoords="offset points", ha="center")
     plot.margins(y=0.15)
     plot.set(xlabel="buffer", ylabel="GPUs cut")
@@ -57,8 +57,8 @@ def _buffers(made: Haircut, at: int) -> dict[str, str]:
     return {"title": "How much would be cut, and what it was", "svg": svg(figure), "says": says}
 
 
-def _clusters(made: Haircut, at: int) -> dict[str, str]:
-    parts = {name: row[at] for name, row in made.clusters.items()}
+def _clusters(haircut: Haircut, at: int) -> dict[str, str]:
+    parts = {name: row[at] for name, row in haircut.clusters.items()}
     over = {name: p for name, p in parts.items() if p.above_gpus or p.cut_gpus}
     ranked = sorted(over.items(), key=lambda item: (-max(item[1].cut_gpus, item[1].above_gpus), item[0]))
     shown = dict(ranked[:_MOST])
@@ -76,16 +76,16 @@ def _clusters(made: Haircut, at: int) -> dict[str, str]:
     plot.xaxis.set_major_formatter("{x:,.0f}")
     figure.legend(frameon=False, loc="outside upper center", ncols=3)
     rest = f" The {len(shown)} with the largest cut of {len(over)} are shown." if len(over) > len(shown) else ""
-    fleet = made.fleet[at]
+    fleet = haircut.fleet[at]
     says = (
         f"{fleet.clusters_above} of {fleet.clusters} clusters promise more than their ceiling at "
-        f"{percent(made.buffers[at])}, {count(fleet.above_gpus, 'GPU')} in all.{rest}"
+        f"{percent(haircut.buffers[at])}, {count(fleet.above_gpus, 'GPU')} in all.{rest}"
     )
     return {"title": "Which clusters are above their ceiling", "svg": svg(figure), "says": says}
 
 
-def _waves(made: Haircut, at: int) -> dict[str, str]:
-    rows = {wave.value: parts[at] for wave, parts in made.waves.items()}
+def _waves(haircut: Haircut, at: int) -> dict[str, str]:
+    rows = {wave.value: parts[at] for wave, parts in haircut.waves.items()}
     figure, plot = axes(height=2.6)
     names = list(rows)
     plot.barh(names, [p.clusters for p in rows.values()], color=BACKED)
@@ -99,7 +99,7 @@ def _waves(made: Haircut, at: int) -> dict[str, str]:
     without = rows["unallocated"]
     says = (
         f"Clusters go wave by wave, the least painful first: in {count(without.clusters, 'cluster')} nobody loses "
-        f"anything at {percent(made.buffers[at])}."
+        f"anything at {percent(haircut.buffers[at])}."
     )
     return {"title": "In which order they would go", "svg": svg(figure), "says": says}
 
@@ -107,7 +107,7 @@ def _waves(made: Haircut, at: int) -> dict[str, str]:
 # --- tables --------------------------------------------------------------------------------------
 
 
-def _buffer_table(made: Haircut, at: int) -> dict[str, Any]:
+def _buffer_table(haircut: Haircut, at: int) -> dict[str, Any]:
     columns = ["Buffer", "Ceiling", "Clusters above it", "By GPUs", "Cut", "Phantom", "To flex", "Short"]
     rows = [
         {
@@ -118,14 +118,14 @@ def _buffer_table(made: Haircut, at: int) -> dict[str, Any]:
                 *map(big, (part.phantom_gpus, part.to_flex_gpus, part.short_gpus)),
             ],
         }
-        for number, (buffer, part) in enumerate(zip(made.buffers, made.fleet, strict=True))
+        for number, (buffer, part) in enumerate(zip(haircut.buffers, haircut.fleet, strict=True))
     ]
     return {"title": "The fleet at each buffer", "columns": columns, "rows": rows, "note": ""}
 
 
-def _table(made: Haircut, what: str, at: int) -> dict[str, Any]:
-    found: Mapping[str, Sequence[Part | TeamPart]] = rows_of(made, what)
-    ranked = sorted(found.items(), key=lambda item: (-item[1][at].cut_gpus, item[0]))
+def _table(haircut: Haircut, what: str, at: int) -> dict[str, Any]:
+    groups: Mapping[str, Sequence[Part | TeamPart]] = rows_of(haircut, what)
+    ranked = sorted(groups.items(), key=lambda item: (-item[1][at].cut_gpus, item[0]))
     rows = [
         {
             "at": False,
@@ -138,11 +138,11 @@ def _table(made: Haircut, what: str, at: int) -> dict[str, Any]:
         }
         for name, parts in ranked[:_MOST]
     ]
-    explained = percent(made.buffers[at])
+    explained = percent(haircut.buffers[at])
     columns = [
         what.capitalize(),
         "Promised",
-        *(f"Cut at {percent(b)}" for b in made.buffers),
+        *(f"Cut at {percent(b)}" for b in haircut.buffers),
         f"Phantom at {explained}",
         f"To flex at {explained}",
     ]

@@ -13,7 +13,7 @@ from cli.output import count
 from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, big, rendered, short, style, svg
 from cli.views.report import MOST, Section, lead, numbers, sections, title
 from models.reports.milestones import MilestoneStanding, State
-from models.reports.weekly import Mean, Week
+from models.reports.weekly import Week
 
 _DATES: Any = dates  # it comes without types
 _STATES = {State.DONE: FLEX, State.ON_TRACK: BACKED, State.BEHIND: BAD, State.UNKNOWN: PHANTOM}
@@ -78,9 +78,9 @@ def _curve(week: Week) -> dict[str, str] | None:
     return {"svg": svg(figure), "says": says}
 
 
-def _milestones(found: Sequence[MilestoneStanding]) -> dict[str, str] | None:
+def _milestones(standings: Sequence[MilestoneStanding]) -> dict[str, str] | None:
     """How much of the way each has gone, and where the line is."""
-    shown = [s for s in found if s.number is not None and s.started_from is not None][:MOST]
+    shown = [s for s in standings if s.number is not None and s.started_from is not None][:MOST]
     if not shown:
         return None
     figure, plot = axes(height=0.9 + 0.34 * len(shown))
@@ -92,13 +92,13 @@ def _milestones(found: Sequence[MilestoneStanding]) -> dict[str, str] | None:
     plot.plot([x for x, _ in lines], [y for _, y in lines], "|", color=INK, ms=13, mew=2)
     for place, s in zip(places, shown, strict=True):
         joined = ", target" if s.milestone.falls else " of"
-        said = f"{big(s.number or 0)}{joined} {big(s.milestone.target)}: {s.state.value}"
-        plot.annotate(said, (100, place), xytext=(6, 0), textcoords="offset points", va="center")
+        label = f"{big(s.number or 0)}{joined} {big(s.milestone.target)}: {s.state.value}"
+        plot.annotate(label, (100, place), xytext=(6, 0), textcoords="offset points", va="center")
     plot.set_yticks(places, [short(s.milestone.name) for s in shown])
     plot.invert_yaxis()
     plot.set_xlim(0, 140)
     plot.set_xticks([0, 25, 50, 75, 100], ["set", "", "half way", "", "target"])
-    states = [s.state for s in found]
+    states = [s.state for s in standings]
     says = (
         f"{states.count(State.DONE)} done, {states.count(State.ON_TRACK)} on track, {states.count(State.BEHIND)} behind"
         f"{f', {states.count(State.UNKNOWN)} not known' if State.UNKNOWN in states else ''}. The mark is where the "
@@ -116,37 +116,44 @@ def _way(s: MilestoneStanding, number: int | None) -> float:
     return min(100.0, max(0.0, 100.0 * (number - start) / length))
 
 
+_Change = tuple[str, float, float]
+"""A cluster, before and after. Units: GPUs, as a mean."""
+
+
 def _outcome(week: Week) -> dict[str, str] | None:
     """Before and after, cluster by cluster: waiting GPUs where they are known, else phantom ones."""
-    both = [(o.cluster, o.before, o.after) for o in week.outcomes if o.before is not None and o.after is not None]
-    asked = any(_value(b, "lacking_gpus") is not None for _, b, _ in both)
-    what = "lacking_gpus" if asked else "phantom_gpus"
-    rows = [(name, _value(b, what), _value(a, what)) for name, b, a in both]
-    pairs = [(name, b, a) for name, b, a in rows if b is not None and a is not None]
-    if not pairs:
+    both = [o.before for o in week.outcomes if o.before is not None and o.after is not None]
+    asked = any(before.lacking_gpus is not None for before in both)
+    changes = _changes(week, "lacking_gpus" if asked else "phantom_gpus")
+    if not changes:
         return None
-    ranked = sorted(pairs, key=lambda row: (-max(row[1], row[2]), row[0]))[:MOST]
-    figure, plot = axes(height=1.1 + 0.42 * len(ranked))
-    places = list(range(len(ranked)))
-    plot.barh([p - 0.19 for p in places], [b for _, b, _ in ranked], height=0.36, color=PHANTOM, label="before")
-    plot.barh([p + 0.19 for p in places], [a for _, _, a in ranked], height=0.36, color=FLEX, label="after")
-    plot.set_yticks(places, [short(name) for name, _, _ in ranked])
-    plot.invert_yaxis()
-    plot.margins(y=0.02)
-    plot.set_xlim(left=0)
-    words = "GPUs that wait in quota for healthy hardware (mean)" if asked else "phantom GPUs (mean)"
-    plot.set(xlabel=words)
-    plot.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.legend(frameon=False, loc="outside upper center", ncols=2)
-    was, now = sum(b for _, b, _ in pairs), sum(a for _, _, a in pairs)
-    rest = f" The {len(ranked)} largest are shown." if len(pairs) > len(ranked) else ""
+    ranked = sorted(changes, key=lambda row: (-max(row[1], row[2]), row[0]))[:MOST]
+    figure = _bars(ranked, "GPUs that wait in quota for healthy hardware (mean)" if asked else "phantom GPUs (mean)")
+    was, now = sum(before for _, before, _ in changes), sum(after for _, _, after in changes)
+    rest = f" The {len(ranked)} largest are shown." if len(changes) > len(ranked) else ""
     says = (
-        f"Over {count(len(pairs), 'cluster')}, {'waiting' if asked else 'phantom'} GPUs went from {was:,.1f} to "
+        f"Over {count(len(changes), 'cluster')}, {'waiting' if asked else 'phantom'} GPUs went from {was:,.1f} to "
         f"{now:,.1f}.{rest}"
     )
     return {"svg": svg(figure), "says": says}
 
 
-def _value(mean: Mean | None, what: str) -> float | None:
-    found: float | None = None if mean is None else getattr(mean, what)
-    return found
+def _changes(week: Week, what: str) -> list[_Change]:
+    """Of the clusters of which both are known."""
+    rows = [(o.cluster, getattr(o.before, what, None), getattr(o.after, what, None)) for o in week.outcomes]
+    return [(name, before, after) for name, before, after in rows if before is not None and after is not None]
+
+
+def _bars(changes: Sequence[_Change], words: str) -> Figure:
+    figure, plot = axes(height=1.1 + 0.42 * len(changes))
+    places = range(len(changes))
+    plot.barh([p - 0.19 for p in places], [b for _, b, _ in changes], height=0.36, color=PHANTOM, label="before")
+    plot.barh([p + 0.19 for p in places], [a for _, _, a in changes], height=0.36, color=FLEX, label="after")
+    plot.set_yticks(list(places), [short(name) for name, _, _ in changes])
+    plot.invert_yaxis()
+    plot.margins(y=0.02)
+    plot.set_xlim(left=0)
+    plot.set(xlabel=words)
+    plot.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.legend(frameon=False, loc="outside upper center", ncols=2)
+    return figure

@@ -12,7 +12,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.output import count, line, row, table
-from models.buffers.backtest import Record, Series
+from models.buffers.backtest import Record
+from models.buffers.hourly_health import Series
 
 _FIELDS = tuple(Record.model_fields)
 HEADINGS = ("POLICY", "BROKEN H", "BROKEN", "WORST", "BUFFER", "STRANDED", "CHANGES", "REFUSED")
@@ -21,25 +22,25 @@ HEADINGS = ("POLICY", "BROKEN H", "BROKEN", "WORST", "BUFFER", "STRANDED", "CHAN
 def parts(records: Sequence[Record], series: Sequence[Series]) -> list[RenderableType]:
     """A table for each cluster and horizon, with a line for each policy."""
     hours = {one.cluster: (int((~np.isnan(one.worst)).sum()), len(one.worst)) for one in series}
-    found: list[RenderableType] = []
+    shown: list[RenderableType] = []
     for (cluster, horizon), group in groupby(records, key=lambda r: (r.cluster, r.horizon_weeks)):
         rows = list(group)
-        known, whole = hours[cluster]
-        unknown = f" and {whole - known:,} unknown" if whole > known else ""
+        length_known, whole = hours[cluster]
+        unknown = f" and {whole - length_known:,} unknown" if whole > length_known else ""
         held = f", each held against up to {horizon} promises" if horizon > 1 else ""
-        found += [Text()] if found else []
-        found.append(
-            line((cluster, "bold"), f", promised for {count(horizon, 'week')}: {known:,} hours{unknown}{held}")
+        shown += [Text()] if shown else []
+        shown.append(
+            line((cluster, "bold"), f", promised for {count(horizon, 'week')}: {length_known:,} hours{unknown}{held}")
         )
-        made = table("=POLICY", *(f">{h}" for h in HEADINGS[1:]))
+        grid = table("=POLICY", *(f">{h}" for h in HEADINGS[1:]))
         for r in rows:
-            row(made, *cells(r))
-        found.append(made)
+            row(grid, *cells(r))
+        shown.append(grid)
     notes = (
         "Broken: hours whose worst instant fell below the promise; with several weeks ahead, an hour counts once for "
         "each promise made for it. Stranded: healthy and not promised, of the total."
     )
-    return [*found, Text(), line(notes)]
+    return [*shown, Text(), line(notes)]
 
 
 def cells(r: Record) -> tuple[object, ...]:

@@ -19,38 +19,38 @@ _WEEKS = 60
 """In the picture: a character each."""
 
 
-def parts(found: Explained) -> list[RenderableType]:
+def parts(explained: Explained) -> list[RenderableType]:
     """The lines, and the weekly worst beside the buffer."""
-    return [*(line(text) for text in lines(found)), Text(), *_picture(found)]
+    return [*(line(text) for text in lines(explained)), Text(), *_picture(explained)]
 
 
-def lines(found: Explained) -> list[str]:
-    now, series = found.now, found.series
+def lines(explained: Explained) -> list[str]:
+    now, series = explained.now, explained.series
     unit = "node" if series.unit == "nodes" else "GPU"
-    ours = found.records[0]
-    strict = f"For {_target(found.terms.target)} of the hours of the next {count(found.horizon_weeks, 'week')}"
-    said = f"{strict}: {_promised(now, unit)}."
-    if found.looser is not None:
-        said += f" For {_target(found.looser_target)}: {_promised(found.looser, unit)}."
+    ours = explained.records[0]
+    strict = f"For {_target(explained.terms.target)} of the hours of the next {count(explained.horizon_weeks, 'week')}"
+    promise = f"{strict}: {_promised(now, unit)}."
+    if explained.looser is not None:
+        promise += f" For {_target(explained.looser_target)}: {_promised(explained.looser, unit)}."
     return [
-        _history(found, unit),
-        said,
+        _history(explained, unit),
+        promise,
         f"Why: {now.text}.",
-        f"Its record, decided week by week on this history: {_kept(ours)}.{_missed(ours, found.terms.target)}",
-        f"Beside it: {_neighbours(found)}.",
+        f"Its record, decided week by week on this history: {_kept(ours)}.{_missed(ours, explained.terms.target)}",
+        f"Beside it: {_neighbours(explained)}.",
     ]
 
 
-def _history(found: Explained, unit: str) -> str:
-    now, hours = found.now, len(found.series.total)
-    size = f"{found.series.cluster}: {count(now.total, unit)}"
+def _history(explained: Explained, unit: str) -> str:
+    now, hours = explained.now, len(explained.series.total)
+    size = f"{explained.series.cluster}: {count(now.total, unit)}"
     if not now.known_hours:
         return f"{size}; nothing is known of their health."
     weeks = count(round(now.known_hours / WEEK_HOURS), "week")
-    known = f"{count(now.known_hours, 'hour')} ({weeks}) of its health are known"
+    seen = f"{count(now.known_hours, 'hour')} ({weeks}) of its health are known"
     unknown = f" and {hours - now.known_hours} are not" if hours > now.known_hours else ""
     return (
-        f"{size}; {known}{unknown}; {now.level} have been down for most of the last two weeks or of the last day, "
+        f"{size}; {seen}{unknown}; {now.level} have been down for most of the last two weeks or of the last day, "
         f"and {now.worst} at the worst instant of all."
     )
 
@@ -59,10 +59,12 @@ def _target(share: Fraction) -> str:
     return f"{float(100 * share):g}%"
 
 
-def _promised(found: Derived, unit: str) -> str:
-    if found.promise is None:
+def _promised(derived: Derived, unit: str) -> str:
+    if derived.promise is None:
         return "cannot honestly promise anything"
-    return f"promise {found.promise:,}, keep {count(found.needed, unit)} ({percent(found.needed / found.total)})"
+    return (
+        f"promise {derived.promise:,}, keep {count(derived.needed, unit)} ({percent(derived.needed / derived.total)})"
+    )
 
 
 def _kept(r: Record) -> str:
@@ -77,25 +79,25 @@ def _missed(ours: Record, target: Fraction) -> str:
     return f" THAT MISSES THE {_target(target)} ASKED FOR: what happened here, its past did not foretell."
 
 
-def _neighbours(found: Explained) -> str:
+def _neighbours(explained: Explained) -> str:
     """The smallest flat buffer of an equal record, the one below it, and a larger one."""
-    ours, *flat = found.records
-    said = []
-    if found.below is not None:
-        said.append(f"a flat {_flat(found.below)} would have broken {_hours(found.below)}")
-    if found.least is not None and found.below is None:
-        said.append(f"even a flat {_flat(found.least)} would have broken no more ({_hours(found.least)})")
-    elif found.least is not None:
-        more = "less" if found.least.mean_buffer < ours.mean_buffer else "more"
-        apart = percent(abs(found.least.mean_buffer - ours.mean_buffer))
-        equal = f"of whole percents a flat {_flat(found.least)} is the smallest that breaks no more"
+    ours, *flat = explained.records
+    clauses = []
+    if explained.below is not None:
+        clauses.append(f"a flat {_flat(explained.below)} would have broken {_hours(explained.below)}")
+    if explained.least is not None and explained.below is None:
+        clauses.append(f"even a flat {_flat(explained.least)} would have broken no more ({_hours(explained.least)})")
+    elif explained.least is not None:
+        more = "less" if explained.least.mean_buffer < ours.mean_buffer else "more"
+        apart = percent(abs(explained.least.mean_buffer - ours.mean_buffer))
+        equal = f"of whole percents a flat {_flat(explained.least)} is the smallest that breaks no more"
         cost = f"keeps {apart} of the cluster {more}, which nobody could know before"
-        said.append(f"{equal} ({_hours(found.least)}) and {cost}")
-    least = ours.mean_buffer if found.least is None else max(ours.mean_buffer, found.least.mean_buffer + 0.005)
+        clauses.append(f"{equal} ({_hours(explained.least)}) and {cost}")
+    least = ours.mean_buffer if explained.least is None else max(ours.mean_buffer, explained.least.mean_buffer + 0.005)
     for r in [r for r in flat if r.mean_buffer > least][:1]:
         more = percent(r.mean_buffer - ours.mean_buffer)
-        said.append(f"a flat {_flat(r)} breaks {_hours(r)} and leaves {more} of the cluster more idle or to flex")
-    return "; ".join(said) or "no flat buffer up to 60% breaks as little"
+        clauses.append(f"a flat {_flat(r)} breaks {_hours(r)} and leaves {more} of the cluster more idle or to flex")
+    return "; ".join(clauses) or "no flat buffer up to 60% breaks as little"
 
 
 def _flat(r: Record) -> str:
@@ -107,12 +109,12 @@ def _hours(r: Record) -> str:
     return "none" if not r.broken_hours else count(r.broken_hours, "hour")
 
 
-def _picture(found: Explained) -> list[RenderableType]:
+def _picture(explained: Explained) -> list[RenderableType]:
     """A bar for each week's worst instant, as high as the buffer where it reaches the top."""
-    down = found.series.down
+    down = explained.series.down
     weeks = [down[n : n + WEEK_HOURS] for n in range(0, len(down), WEEK_HOURS)][-_WEEKS:]
     worst = [float(np.nanmax(w)) if (~np.isnan(w)).any() else float("nan") for w in weeks]
-    kept = 0 if found.now.promise is None else found.now.needed
+    kept = 0 if explained.now.promise is None else explained.now.needed
     top = max(kept, *(w for w in worst if not np.isnan(w)), 1) if worst else 1
     bars = "".join("?" if np.isnan(w) else _BARS[int(np.ceil((len(_BARS) - 1) * w / top))] for w in worst)
     mark = f"  kept from now on: {_BARS[int(np.ceil((len(_BARS) - 1) * kept / top))]} ({kept})" if kept else ""

@@ -25,12 +25,12 @@ def burndown_parts(
         return [line(_nothing(cluster, began, since))]
     most = max(p.phantom_gpus for p in points)
     asked = any(p.lacking_gpus is not None for p in points)
-    made = table(
+    rows = table(
         "=TIME", ">CLUSTERS", ">PROMISED", ">HEALTHY", ">PHANTOM", *([">WAITING"] if asked else []), "=PHANTOM GPUS"
     )
     for p in points:
         row(
-            made,
+            rows,
             f"{p.at:%Y-%m-%d %H:%MZ}",
             p.clusters if p.known == p.clusters else f"{p.known} of {p.clusters}",
             p.promised_gpus if p.known else None,
@@ -46,17 +46,17 @@ def burndown_parts(
         notes.append(
             line("Waiting: GPUs asked for inside a quota that no healthy GPU could run, as far as it is known.")
         )
-    return [line(_sentence(points, cluster)), Text(), made, *([Text(), *notes] if notes else [])]
+    return [line(_sentence(points, cluster)), Text(), rows, *([Text(), *notes] if notes else [])]
 
 
 def _sentence(points: Sequence[Point], cluster: str) -> str:
-    known = [p for p in points if p.known]
+    measured = [p for p in points if p.known]
     where = cluster or "the fleet"
-    if not known:
+    if not measured:
         return f"The health of {where} was not known at any of these times."
-    first, last = known[0], known[-1]
+    first, last = measured[0], measured[-1]
     if first.phantom_gpus == last.phantom_gpus:
-        change = "as many as then" if len(known) > 1 else "at the only time that is known"
+        change = "as many as then" if len(measured) > 1 else "at the only time that is known"
     else:
         less = first.phantom_gpus - last.phantom_gpus
         change = f"{gpus(abs(less))} {'fewer' if less > 0 else 'more'} than on {moment(first.at)}"

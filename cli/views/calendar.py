@@ -17,7 +17,7 @@ _FILE = "fleet file"
 
 
 def calendar_parts(
-    entries: Sequence[Entry], gone: Sequence[Entry], told: Mapping[str, Sequence[Foretold]], now: datetime
+    entries: Sequence[Entry], gone: Sequence[Entry], foretold: Mapping[str, Sequence[Foretold]], now: datetime
 ) -> list[RenderableType]:
     """One line for each window, and below them what was taken back, and what they will take."""
     back = [line(("Taken back", "bold"), f": {span_text(e.window)} of {e.cluster}.") for e in gone]
@@ -25,11 +25,11 @@ def calendar_parts(
         return [*back] or [
             line("Nothing is declared. `backstop hold CLUSTER` or `backstop calendar import FILE` does.")
         ]
-    made = table("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "ISLANDS", "REASON", "BY")
+    rows = table("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "ISLANDS", "REASON", "BY")
     for entry in entries:
         window = entry.window
         row(
-            made,
+            rows,
             entry.cluster,
             entry.id,
             window.kind.value,
@@ -42,9 +42,9 @@ def calendar_parts(
             style="yellow" if window.starts <= now < window.ends else "",
         )
     ahead = [
-        line((f"{name}: ", "bold")).append_text(foretold_line(f, now)) for name, all_ in told.items() for f in all_
+        line((f"{name}: ", "bold")).append_text(foretold_line(f, now)) for name, all_ in foretold.items() for f in all_
     ]
-    return [made, *((Text(), *back) if back else ()), *((Text(), *ahead) if ahead else ())]
+    return [rows, *((Text(), *back) if back else ()), *((Text(), *ahead) if ahead else ())]
 
 
 def _gpus(entry: Entry) -> object:

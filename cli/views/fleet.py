@@ -18,11 +18,11 @@ def fleet_parts(clusters: Sequence[ClusterAnswer]) -> list[RenderableType]:
     """One line for each cluster."""
     if not clusters:
         return [line("The ledger has no clusters yet. Give it some: backstop fleet import FILE")]
-    made = table("CLUSTER", "MODEL", ">ISLANDS", ">TOTAL", ">HEALTHY", ">QUOTAS", ">PROMISED", "ROLLOUT")
+    rows = table("CLUSTER", "MODEL", ">ISLANDS", ">TOTAL", ">HEALTHY", ">QUOTAS", ">PROMISED", "ROLLOUT")
     for c in clusters:
         promised = QuotaTree(c.quotas).assigned()
         row(
-            made,
+            rows,
             c.name,
             c.gpu_model,
             len(c.islands),
@@ -33,18 +33,18 @@ def fleet_parts(clusters: Sequence[ClusterAnswer]) -> list[RenderableType]:
             c.stage,
             style="yellow" if promised > healthy(c.islands) else "",
         )
-    return [made]
+    return [rows]
 
 
 def _held(c: ClusterAnswer) -> list[RenderableType]:
     """Who holds its quotas and says what is healthy, where that is not the ledger."""
-    found: list[RenderableType] = []
+    parts: list[RenderableType] = []
     if c.slurm is not None:
         of = f"cluster {c.slurm.cluster or c.name}, accounts under {c.slurm.root}"
-        found.append(line(f"Slurm holds the quotas: {of}."))
+        parts.append(line(f"Slurm holds the quotas: {of}."))
     if c.prometheus is not None:
-        found.append(line(f"Prometheus {c.prometheus.connection} says what is healthy."))
-    return found
+        parts.append(line(f"Prometheus {c.prometheus.connection} says what is healthy."))
+    return parts
 
 
 def cluster_parts(c: ClusterAnswer) -> list[RenderableType]:
@@ -81,6 +81,6 @@ def cluster_parts(c: ClusterAnswer) -> list[RenderableType]:
             row(windows, w.kind, moment(w.starts), moment(w.ends), w.gpus, where, w.reason)
         parts += [Text(), windows]
     if c.policy:
-        said = ", ".join(f"{key}={clean(value)}" for key, value in sorted(c.policy.items()))
-        parts += [Text(), line(f"Own policy: {said}")]
+        settings = ", ".join(f"{key}={clean(value)}" for key, value in sorted(c.policy.items()))
+        parts += [Text(), line(f"Own policy: {settings}")]
     return parts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from rich.console import RenderableType
@@ -29,32 +29,39 @@ def plan_parts(plan: FleetPlan, launch: FleetLaunch) -> list[RenderableType]:
     mine = [p for p in plan.clusters if not p.rollout]
     others = len(plan.clusters) - len(mine)
     title = line((f"{len(mine)} clusters", "bold"), f", plan {plan.hash}" + (f"; {others} open already" * bool(others)))
-    made = table("WAVE", ">CLUSTERS", ">PROMISED", ">HEALTHY", ">CUT", ">NEVER BACKED", ">TO FLEX", ">CANNOT START")
-    for wave in WAVES:
-        found = [p for p in mine if wave is (Wave.PILOT if p.cluster in launch.pilots else p.wave)]
-        if found:
-            sums = [sum(getattr(p, name) for p in found) for name in _SUMS]
-            row(made, _wave(wave), len(found), *sums, sum(bool(p.why_not) for p in found) or None)
-    row(made, "all", len(mine), *(sum(getattr(p, name) for p in mine) for name in _SUMS), None, style="bold")
-    parts: list[RenderableType] = [title, Text(), made, Text(), line(pace_text(launch.pace))]
-    first = [p for p in mine if not p.why_not][:_SHOWN]
-    if first:
-        names = ", ".join(clean(p.cluster) for p in first)
-        parts.append(line(f"first, by today's snapshots: {names}{' ...' if len(mine) > len(first) else ''}"))
+    parts: list[RenderableType] = [title, Text(), _by_wave(mine, launch.pilots), Text(), line(pace_text(launch.pace))]
+    able = [p for p in mine if not p.why_not]
+    if able:
+        names = ", ".join(clean(p.cluster) for p in able[:_SHOWN])
+        parts.append(line(f"first, by today's snapshots: {names}{' ...' if len(mine) > len(able[:_SHOWN]) else ''}"))
     return [*parts, *_unable([p for p in mine if p.why_not])]
+
+
+def _by_wave(prospects: Sequence[Prospect], pilots: Collection[str]) -> Table:
+    rows = table("WAVE", ">CLUSTERS", ">PROMISED", ">HEALTHY", ">CUT", ">NEVER BACKED", ">TO FLEX", ">CANNOT START")
+    for wave in WAVES:
+        own = [p for p in prospects if wave is (Wave.PILOT if p.cluster in pilots else p.wave)]
+        if own:
+            row(rows, _wave(wave), len(own), *_sums(own), sum(bool(p.why_not) for p in own) or None)
+    row(rows, "all", len(prospects), *_sums(prospects), None, style="bold")
+    return rows
+
+
+def _sums(prospects: Sequence[Prospect]) -> list[int]:
+    return [sum(getattr(p, name) for p in prospects) for name in _SUMS]
 
 
 _SUMS = ("assigned_gpus", "healthy_gpus", "cut_gpus", "phantom_gpus", "to_flex_gpus")
 
 
-def _unable(found: Sequence[Prospect]) -> list[RenderableType]:
-    if not found:
+def _unable(prospects: Sequence[Prospect]) -> list[RenderableType]:
+    if not prospects:
         return []
-    made = table("CLUSTER", "CANNOT START")
-    for p in found[:_SHOWN]:
-        row(made, p.cluster, p.why_not)
-    more = [line(f"and {len(found) - _SHOWN} more")] if len(found) > _SHOWN else []
-    return [Text(), made, *more]
+    rows = table("CLUSTER", "CANNOT START")
+    for p in prospects[:_SHOWN]:
+        row(rows, p.cluster, p.why_not)
+    more = [line(f"and {len(prospects) - _SHOWN} more")] if len(prospects) > _SHOWN else []
+    return [Text(), rows, *more]
 
 
 def pace_text(pace: Pace) -> str:
@@ -73,8 +80,8 @@ def fleet_line(s: FleetStatus) -> Text:
     """One line, for the overview of all rollouts."""
     done = sum(w.done for w in s.waves)
     clusters = sum(w.clusters for w in s.waves)
-    said = f": {done} of {clusters} clusters monitored; {s.needs or s.waits_for}"
-    return line(("Fleet rollout", "bold"), f" {s.stage}{said}")
+    progress = f": {done} of {clusters} clusters monitored; {s.needs or s.waits_for}"
+    return line(("Fleet rollout", "bold"), f" {s.stage}{progress}")
 
 
 def status_parts(
@@ -97,60 +104,63 @@ def status_parts(
     parts: list[RenderableType] = [title, facts]
     if s.waves:
         parts += [Text(), _waves(s)]
-    chosen = [
-        m
-        for m in s.members
-        if every
-        or (waiting and m.state is MemberState.WAITING)
-        or (failed and (m.failed_at is not None or m.state is MemberState.FAILED))
-    ]
     if every or waiting or failed:
-        return [*parts, Text(), _members(chosen) if chosen else line("No cluster is so.")]
+        chosen = [m for m in s.members if every or (waiting and _waits(m)) or (failed and _has_failed(m))]
+        return [*parts, Text(), _members(chosen) if chosen else line("No cluster is like that.")]
     return [*parts, *_running(s), *_failed(s), *_held(s)]
 
 
+def _waits(m: Member) -> bool:
+    return m.state is MemberState.WAITING
+
+
+def _has_failed(m: Member) -> bool:
+    """Ever: it may be on its way again."""
+    return m.failed_at is not None or m.state is MemberState.FAILED
+
+
 def _facts(s: FleetStatus) -> list[tuple[str, Text]]:
-    found = [("id", line(f"{s.fleet}, owner {s.owner}"))]
+    facts = [("id", line(f"{s.fleet}, owner {s.owner}"))]
     if s.plan_hash:
         approved = f"approved by {s.approved_by}" if s.approved_by else "not approved"
-        found.append(("plan", line(f"{s.plan_hash}, {approved}")))
+        facts.append(("plan", line(f"{s.plan_hash}, {approved}")))
     if s.stage.ended:
-        return [*found, ("ended", line(s.ended_because))]
+        return [*facts, ("ended", line(s.ended_because))]
     if s.stage is FleetStage.RUNNING:
         number = "the pilots" if s.wave is Wave.PILOT else f"{s.wave.number} ({s.wave})"
-        found.append(("wave", line(number)))
-    found.append(("now", line(s.waits_for)))
-    found += [
+        facts.append(("wave", line(number)))
+    facts.append(("now", line(s.waits_for)))
+    facts += [
         ("hold", line((f"{hold.id}: ", "yellow"), f"{hold.reason} ({hold.actor}, {moment(hold.at)})"))
         for hold in s.holds
     ]
     if s.stage is FleetStage.RUNNING:
-        found.append(
+        facts.append(
             ("budget", line(f"{gpus(s.hour_gpus)} left for this hour, {s.day_gpus} for this day, by what it started"))
         )
         failures = f"{s.failed} of {s.failed_of} rolled back; it stops above {float(s.trips_above):.0%}"
-        found.append(("breaker", line(failures)))
+        facts.append(("breaker", line(failures)))
     if s.needs:
-        found.append(("needs", line((s.needs, "yellow"))))
-    return found
+        facts.append(("needs", line((s.needs, "yellow"))))
+    return facts
 
 
 def _waves(s: FleetStatus) -> Table:
-    made = table(
+    rows = table(
         "WAVE", ">CLUSTERS", ">WAITING", ">ON THEIR WAY", ">MONITORED", ">ROLLED BACK", ">ENDED", ">SKIPPED", ">CUT"
     )
     for w in s.waves:
         counts = (w.clusters, w.waiting, w.running, w.done, w.failed, w.ended, w.skipped, w.cut_gpus)
         style = "bold" if w.wave is s.wave and s.stage is FleetStage.RUNNING else ""
-        row(made, _wave(w.wave), *(n or None for n in counts), style=style)
-    return made
+        row(rows, _wave(w.wave), *(n or None for n in counts), style=style)
+    return rows
 
 
-def _members(found: Sequence[Member]) -> Table:
-    made = table("CLUSTER", "WAVE", "STATE", "STAGE", ">CUT", "SINCE", "WHY")
-    for m in found:
-        row(made, m.cluster, _wave(m.wave), m.state, m.stage or None, m.cut_gpus, moment(m.started_at), _why(m) or None)
-    return made
+def _members(members: Sequence[Member]) -> Table:
+    rows = table("CLUSTER", "WAVE", "STATE", "STAGE", ">CUT", "SINCE", "WHY")
+    for m in members:
+        row(rows, m.cluster, _wave(m.wave), m.state, m.stage or None, m.cut_gpus, moment(m.started_at), _why(m) or None)
+    return rows
 
 
 def _why(m: Member) -> str:
@@ -163,11 +173,11 @@ def _day(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%MZ}"
 
 
-def _some(title: str, style: str, found: Sequence[Member], option: str) -> list[RenderableType]:
-    if not found:
+def _some(title: str, style: str, members: Sequence[Member], option: str) -> list[RenderableType]:
+    if not members:
         return []
-    more = [line(f"and {len(found) - _SHOWN} more: backstop fleet status {option}")] if len(found) > _SHOWN else []
-    return [Text(), line((f"{len(found)} {title}", style)), _members(found[:_SHOWN]), *more]
+    more = [line(f"and {len(members) - _SHOWN} more: backstop fleet status {option}")] if len(members) > _SHOWN else []
+    return [Text(), line((f"{len(members)} {title}", style)), _members(members[:_SHOWN]), *more]
 
 
 def _running(s: FleetStatus) -> list[RenderableType]:

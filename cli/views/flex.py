@@ -25,23 +25,23 @@ _NAMED = 8
 """Teams on flex that are named."""
 
 
-def fleet_parts(found: Sequence[FlexNow], record: Sequence[FlexOffered]) -> list[RenderableType]:
+def fleet_parts(offers: Sequence[FlexNow], record: Sequence[FlexOffered]) -> list[RenderableType]:
     """A line for each cluster, those with the most free flex first, and the record of all."""
-    if not found:
+    if not offers:
         return [line("The ledger has no cluster: backstop fleet import FILE")]
-    made = table("CLUSTER", ">HEALTHY", ">PROMISED", ">IN QUOTA", ">FLEX", ">USED", ">FREE", ">LARGEST BLOCK")
-    for one in sorted(found, key=lambda f: (f.health_at is None, -f.available_gpus, f.cluster)):
+    shown = table("CLUSTER", ">HEALTHY", ">PROMISED", ">IN QUOTA", ">FLEX", ">USED", ">FREE", ">LARGEST BLOCK")
+    for one in sorted(offers, key=lambda f: (f.health_at is None, -f.available_gpus, f.cluster)):
         if one.health_at is None:
-            row(made, one.cluster, "unknown", *([None] * 6), style="yellow")
+            row(shown, one.cluster, "unknown", *([None] * 6), style="yellow")
             continue
         block = max((i.block_gpus for i in one.islands), default=0)
         numbers = (one.promised_gpus, one.in_quota_gpus, one.flex_gpus, one.used_gpus, one.available_gpus, block)
-        row(made, one.cluster, f"{one.healthy_gpus}/{one.total_gpus}", *numbers)
-    known = [f for f in found if f.health_at is not None]
-    flex, used = sum(f.flex_gpus for f in known), sum(f.used_gpus for f in known)
-    free = sum(f.available_gpus for f in known)
-    said = f"{count(len(found), 'cluster')}: {gpus(flex)} of flex, {used} used, {free} free now."
-    return [made, Text(), line(f"{said} In quota: held by jobs inside their quotas."), *_record(record)]
+        row(shown, one.cluster, f"{one.healthy_gpus}/{one.total_gpus}", *numbers)
+    measured = [f for f in offers if f.health_at is not None]
+    flex, used = sum(f.flex_gpus for f in measured), sum(f.used_gpus for f in measured)
+    free = sum(f.available_gpus for f in measured)
+    summary = f"{count(len(offers), 'cluster')}: {gpus(flex)} of flex, {used} used, {free} free now."
+    return [shown, Text(), line(f"{summary} In quota: held by jobs inside their quotas."), *_record(record)]
 
 
 def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[RenderableType]:
@@ -49,7 +49,7 @@ def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[Renderabl
     if one.health_at is None:
         return [line((one.cluster, "bold"), ": nobody knows its health, and so nothing of its flex."), *_record(record)]
     of = "" if one.known_quotas == one.quotas else f" (use is known of {one.known_quotas} of {one.quotas} quotas)"
-    found: list[RenderableType] = [
+    blocks: list[RenderableType] = [
         line((one.cluster, "bold"), f": {one.healthy_gpus} of {gpus(one.total_gpus)} healthy, {moment(one.health_at)}"),
         line(f"In quota: {one.promised_gpus} promised, {one.backed_gpus} backed, {one.in_quota_gpus} used{of}."),
         line(
@@ -59,42 +59,44 @@ def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[Renderabl
     ]
     placed = any(i.free_block_gpus is not None for i in one.islands)
     if len(one.islands) > 1 or placed or any(i.block_gpus < i.healthy_gpus for i in one.islands):
-        made = table("ISLAND", ">HEALTHY", ">LARGEST BLOCK", *([">FREE NOW"] if placed else []))
+        rows = table("ISLAND", ">HEALTHY", ">LARGEST BLOCK", *([">FREE NOW"] if placed else []))
         for i in one.islands:
             free = [i.free_block_gpus] if placed else []
-            row(made, i.name, f"{i.healthy_gpus}/{i.total_gpus}", i.block_gpus, *free)
-        found += [Text(), made]
+            row(rows, i.name, f"{i.healthy_gpus}/{i.total_gpus}", i.block_gpus, *free)
+        blocks += [Text(), rows]
     if one.on_flex:
-        made = table("ON FLEX", ">HAS", ">SHARE", ">ABOVE", "=")
+        rows = table("ON FLEX", ">HAS", ">SHARE", ">ABOVE", "=")
         for n, team in enumerate(one.on_flex[:_NAMED]):
             first = "gives back first" if n == 0 and team.above_gpus > 0 else ""
-            row(made, team.team, team.gpus, team.share_gpus, max(0, team.above_gpus), first)
-        found += [Text(), made]
+            row(rows, team.team, team.gpus, team.share_gpus, max(0, team.above_gpus), first)
+        blocks += [Text(), rows]
         if len(one.on_flex) > _NAMED:
-            found.append(line(f"and {len(one.on_flex) - _NAMED} teams more."))
+            blocks.append(line(f"and {len(one.on_flex) - _NAMED} teams more."))
     else:
-        found.append(line("Nobody is on flex."))
-    return [*found, *_jobs(one), *_record(record)]
+        blocks.append(line("Nobody is on flex."))
+    return [*blocks, *_jobs(one), *_record(record)]
 
 
 def _jobs(one: FlexNow) -> list[RenderableType]:
     """Jobs on flex by name, those first that would be preempted first, and how long such jobs lived."""
-    found: list[RenderableType] = []
+    blocks: list[RenderableType] = []
     if one.jobs:
-        made = table("JOB ON FLEX", "TEAM", ">GPUS", ">FOR", "ISLAND")
+        jobs = table("JOB ON FLEX", "TEAM", ">GPUS", ">FOR", "ISLAND")
         for job in one.jobs[:_NAMED]:
-            row(made, job.job, job.team, job.gpus, span(one.at - job.started), job.island)
-        found += [Text(), made]
+            row(jobs, job.job, job.team, job.gpus, span(one.at - job.started), job.island)
+        blocks += [Text(), jobs]
         more = f"; {len(one.jobs) - _NAMED} more follow" if len(one.jobs) > _NAMED else ""
-        found.append(line(f"The first of them would be preempted first{more}."))
+        blocks.append(line(f"The first of them would be preempted first{more}."))
     if one.lives is not None and one.lives.ended:
         lives, days = one.lives, (one.at - one.lives.since).days
-        said = f"In {count(days, 'day')} {count(lives.ended, 'job')} on flex ended, {lives.preempted} of them preempted"
+        summary = (
+            f"In {count(days, 'day')} {count(lives.ended, 'job')} on flex ended, {lives.preempted} of them preempted"
+        )
         if lives.median_seconds is not None and lives.shortest_seconds is not None:
             middle, least = (timedelta(seconds=s) for s in (lives.median_seconds, lives.shortest_seconds))
-            said += f", after {span(middle)} in the middle and {span(least)} at least"
-        found.append(line(f"{said}."))
-    return found
+            summary += f", after {span(middle)} in the middle and {span(least)} at least"
+        blocks.append(line(f"{summary}."))
+    return blocks
 
 
 def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
@@ -107,21 +109,21 @@ def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
     top = max(*offered, 1)
     bars = "".join(_BARS[min(len(_BARS) - 1, value * len(_BARS) // (top + 1))] if value else " " for value in least)
     middle = sorted(offered)[len(offered) // 2]
-    said = f"from {moment(record[0].at)}: {min(offered)} to {max(offered)} GPUs, {middle} half of the time or more"
+    spread = f"from {moment(record[0].at)}: {min(offered)} to {max(offered)} GPUs, {middle} half of the time or more"
     if min(offered) == max(offered):
-        said = f"from {moment(record[0].at)}: {gpus(middle)} all the time"
-    return [Text(), line(f"It has offered |{bars}| {said}.")]
+        spread = f"from {moment(record[0].at)}: {gpus(middle)} all the time"
+    return [Text(), line(f"It has offered |{bars}| {spread}.")]
 
 
-def parts(asked: FlexDemand, found: Division) -> list[RenderableType]:
+def parts(asked: FlexDemand, division: Division) -> list[RenderableType]:
     """Who gets how much of it in quota and how much beyond."""
     by_name = {t.team: t for t in asked.teams}
-    made = table("TEAM", "NAMESPACE", ">QUOTA", ">DEMAND", ">GETS", ">IN QUOTA", ">BEYOND", ">WANTING")
-    for p in found.portions:
+    teams = table("TEAM", "NAMESPACE", ">QUOTA", ">DEMAND", ">GETS", ">IN QUOTA", ">BEYOND", ">WANTING")
+    for p in division.portions:
         team = by_name[p.team]
         wanting = team.demand_gpus - p.gpus
         row(
-            made,
+            teams,
             p.team,
             team.parent or "",
             team.quota_gpus or 0,
@@ -132,23 +134,23 @@ def parts(asked: FlexDemand, found: Division) -> list[RenderableType]:
             wanting,
             style="yellow" if p.gpus < min(team.quota_gpus or 0, team.demand_gpus) else "",
         )
-    given = sum(p.gpus for p in found.portions)
-    said = f"{given} of {gpus(asked.capacity_gpus)} are given, what is beyond quota {_BY[asked.mode]}; "
-    return [made, Text(), line(f"{said}{found.unused_gpus} nobody can use.")]
+    given = sum(p.gpus for p in division.portions)
+    summary = f"{given} of {gpus(asked.capacity_gpus)} are given, what is beyond quota {_BY[asked.mode]}; "
+    return [teams, Text(), line(f"{summary}{division.unused_gpus} nobody can use.")]
 
 
 def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
     """A line for each step, then how it ended."""
     if not scenes:
         return [line("Nothing happens: there are no steps.")]
-    found: list[RenderableType] = [line(f"{s.step + 1:>4}  {s.what}: {_what_came(s)}") for s in scenes]
+    scene_lines: list[RenderableType] = [line(f"{s.step + 1:>4}  {s.what}: {_what_came(s)}") for s in scenes]
     last = scenes[-1]
-    made = table(
+    teams = table(
         "TEAM", ">QUOTA", ">SHARE", ">HAS", ">IN QUOTA", ">SIBLINGS", ">ON FLEX", ">WAITING", "=RUNS", "=WAITS"
     )
     for t in last.teams:
         row(
-            made,
+            teams,
             t.team,
             t.quota_gpus,
             t.share_gpus,
@@ -160,13 +162,19 @@ def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
             _names(j for j in last.running if j.team == t.team),
             _names(j for j in last.queued if j.team == t.team),
         )
-    return [*found, Text(), made, Text(), line(f"{_number(last.unused_gpus)} of {gpus(last.capacity_gpus)} are free.")]
+    return [
+        *scene_lines,
+        Text(),
+        teams,
+        Text(),
+        line(f"{_number(last.unused_gpus)} of {gpus(last.capacity_gpus)} are free."),
+    ]
 
 
 def _what_came(s: Scene) -> str:
-    said = [f"{name} runs" for name in s.started]
-    said += [f"{t.job} of {t.team} gives {_number(t.gpus)} back ({t.why})" for t in s.preempted]
-    return "; ".join(said) or "nothing else"
+    events = [f"{name} runs" for name in s.started]
+    events += [f"{t.job} of {t.team} gives {_number(t.gpus)} back ({t.why})" for t in s.preempted]
+    return "; ".join(events) or "nothing else"
 
 
 def _names(jobs: Iterable[JobNow]) -> str:

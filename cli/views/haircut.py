@@ -18,9 +18,9 @@ from models.planning.haircut import Haircut, Part, TeamPart
 _FIELDS = tuple(dict.fromkeys([*Part.model_fields, *TeamPart.model_fields]))
 
 
-def fleet_parts(made: Haircut, at: int) -> list[RenderableType]:
+def fleet_parts(haircut: Haircut, at: int) -> list[RenderableType]:
     """The whole fleet at each buffer, then each wave."""
-    whole = made.fleet[0]
+    whole = haircut.fleet[0]
     return [
         line(
             ("1 cluster" if whole.clusters == 1 else f"{whole.clusters} clusters", "bold"),
@@ -28,29 +28,29 @@ def fleet_parts(made: Haircut, at: int) -> list[RenderableType]:
             f"{whole.unbacked_gpus} of them with no healthy GPU behind",
         ),
         Text(),
-        _by_buffer(made),
+        _by_buffer(haircut),
         Text(),
         Text("Clusters by wave, and the GPUs cut there"),
-        _cuts(made, "wave", with_clusters=True),
+        _cuts(haircut, "wave", with_clusters=True),
         Text(),
-        line(sentence(made, at)),
+        line(sentence(haircut, at)),
     ]
 
 
-def parts_by(made: Haircut, what: str, at: int) -> list[RenderableType]:
+def parts_by(haircut: Haircut, what: str, at: int) -> list[RenderableType]:
     """The GPUs cut at each buffer, a line for each `what`: wave, cluster or team."""
-    return [_cuts(made, what), Text(), line(sentence(made, at))]
+    return [_cuts(haircut, what), Text(), line(sentence(haircut, at))]
 
 
-def sentence(made: Haircut, at: int) -> str:
+def sentence(haircut: Haircut, at: int) -> str:
     """The report in a few words, at one of its buffers."""
-    part, plain = made.fleet[at], made.without.cut_gpus
+    part, plain = haircut.fleet[at], haircut.without.cut_gpus
     short = f"; {part.short_gpus} more would be needed and may not be cut" if part.short_gpus else ""
     clusters = "1 cluster is" if part.clusters == 1 else f"{part.clusters} clusters are"
     above = f"{part.clusters_above} of {clusters} above their ceiling, by {gpus(part.above_gpus)}"
     anyhow = f" Without any buffer {plain} would be cut all the same." if plain else ""
     return (
-        f"At {percent(made.buffers[at])}: {gpus(part.cut_gpus)} of {part.assigned_gpus} promised are cut.{anyhow} "
+        f"At {percent(haircut.buffers[at])}: {gpus(part.cut_gpus)} of {part.assigned_gpus} promised are cut.{anyhow} "
         f"{part.phantom_gpus} of them no healthy GPU stood behind; {part.to_flex_gpus} move to flex and stay usable"
         f"{short}. {above}."
     )
@@ -62,30 +62,32 @@ def percent(share: Fraction) -> str:
     return fraction_text(share) if "/" in text else f"{text}%"
 
 
-def rows_of(made: Haircut, what: str) -> Mapping[str, Sequence[Part | TeamPart]]:
+def rows_of(haircut: Haircut, what: str) -> Mapping[str, Sequence[Part | TeamPart]]:
     if what == "wave":
-        return {tier.value: parts for tier, parts in made.waves.items()}
-    return made.clusters if what == "cluster" else made.teams
+        return {tier.value: parts for tier, parts in haircut.waves.items()}
+    return haircut.clusters if what == "cluster" else haircut.teams
 
 
-def as_csv(made: Haircut) -> str:
+def as_csv(haircut: Haircut) -> str:
     """A line for each of the fleet, its waves, clusters and teams at each buffer. What does not apply is empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["what", "name", "buffer", *_FIELDS])
-    parts: list[tuple[str, str, Sequence[Part | TeamPart]]] = [("fleet", "", made.fleet)]
+    parts: list[tuple[str, str, Sequence[Part | TeamPart]]] = [("fleet", "", haircut.fleet)]
     parts += [
-        (what, name, found) for what in ("wave", "cluster", "team") for name, found in rows_of(made, what).items()
+        (what, name, parts_of)
+        for what in ("wave", "cluster", "team")
+        for name, parts_of in rows_of(haircut, what).items()
     ]
-    for what, name, found in parts:
-        for buffer, part in zip(made.buffers, found, strict=True):
+    for what, name, parts_of in parts:
+        for buffer, part in zip(haircut.buffers, parts_of, strict=True):
             writer.writerow([what, name, fraction_text(buffer), *(getattr(part, f, "") for f in _FIELDS)])
     return out.getvalue()
 
 
-def _by_buffer(made: Haircut) -> Table:
+def _by_buffer(haircut: Haircut) -> Table:
     shown = table(">BUFFER", ">CEILING", ">ABOVE IT", ">BY", ">CUT", ">PHANTOM", ">TO FLEX", ">SHORT")
-    for buffer, part in zip(made.buffers, made.fleet, strict=True):
+    for buffer, part in zip(haircut.buffers, haircut.fleet, strict=True):
         row(
             shown,
             percent(buffer),
@@ -101,11 +103,11 @@ def _by_buffer(made: Haircut) -> Table:
     return shown
 
 
-def _cuts(made: Haircut, what: str, with_clusters: bool = False) -> Table:
+def _cuts(haircut: Haircut, what: str, with_clusters: bool = False) -> Table:
     """Cut GPUs by buffer, as `phantom + to flex`; with the number of clusters before it."""
     held = {"team": [">QUOTA"], "cluster": [">PROMISED"]}.get(what, [])
-    shown = table(what.upper(), *held, *(f">AT {percent(b)}" for b in made.buffers))
-    for name, parts in rows_of(made, what).items():
+    shown = table(what.upper(), *held, *(f">AT {percent(b)}" for b in haircut.buffers))
+    for name, parts in rows_of(haircut, what).items():
         row(shown, name, *[parts[0].held_gpus for _ in held], *_cells(parts, with_clusters))
     return shown
 

@@ -13,14 +13,14 @@ from models.reports.milestones import MilestoneStanding, State
 STYLE = {State.DONE: "green", State.ON_TRACK: "", State.BEHIND: "red", State.UNKNOWN: "yellow"}
 
 
-def milestones_parts(found: Sequence[MilestoneStanding]) -> list[RenderableType]:
+def milestones_parts(standings: Sequence[MilestoneStanding]) -> list[RenderableType]:
     """A line for each in the plan's order, and the rule."""
-    if not found:
+    if not standings:
         return [line("There is no milestone yet. `backstop milestones set FILE` sets them.")]
-    made = table("MILESTONE", "MEASURE", ">NOW", ">EXPECTED", ">TARGET", "=DUE", "=STANDS", "LAST NOTED")
-    for s in found:
+    rows = table("MILESTONE", "MEASURE", ">NOW", ">EXPECTED", ">TARGET", "=DUE", "=STANDS", "LAST NOTED")
+    for s in standings:
         row(
-            made,
+            rows,
             s.milestone.name,
             words(s.milestone.measure),
             s.number,
@@ -31,7 +31,7 @@ def milestones_parts(found: Sequence[MilestoneStanding]) -> list[RenderableType]
             noted(s) or None,
             style=STYLE[s.state],
         )
-    return [made, Text(), line(RULE)]
+    return [rows, Text(), line(RULE)]
 
 
 RULE = (

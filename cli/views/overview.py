@@ -43,10 +43,10 @@ def watch_parts(watching: Check | None) -> list[RenderableType]:
 
 
 def _lines(rollouts: Sequence[RolloutSummary]) -> Table:
-    made = table("CLUSTER", "STAGE", "WAVE", "OWNER", ">UNBACKED", "STARTED", "ENDED")
+    rows = table("CLUSTER", "STAGE", "WAVE", "OWNER", ">UNBACKED", "STARTED", "ENDED")
     for r in rollouts:
         row(
-            made,
+            rows,
             r.cluster,
             r.stage,
             r.wave or None,
@@ -56,7 +56,7 @@ def _lines(rollouts: Sequence[RolloutSummary]) -> Table:
             moment(r.closed),
             style="" if r.open else "dim",
         )
-    return made
+    return rows
 
 
 def _stages(rollouts: Sequence[RolloutSummary]) -> Table:
@@ -64,13 +64,13 @@ def _stages(rollouts: Sequence[RolloutSummary]) -> Table:
     waves = [tier.value for tier in Tier]
     count = Counter((r.stage, r.wave if r.wave in waves else "") for r in rollouts)
     stages = [s.value for s in Stage] + sorted({r.stage for r in rollouts} - {s.value for s in Stage})
-    made = table("STAGE", *(f">{wave.upper()}" for wave in waves), ">NO PLAN", ">ALL", ">UNBACKED")
+    rows = table("STAGE", *(f">{wave.upper()}" for wave in waves), ">NO PLAN", ">ALL", ">UNBACKED")
     for stage in stages:
-        found = [count[stage, wave] for wave in [*waves, ""]]
-        if any(found):
+        counts = [count[stage, wave] for wave in [*waves, ""]]
+        if any(counts):
             unbacked = sum(r.unbacked_gpus for r in rollouts if r.stage == stage and r.open)
-            row(made, stage, *(n or None for n in found), sum(found), unbacked)
-    return made
+            row(rows, stage, *(n or None for n in counts), sum(counts), unbacked)
+    return rows
 
 
 def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType]:
@@ -80,11 +80,11 @@ def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType
     needy = [r for r in rollouts if r.needs]
     if not needy:
         return []
-    made = table("CLUSTER", "STAGE", "NEEDS")
+    rows = table("CLUSTER", "STAGE", "NEEDS")
     for r in needy[:most]:
-        row(made, r.cluster, r.stage, r.needs)
+        row(rows, r.cluster, r.stage, r.needs)
     more = [line(f"and {len(needy) - most} more: backstop status --needs")] if len(needy) > most else []
-    return [Text(), line((f"{len(needy)} need{'s' * (len(needy) == 1)} a person", "yellow")), made, *more]
+    return [Text(), line((f"{len(needy)} need{'s' * (len(needy) == 1)} a person", "yellow")), rows, *more]
 
 
 def _risks(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
@@ -92,12 +92,12 @@ def _risks(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
     if not risky:
         return []
     total = sum(r.unbacked_gpus for r in risky)
-    made = table("CLUSTER", "STAGE", ">UNBACKED")
+    rows = table("CLUSTER", "STAGE", ">UNBACKED")
     for r in risky[:_SHOWN]:
-        row(made, r.cluster, r.stage, r.unbacked_gpus)
+        row(rows, r.cluster, r.stage, r.unbacked_gpus)
     more = [line(f"and {len(risky) - _SHOWN} more: backstop status --at-risk")] if len(risky) > _SHOWN else []
     title = line((f"{len(risky)} at risk", "red"), f": {gpus(total)} have no healthy hardware behind them")
-    return [Text(), title, made, *more]
+    return [Text(), title, rows, *more]
 
 
 def _silent(opened: Sequence[RolloutSummary], now: datetime) -> list[RenderableType]:

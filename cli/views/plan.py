@@ -48,12 +48,12 @@ def plan_parts(plan: Plan) -> list[RenderableType]:
 
 def plans_parts(plans: Sequence[Plan]) -> list[RenderableType]:
     """One line for each plan."""
-    made = table(
+    rows = table(
         "CLUSTER", "=WAVE", ">HEALTHY", ">PROMISED", ">MAY BE", ">CUT", ">PHANTOM", ">FLEX", "="
     )  # fmt: skip
     for plan in plans:
         row(
-            made,
+            rows,
             plan.cluster,
             plan.wave,
             f"{plan.healthy_gpus}/{plan.total_gpus}",
@@ -67,7 +67,7 @@ def plans_parts(plans: Sequence[Plan]) -> list[RenderableType]:
         )
     cut, phantom, flex = (sum(getattr(p, f) for p in plans) for f in ("cut_gpus", "phantom_gpus", "to_flex_gpus"))
     return [
-        made,
+        rows,
         Text(),
         line(f"{len(plans)} clusters; {gpus(cut)} cut: {phantom} were phantom, {flex} move to flex."),
     ]
@@ -92,8 +92,8 @@ def _ceiling(plan: Plan) -> str:
     return f"at most {plan.ceiling_gpus} may be (buffer {fraction_text(plan.buffer)} of {plan.basis})"
 
 
-def _asked(found: Derived) -> str:
-    return f"{float(100 * found.terms.target):g}% of the hours of {duration_text(found.terms.horizon)}"
+def _asked(derived: Derived) -> str:
+    return f"{float(100 * derived.terms.target):g}% of the hours of {duration_text(derived.terms.horizon)}"
 
 
 def _what(plan: Plan) -> Text:
@@ -116,17 +116,17 @@ def _verdict(plan: Plan) -> Text:
         )
     if plan.backed and not plan.short_by_gpus:
         return line(("Backed", "green"), ": after it a healthy GPU stands behind every promised one.")
-    found = []
+    faults = []
     if plan.short_by_gpus:
         left, fits = plan.assigned_gpus - plan.cut_gpus, plan.assigned_gpus - plan.haircut_gpus
-        found.append(f"short by {plan.short_by_gpus}: it leaves {left} promised, and {fits} is what fits")
+        faults.append(f"short by {plan.short_by_gpus}: it leaves {left} promised, and {fits} is what fits")
     if plan.backed:
-        found.append("backed all the same: a healthy GPU stands behind every promised one")
+        faults.append("backed all the same: a healthy GPU stands behind every promised one")
     elif plan.unbacked_gpus:
-        found.append(f"not backed: {gpus(plan.unbacked_gpus)} would still be phantom")
-    found += [f"no island has room for the protected block of {size} of {team}" for team, size in plan.unplaced_blocks]
-    said = "; ".join(found)
-    return line((said[:1].upper() + said[1:], "yellow"), f". {_remedy(plan)}")
+        faults.append(f"not backed: {gpus(plan.unbacked_gpus)} would still be phantom")
+    faults += [f"no island has room for the protected block of {size} of {team}" for team, size in plan.unplaced_blocks]
+    sentence = "; ".join(faults)
+    return line((sentence[:1].upper() + sentence[1:], "yellow"), f". {_remedy(plan)}")
 
 
 def _remedy(plan: Plan) -> str:
@@ -149,11 +149,11 @@ def gates(quotas: Iterable[Quota | QuotaPlan]) -> list[RenderableType]:
 
 
 def _diff(plan: Plan) -> Table:
-    made = table("TEAM", ">QUOTA", ">PLAN", ">CUT", ">PHANTOM", ">TO FLEX", *(f">{t.upper()}" for t in _TIERS))
+    rows = table("TEAM", ">QUOTA", ">PLAN", ">CUT", ">PHANTOM", ">TO FLEX", *(f">{t.upper()}" for t in _TIERS))
     for quota in plan.quotas:
         by_tier = {cut.tier: cut.gpus for cut in quota.cuts}
         row(
-            made,
+            rows,
             quota.team if quota.leaf else f"{quota.team} (parent)",
             quota.before_gpus,
             quota.after_gpus,
@@ -163,4 +163,4 @@ def _diff(plan: Plan) -> Table:
             *(by_tier.get(t, 0) for t in _TIERS),
             style="" if quota.cut_gpus else "dim",
         )
-    return made
+    return rows

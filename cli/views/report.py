@@ -195,14 +195,14 @@ def _outcome(week: Week) -> Section:
         for o in ranked
     ]
     columns = ("Cluster", "Waited before", "Waits after", "Phantom before", "Phantom after", "Monitored")
-    made = _cut("Did it help? By cluster", columns, rows, "No rollout has written a quota yet.", "--json")
+    section = _cut("Did it help? By cluster", columns, rows, "No rollout has written a quota yet.", "--json")
     if not rows:
-        return made
+        return section
     note = (
         "Means of hourly tallies. Waited: GPUs asked for inside quota that no healthy GPU could run. Before: the "
         "7 days before the first write; after: since monitored. Unknown: no tally then, or nobody reports demand."
     )
-    return made._replace(note=f"{made.note} {note}".strip(), numbers_from=1)
+    return section._replace(note=f"{section.note} {note}".strip(), numbers_from=1)
 
 
 def _weight(o: BeforeAndAfter) -> float:

@@ -11,81 +11,85 @@ from cli.output import count, gpus, line, moment, row, table
 from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
 
 
-def request_parts(found: RequestState) -> list[RenderableType]:
+def request_parts(state: RequestState) -> list[RenderableType]:
     """One request: what was asked for, where it stands, and what to do next."""
-    ask, stage = found.ask, found.stage
+    ask, stage = state.ask, state.stage
     why = f": {ask.reason}" if ask.reason else ""
     behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
-    made: list[RenderableType] = [
-        line((ask.request, "bold"), f" ({stage}): {found.wants}."),
-        line(f"Asked for by {ask.actor}{behalf} on {moment(found.asked_at)}{why}."),
+    parts: list[RenderableType] = [
+        line((ask.request, "bold"), f" ({stage}): {state.wants}."),
+        line(f"Asked for by {ask.actor}{behalf} on {moment(state.asked_at)}{why}."),
     ]
     if stage is RequestStage.REFUSED:
-        approved = [line(f"Approved by {found.decided_by}: {found.decision}.")] if found.decided_by else []
-        return [*made, *approved, line(f"Refused: {found.said}."), *_instead(ask, found.assessment)]
-    if found.decided_by and stage is not RequestStage.DECLINED:
-        made.append(line(f"Decided by {found.decided_by}: {found.decision}."))
-    said = found.said[:1].upper() + found.said[1:]
-    made.append(line(f"{said}."))
+        approved = [line(f"Approved by {state.decided_by}: {state.decision}.")] if state.decided_by else []
+        return [*parts, *approved, line(f"Refused: {state.said}."), *_instead(ask, state.assessment)]
+    if state.decided_by and stage is not RequestStage.DECLINED:
+        parts.append(line(f"Decided by {state.decided_by}: {state.decision}."))
+    news = state.said[:1].upper() + state.said[1:]
+    parts.append(line(f"{news}."))
     if stage is RequestStage.ASKED:
-        made.append(line(f"An owner gives: backstop request approve {ask.request} --reason '...'"))
+        parts.append(line(f"An owner gives: backstop request approve {ask.request} --reason '...'"))
     if stage is RequestStage.GRANTED:
-        above = sorted({*found.raised} - {ask.team})
-        rose = f" (with {', '.join(f'{t} by {found.raised[t]}' for t in above)} above it)" if above else ""
-        made.append(line(f"The quota of {ask.team} rose by {found.raised.get(ask.team, 0)}{rose}."))
-    return made
+        above = sorted({*state.raised} - {ask.team})
+        rose = f" (with {', '.join(f'{t} by {state.raised[t]}' for t in above)} above it)" if above else ""
+        parts.append(line(f"The quota of {ask.team} rose by {state.raised.get(ask.team, 0)}{rose}."))
+    return parts
 
 
-def _instead(ask: QuotaAsk, found: Assessment) -> list[RenderableType]:
-    if not found.assessed:
+def _instead(ask: QuotaAsk, assessment: Assessment) -> list[RenderableType]:
+    if not assessment.assessed:
         return []
-    fits = 0 if found.room is None else found.room.fits_gpus
+    fits = 0 if assessment.room is None else assessment.room.fits_gpus
     until = "" if ask.until is None else f" --until {ask.until:%Y-%m-%dT%H:%MZ}"
     less = f"{gpus(fits)} fit: backstop request {ask.team} {ask.cluster} {fits}{until}" if fits else "nothing more fits"
-    flex = f"its share would be about {gpus(found.flex_gpus)} here" if found.flex_gpus else "it has none to share here"
-    made: list[RenderableType] = [
+    flex = (
+        f"its share would be about {gpus(assessment.flex_gpus)} here"
+        if assessment.flex_gpus
+        else "it has none to share here"
+    )
+    parts: list[RenderableType] = [
         line("What there is instead:"),
         line(f"  less of it: {less}"),
-        line(f"  flex: {flex}, junior to every quota" if found.flex_gpus else f"  flex: {flex}"),
+        line(f"  flex: {flex}, junior to every quota" if assessment.flex_gpus else f"  flex: {flex}"),
     ]
-    for other in found.elsewhere:
+    for other in assessment.elsewhere:
         model = f" ({other.gpu_model})" if other.gpu_model else ""
         has = f"raise its quota there by up to {other.headroom_gpus}" if other.has_quota else _none_yet(ask, other)
-        made.append(line(f"  {other.cluster}{model}: {has}"))
-    return made if found.elsewhere else [*made, line("  other clusters: none has room under its ceiling")]
+        parts.append(line(f"  {other.cluster}{model}: {has}"))
+    return parts if assessment.elsewhere else [*parts, line("  other clusters: none has room under its ceiling")]
 
 
 def _none_yet(ask: QuotaAsk, other: Elsewhere) -> str:
     return f"could promise {other.headroom_gpus} more; {ask.team} has no quota there yet"
 
 
-def request_lines(found: Sequence[RequestState]) -> list[RenderableType]:
+def request_lines(requests: Sequence[RequestState]) -> list[RenderableType]:
     """Beside a rollout's status: what was asked for, and what stands granted."""
-    if not found:
+    if not requests:
         return []
-    lines = [line(f"  {one.ask.request} ({one.stage}): {one.wants}; {one.said}") for one in found]
+    lines = [line(f"  {one.ask.request} ({one.stage}): {one.wants}; {one.said}") for one in requests]
     return [Text(), line("Requests for more quota:"), *lines]
 
 
-def waiting_line(found: Sequence[RequestState]) -> list[RenderableType]:
+def waiting_line(requests: Sequence[RequestState]) -> list[RenderableType]:
     """Beside the fleet's status: that somebody has to decide."""
-    waiting = sum(one.stage is RequestStage.ASKED for one in found)
+    waiting = sum(one.stage is RequestStage.ASKED for one in requests)
     wait = "waits" if waiting == 1 else "wait"
     text = f"{count(waiting, 'request')} for more quota {wait} for an owner: backstop request list"
     return [Text(), line(text)] if waiting else []
 
 
-def list_parts(found: Sequence[RequestState], cluster: str, *, ended: bool) -> list[RenderableType]:
+def list_parts(requests: Sequence[RequestState], cluster: str, *, ended: bool) -> list[RenderableType]:
     """A line for each request, the oldest first."""
-    if not found:
+    if not requests:
         where = f" of {cluster}" if cluster else ""
         more = "" if ended else "; those that are over: backstop request list --all"
         return [line(f"No request{where} is open{more}." if not ended else f"There is no request{where}.")]
-    made = table("ID", "CLUSTER", "TEAM", ">GPUS", "UNTIL", "STAGE", "BY", "WHERE IT STANDS")
-    for one in found:
+    rows = table("ID", "CLUSTER", "TEAM", ">GPUS", "UNTIL", "STAGE", "BY", "WHERE IT STANDS")
+    for one in requests:
         until = "for good" if one.ask.until is None else moment(one.ask.until)
         row(
-            made,
+            rows,
             one.ask.request,
             one.ask.cluster,
             one.ask.team,
@@ -95,5 +99,5 @@ def list_parts(found: Sequence[RequestState], cluster: str, *, ended: bool) -> l
             one.ask.actor,
             one.said,
         )
-    waiting = sum(one.stage is RequestStage.ASKED for one in found)
-    return [made, line(f"{count(len(found), 'request')}; {waiting} for an owner to decide.")]
+    waiting = sum(one.stage is RequestStage.ASKED for one in requests)
+    return [rows, line(f"{count(len(requests), 'request')}; {waiting} for an owner to decide.")]

@@ -35,19 +35,19 @@ _ROWS = 10
 
 def status_line(s: RolloutStatus) -> str:
     """One line that changes when something a person cares about does."""
-    said = [f"{s.stage}{' (shadow)' if s.shadow else ''}", _health(s)]
+    parts = [f"{s.stage}{' (shadow)' if s.shadow else ''}", _health(s)]
     if s.stage.ended:
-        return clean("; ".join((*said, s.ended_because or "the rollout has ended")))
-    said.append(f"{s.assigned_gpus} promised")
-    said += [f"{_trouble(s, risk.team)}: {_both(risk)}" for risk in s.at_risk]
-    said += [f"hold: {hold.kind} by {hold.actor}, {hold.reason}" for hold in s.holds]
+        return clean("; ".join((*parts, s.ended_because or "the rollout has ended")))
+    parts.append(f"{s.assigned_gpus} promised")
+    parts += [f"{_trouble(s, risk.team)}: {_both(risk)}" for risk in s.at_risk]
+    parts += [f"hold: {hold.kind} by {hold.actor}, {hold.reason}" for hold in s.holds]
     if s.undoing is not None:
-        said.append(f"rollback ({s.undoing.why}): {s.undoing.reason}{_left(s.undoing)}")
+        parts.append(f"rollback ({s.undoing.why}): {s.undoing.reason}{_left(s.undoing)}")
     if not s.holds:
-        said += [f"waits for {_awaited(condition)}" for condition in s.waiting_for]
+        parts += [f"waits for {_awaited(condition)}" for condition in s.waiting_for]
     if s.needs:
-        said.append(f"needs: {s.needs}")
-    return clean("; ".join(said))
+        parts.append(f"needs: {s.needs}")
+    return clean("; ".join(parts))
 
 
 def status_parts(s: RolloutStatus, now: datetime | None = None) -> list[RenderableType]:
@@ -91,8 +91,8 @@ def _standing(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
     for risk in s.at_risk:
         due = f"; a breach at {moment(risk.breach_at)}" if risk.breach_at and risk.team not in s.breach_of else ""
         yield _trouble(s, risk.team), line((_both(risk), "red"), due)
-    for told in s.foretold:
-        yield "foretold", foretold_line(told, datetime.now(UTC))
+    for foretold in s.foretold:
+        yield "foretold", foretold_line(foretold, datetime.now(UTC))
 
 
 def _proposed(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
@@ -111,42 +111,28 @@ def _proposed(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
         yield "", line(f"and {len(p.values) - _ROWS} quotas more: {_in_full(s)}")
 
 
-def _buffer(found: Derived) -> str:
-    return f"{found.needed} of {gpus(found.total)}, by health history: {found.text}"
+def _buffer(derived: Derived) -> str:
+    return f"{derived.needed} of {gpus(derived.total)}, by health history: {derived.text}"
 
 
-def foretold_line(told: Foretold, now: datetime) -> Text:
+def foretold_line(foretold: Foretold, now: datetime) -> Text:
     """In 3d, 26 GPUs of team X lose their backing."""
     loses = ", ".join(
-        f"{gpus(count)} of {team}" + (f" ({told.lacks[team]} lack it then)" if told.lacks[team] > count else "")
-        for team, count in told.loses.items()
+        f"{gpus(count)} of {team}" + (f" ({foretold.lacks[team]} lack it then)" if foretold.lacks[team] > count else "")
+        for team, count in foretold.loses.items()
     )
     return line(
-        f"in {span(told.starts - now)}, ",
+        f"in {span(foretold.starts - now)}, ",
         (f"{loses} lose their backing", "yellow"),
-        f": {told.kind} from {moment(told.starts)} until {moment(told.ends)} ({told.reason})",
+        f": {foretold.kind} from {moment(foretold.starts)} until {moment(foretold.ends)} ({foretold.reason})",
     )
 
 
 def _ahead(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
     """What keeps it, and what comes next."""
-    for hold in s.holds:
-        until = f", until {moment(hold.until)}" if hold.until else ""
-        # A window's hold is no one's to resolve: it ends with the window.
-        ends = f"; see backstop calendar show {shlex.quote(s.cluster)}" if hold.actor == "calendar" else ""
-        yield "hold", line((f"{hold.kind} ", "yellow"), f"[{hold.id}] by {hold.actor}: {hold.reason}{until}{ends}")
-    for hold in s.recorded_objections:
-        yield "objection", line(f"recorded, by {hold.actor}: {hold.reason}")
+    yield from _holds(s)
     if s.undoing is not None:
-        yield "rollback", line(f"{s.undoing.why}, by {s.undoing.actor}: {s.undoing.reason}{_left(s.undoing)}")
-        for text in s.undoing.undone:
-            yield "undone", line((text, "green"))
-        for text in s.undoing.not_undone or s.undoing.stuck_on:
-            yield "NOT undone", line((text, "red"))
-        for value in s.undoing.values[:_ROWS]:
-            yield "still", line((value_text(value), "red"))
-        if len(s.undoing.values) > _ROWS:
-            yield "", line(f"and {len(s.undoing.values) - _ROWS} quotas more: {_in_full(s)}")
+        yield from _undone(s, s.undoing)
     yield from _proposed(s)
     for condition in s.waiting_for:
         if condition.name != "holds":  # they have their own lines
@@ -160,6 +146,28 @@ def _ahead(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
     for choice in choices:
         yield choice.command, line((choice.line, "bold"))
         yield "", line(choice.does)
+
+
+def _holds(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
+    for hold in s.holds:
+        until = f", until {moment(hold.until)}" if hold.until else ""
+        # A window's hold is no one's to resolve: it ends with the window.
+        ends = f"; see backstop calendar show {shlex.quote(s.cluster)}" if hold.actor == "calendar" else ""
+        yield "hold", line((f"{hold.kind} ", "yellow"), f"[{hold.id}] by {hold.actor}: {hold.reason}{until}{ends}")
+    for hold in s.recorded_objections:
+        yield "objection", line(f"recorded, by {hold.actor}: {hold.reason}")
+
+
+def _undone(s: RolloutStatus, undoing: UndoStatus) -> Iterator[tuple[str, Text]]:
+    yield "rollback", line(f"{undoing.why}, by {undoing.actor}: {undoing.reason}{_left(undoing)}")
+    for text in undoing.undone:
+        yield "undone", line((text, "green"))
+    for text in undoing.not_undone or undoing.stuck_on:
+        yield "NOT undone", line((text, "red"))
+    for value in undoing.values[:_ROWS]:
+        yield "still", line((value_text(value), "red"))
+    if len(undoing.values) > _ROWS:
+        yield "", line(f"and {len(undoing.values) - _ROWS} quotas more: {_in_full(s)}")
 
 
 def _in_full(s: RolloutStatus) -> str:
@@ -197,11 +205,11 @@ def _teams_parts(s: RolloutStatus) -> Iterator[RenderableType]:
 
 
 def _teams(teams: Sequence[TeamStatus]) -> Table:
-    made = table("TEAM", ">BASELINE", ">QUOTA", ">PLAN", ">BACKING", "VALUE", "ACK")
+    shown = table("TEAM", ">BASELINE", ">QUOTA", ">PLAN", ">BACKING", "VALUE", "ACK")
     for t in teams:
         lacks = t.backing_gpus is not None and t.backing_gpus < t.quota_gpus
         row(
-            made,
+            shown,
             t.team if t.leaf else f"{t.team} (parent)",
             t.baseline_gpus,
             t.quota_gpus,
@@ -211,4 +219,4 @@ def _teams(teams: Sequence[TeamStatus]) -> Table:
             "yes" if t.acknowledged else None,
             style="red" if lacks else "",
         )
-    return made
+    return shown

@@ -43,7 +43,7 @@ async def follow(door: Backstop, cluster: str, *, every: float, once: bool, as_j
 
 async def _next(door: Backstop, cluster: str, every: float, tell: Callable[[str], None]) -> RolloutStatus:
     """The next answer, however long a server or worker is away; `tell` hears once of each reason."""
-    told = ""
+    complaint = ""
     while True:
         await asyncio.sleep(every)
         try:
@@ -51,9 +51,9 @@ async def _next(door: Backstop, cluster: str, every: float, tell: Callable[[str]
         except Refusal:
             raise
         except BackstopError as away:
-            if away.message != told:
+            if away.message != complaint:
                 tell(away.message)
-            told = away.message
+            complaint = away.message
 
 
 async def _lines(door: Backstop, seen: RolloutStatus, every: float, as_json: bool) -> None:
@@ -61,14 +61,14 @@ async def _lines(door: Backstop, seen: RolloutStatus, every: float, as_json: boo
         if not as_json:
             show(line(f"no answer: {reason}"))
 
-    said = ""
+    shown = ""
     while True:
         now = status_line(seen)
-        if now != said and as_json:
+        if now != shown and as_json:
             show_json_line(seen.model_dump(mode="json", by_alias=True))
-        elif now != said:
+        elif now != shown:
             show(line(f"{seen.at:%H:%M:%SZ}  {now}"))
-        said = now
+        shown = now
         if seen.stage.ended:
             return
         seen = await _next(door, seen.cluster, every, tell)

@@ -16,45 +16,45 @@ _ELSEWHERE = 3
 
 
 def parts(
-    found: Sequence[TeamWhy], statuses: Mapping[str, RolloutStatus], flexes: Sequence[FlexNow]
+    teams: Sequence[TeamWhy], statuses: Mapping[str, RolloutStatus], flexes: Sequence[FlexNow]
 ) -> list[RenderableType]:
     """A paragraph for each cluster, and who else could take it."""
-    made: list[RenderableType] = []
-    for one in found:
-        made += [Text()] if made else []
-        made += _paragraph(one, statuses.get(one.cluster), {f.cluster: f for f in flexes}.get(one.cluster))
-    lacks = max((one.gap_gpus + one.over_gpus for one in found), default=0)
-    here = {one.cluster for one in found}
+    parts: list[RenderableType] = []
+    for one in teams:
+        parts += [Text()] if parts else []
+        parts += _paragraph(one, statuses.get(one.cluster), {f.cluster: f for f in flexes}.get(one.cluster))
+    lacks = max((one.gap_gpus + one.over_gpus for one in teams), default=0)
+    here = {one.cluster for one in teams}
     others = sorted(
         (f for f in flexes if f.cluster not in here and f.available_gpus), key=lambda f: (-f.available_gpus, f.cluster)
     )
     if lacks and others:
         named = "; ".join(f"{f.cluster} {f.available_gpus}" for f in others[:_ELSEWHERE])
-        made += [Text(), line(f"Elsewhere flex has free now: {named}.")]
-    return made
+        parts += [Text(), line(f"Elsewhere flex has free now: {named}.")]
+    return parts
 
 
 def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexNow | None) -> list[RenderableType]:
     block = " as one block" if one.block else ""
     asked = "" if one.asked_gpus == one.quota_gpus else f"Of {one.asked_gpus} asked for{block}, "
     could = f"{one.startable_gpus} could start{'' if asked else block} now in quota"
-    made: list[RenderableType] = [
+    parts: list[RenderableType] = [
         line(
             (one.team, "bold"),
             f" in {one.cluster} has a quota of {gpus(one.quota_gpus)}. {asked}{could}",
             f"; {one.gap_gpus} of {one.wanted_gpus} are missing:" if one.gap_gpus else ".",
         )
     ]
-    made += [line(f"{r.gpus:>6}  {r.text}.") for r in one.reasons]
+    parts += [line(f"{r.gpus:>6}  {r.text}.") for r in one.reasons]
     if status is not None and not status.stage.ended:
-        made.append(line(_rollout(one, status)))
+        parts.append(line(_rollout(one, status)))
     if one.over_gpus:
         # What its own quota leaves unused is flex too, and is counted above.
         free = 0 if flex is None else max(0, flex.available_gpus - one.startable_gpus)
         offers = "" if flex is None else f"; flex has {free} free there beside that, junior to every quota"
-        made.append(line(f"{one.over_gpus} more are beyond the quota{offers}."))
-    made.append(line((f"By its health of {moment(one.health_at)}.", "dim")))
-    return made
+        parts.append(line(f"{one.over_gpus} more are beyond the quota{offers}."))
+    parts.append(line((f"By its health of {moment(one.health_at)}.", "dim")))
+    return parts
 
 
 def _rollout(one: TeamWhy, status: RolloutStatus) -> str:

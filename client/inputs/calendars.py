@@ -45,17 +45,17 @@ def read_calendar(
 def _declared(
     calendar: Any, name: str, now: datetime, clusters: Sequence[str], kind: WindowKind
 ) -> tuple[Declared, ...]:
-    found: dict[str, list[tuple[str, Window]]] = {}
+    sources: dict[str, list[tuple[str, Window]]] = {}
     for event in calendar.walk("VEVENT"):
-        found.setdefault(_source(event, name), [])
+        sources.setdefault(_source(event, name), [])
         _refuse_nonsense(event, name, now)
     for event in _coming(calendar, name, now):
         if str(event.get("STATUS", "")).upper() != "CANCELLED":
             window = _window(event, name, kind)
-            found[_source(event, name)] += [(cluster, window) for cluster in clusters or _clusters(event, name)]
-    if not found:
+            sources[_source(event, name)] += [(cluster, window) for cluster in clusters or _clusters(event, name)]
+    if not sources:
         raise BadInput(f"{name} has no event")
-    return tuple(Declared(source=source, windows=tuple(windows)) for source, windows in found.items())
+    return tuple(Declared(source=source, windows=tuple(windows)) for source, windows in sources.items())
 
 
 def _coming(calendar: Any, name: str, now: datetime) -> list[Any]:
@@ -95,10 +95,10 @@ def _source(event: Any, name: str) -> str:
 
 
 def _clusters(event: Any, name: str) -> list[str]:
-    found = list(dict.fromkeys(part.strip() for part in str(event.get("LOCATION", "")).split(",") if part.strip()))
-    if not found:
+    names = list(dict.fromkeys(part.strip() for part in str(event.get("LOCATION", "")).split(",") if part.strip()))
+    if not names:
         raise BadInput(f"{name}: event {_title(event)!r} has no location: name its clusters there, or use --cluster")
-    return found
+    return names
 
 
 def _window(event: Any, name: str, kind: WindowKind) -> Window:
@@ -154,8 +154,8 @@ def _refuse_nonsense(event: Any, name: str, now: datetime) -> None:
 
 def _rules(event: Any) -> list[Any]:
     try:
-        found = event.get("RRULE", ())
-        return [rule for rule in (found if isinstance(found, list) else [found]) if rule and rule.get("FREQ")]
+        rules = event.get("RRULE", ())
+        return [rule for rule in (rules if isinstance(rules, list) else [rules]) if rule and rule.get("FREQ")]
     except ValueError:
         return []  # broken: it is refused when it is followed
 

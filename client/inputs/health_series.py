@@ -8,12 +8,8 @@ row speaks for is unknown, not healthy.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import math
-import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -21,11 +17,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from client.inputs.documents import content, decoded
+from client.inputs.csv_table import CsvTable
 from client.inputs.sentences import shown
-from models.buffers.backtest import Series
 from models.buffers.estimator import Hours
-from models.buffers.hourly_health import hourly, stretches
+from models.buffers.hourly_health import Series, hourly, stretches
 from models.errors import BadInput
 
 _MOST_HOURS = 50 * 366 * 24
@@ -39,18 +34,7 @@ def read_series(path: str | Path, gpus_per_node: int | None = None) -> tuple[Ser
     Units: the file's, nodes or GPUs; `gpus_per_node` says how many GPUs fail together where it counts GPUs (8).
     Errors: BadInput naming file, line, column and value.
     """
-    name, text = _text(path)
-    return _Table(name, text, gpus_per_node).series()
-
-
-def _text(path: str | Path) -> tuple[str, str]:
-    name, raw = content(path)
-    if raw[:2] == b"\x1f\x8b":
-        try:
-            raw = gzip.decompress(raw)
-        except (OSError, EOFError, zlib.error) as error:
-            raise BadInput(f"{name} is not whole gzip data: {error}") from None
-    return name, decoded(name, raw)
+    return _Histories(CsvTable.read(path), gpus_per_node).series()
 
 
 @dataclass
@@ -61,67 +45,52 @@ class _Rows:
     cells: list[list[str]] = field(default_factory=list)
 
 
-class _Table:
+class _Histories:
     """One CSV on its way to series."""
 
-    def __init__(self, name: str, text: str, gpus_per_node: int | None) -> None:
-        self._name = name
-        self._text = text
+    def __init__(self, table: CsvTable, gpus_per_node: int | None) -> None:
+        self._table = table
         self._gpus_per_node = gpus_per_node
 
     def series(self) -> tuple[Series, ...]:
-        rows = csv.reader(io.StringIO(self._text, newline=""), strict=True)
-        found: dict[str, _Rows] = {}
-        try:
-            header = [cell.strip() for cell in next(rows, [])]
-            self._columns(header)
-            stem = Path(self._name).name.split(".")[0]
-            for row in rows:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise self._bad(rows.line_num, f"{len(row)} values for {len(header)} columns")
-                cluster = row[self._at["cluster"]].strip() if "cluster" in self._at else stem
-                into = found.get(cluster)
-                if into is None:
-                    if not cluster:
-                        raise self._bad(rows.line_num, "cluster is missing")
-                    into = found[cluster] = _Rows()
-                into.lines.append(rows.line_num)
-                into.cells.append(row)
-        except csv.Error as error:
-            raise self._bad(rows.line_num, f"not valid CSV: {error}") from None
-        if not found:
-            raise BadInput(f"{self._name} has no rows below its header")
+        self._columns(self._table.columns)
+        clusters: dict[str, _Rows] = {}
+        stem = Path(self._table.name).name.split(".")[0]
+        for row in self._table.rows():
+            cluster = row[self._at["cluster"]].strip() if "cluster" in self._at else stem
+            rows = clusters.get(cluster)
+            if rows is None:
+                if not cluster:
+                    raise self._table.bad("cluster is missing")
+                rows = clusters[cluster] = _Rows()
+            rows.lines.append(self._table.line)
+            rows.cells.append(row)
         make = self._hourly if "healthy_min" in self._at else self._sampled
-        return tuple(make(cluster, found[cluster]) for cluster in sorted(found))
+        return tuple(make(cluster, clusters[cluster]) for cluster in sorted(clusters))
 
     def _columns(self, header: list[str]) -> None:
         """Which column holds what, in which unit."""
-        if not any(header):
-            raise BadInput(f"{self._name} is empty: its first line names its columns")
-        for column in header:
-            if header.count(column) > 1:
-                raise self._bad(1, f"column {column} is given twice")
         units = [u for u in _UNITS if f"total_{u}" in header]
         if len(units) != 1:
             given = ", ".join(header)
-            raise self._bad(1, f"one of the columns total_nodes and total_gpus is needed; the columns are {given}")
+            raise self._table.bad(f"one of the columns total_nodes and total_gpus is needed; the columns are {given}")
         unit = units[0]
         self._unit = unit
         self._node = 1 if unit == "nodes" else self._gpus_per_node or 8
         if unit == "nodes" and self._gpus_per_node is not None:
-            raise BadInput(f"{self._name} counts nodes: how many GPUs each has (--gpus-per-node) does not matter")
+            raise BadInput(f"{self._table.name} counts nodes: how many GPUs each has (--gpus-per-node) does not matter")
         spelt = {f"total_{unit}": "total", f"healthy_{unit}_min": "healthy_min", f"healthy_{unit}_mean": "healthy_mean"}
         spelt |= {f"healthy_{unit}": "healthy", f"planned_{unit}": "planned", "cluster": "cluster", "island": "island"}
         spelt |= {"hour": "hour", "ts": "time", "time": "time"}
         self._at = {spelt[column]: n for n, column in enumerate(header) if column in spelt}
         self._spelt = {meaning: column for column, meaning in spelt.items() if column in header}
         if "hour" not in self._at and "time" not in self._at:
-            raise self._bad(1, f"one of the columns hour, ts and time is needed; the columns are {', '.join(header)}")
+            raise self._table.bad(
+                f"one of the columns hour, ts and time is needed; the columns are {', '.join(header)}"
+            )
         if "healthy_min" not in self._at and "healthy" not in self._at:
             wanted = f"healthy_{unit}_min or healthy_{unit}"
-            raise self._bad(1, f"column {wanted} is needed; the columns are {', '.join(header)}")
+            raise self._table.bad(f"column {wanted} is needed; the columns are {', '.join(header)}")
 
     def _hourly(self, cluster: str, rows: _Rows) -> Series:
         hours = self._hours(rows)
@@ -129,7 +98,9 @@ class _Table:
         twice = np.flatnonzero(np.diff(hours[order]) == 0)
         if len(twice):
             first, second = sorted((rows.lines[order[twice[0]]], rows.lines[order[twice[0] + 1]]))
-            raise self._bad(second, f"this hour of cluster {shown(cluster)} is given twice, first in line {first}")
+            raise self._table.bad(
+                f"this hour of cluster {shown(cluster)} is given twice, first in line {first}", second
+            )
         total = self._counts("total", rows)
         worst = self._counts("healthy_min", rows)
         mean = self._numbers("healthy_mean", rows) if "healthy_mean" in self._at else worst
@@ -153,10 +124,12 @@ class _Table:
             own = own[np.argsort(times[own])]
             looked[str(island)] = stretches(times[own], total[own], healthy[own], planned[own])
         self._spanning(cluster, int(np.ptp(times) / 3600) + 1, rows.lines[int(times.argmax())])
-        found = hourly(looked)
-        if found is None:
-            raise self._bad(rows.lines[0], f"no hour of cluster {shown(cluster)} is known for half an hour or more")
-        return Series(cluster, found.total, found.worst, found.mean, found.planned, self._node, self._unit)
+        series = hourly(looked, cluster=cluster)
+        if series is None:
+            raise self._table.bad(
+                f"no hour of cluster {shown(cluster)} is known for half an hour or more", rows.lines[0]
+            )
+        return replace(series, node=self._node, unit=self._unit)
 
     # --- cells ------------------------------------------------------------------------------------
 
@@ -168,16 +141,16 @@ class _Table:
         """The column as numbers from zero to `_MOST`."""
         cells = self._column(meaning, rows)
         try:
-            found = np.array(cells, dtype=np.float64)
+            numbers = np.array(cells, dtype=np.float64)
         except ValueError:
-            found = np.array([_number(cell) for cell in cells])
-        self._refuse(rows, ~((found >= 0) & (found <= _MOST)), meaning, f"must be a number from 0 to {_MOST:,}")
-        return found
+            numbers = np.array([_number(cell) for cell in cells])
+        self._refuse(rows, ~((numbers >= 0) & (numbers <= _MOST)), meaning, f"must be a number from 0 to {_MOST:,}")
+        return numbers
 
     def _counts(self, meaning: str, rows: _Rows) -> Hours:
-        found = self._numbers(meaning, rows)
-        self._refuse(rows, found != np.floor(found), meaning, "must be a whole number")
-        return found
+        counts = self._numbers(meaning, rows)
+        self._refuse(rows, counts != np.floor(counts), meaning, "must be a whole number")
+        return counts
 
     def _hours(self, rows: _Rows) -> npt.NDArray[np.int64]:
         if "hour" in self._at:
@@ -190,9 +163,9 @@ class _Table:
         """Seconds of each row; a time without a zone is taken as UTC."""
         if "time" not in self._at:
             return self._counts("hour", rows) * 3600.0
-        found = np.array([_seconds(cell) for cell in self._column("time", rows)])
-        self._refuse(rows, np.isnan(found), "time", "must be a time such as 2026-01-31T12:00:00Z")
-        return found
+        times = np.array([_seconds(cell) for cell in self._column("time", rows)])
+        self._refuse(rows, np.isnan(times), "time", "must be a time such as 2026-01-31T12:00:00Z")
+        return times
 
     def _check(self, rows: _Rows, total: Hours, healthy: Hours, planned: Hours) -> None:
         least = "healthy_min" if "healthy_min" in self._at else "healthy"
@@ -206,7 +179,9 @@ class _Table:
         for time, island, line in zip(times.tolist(), islands, rows.lines, strict=True):
             earlier = first.setdefault((time, island), line)
             if earlier != line:
-                raise self._bad(line, f"this time of cluster {shown(cluster)} is given twice, first in line {earlier}")
+                raise self._table.bad(
+                    f"this time of cluster {shown(cluster)} is given twice, first in line {earlier}", line
+                )
 
     def _placed(
         self,
@@ -236,7 +211,7 @@ class _Table:
     def _spanning(self, cluster: str, hours: int, line: int) -> None:
         """Errors: BadInput for so long a time that a slip is likelier."""
         if hours > _MOST_HOURS:
-            raise self._bad(line, f"cluster {shown(cluster)} spans {hours} hours: more than fifty years")
+            raise self._table.bad(f"cluster {shown(cluster)} spans {hours} hours: more than fifty years", line)
 
     # --- faults -----------------------------------------------------------------------------------
 
@@ -245,10 +220,7 @@ class _Table:
         if wrong.any():
             row = int(np.argmax(wrong))
             value = shown(rows.cells[row][self._at[meaning]].strip())
-            raise self._bad(rows.lines[row], f"{self._spelt[meaning]} {what}: {value}")
-
-    def _bad(self, line: int, what: str) -> BadInput:
-        return BadInput(f"{self._name}, line {line}: {what}")
+            raise self._table.bad(f"{self._spelt[meaning]} {what}: {value}", rows.lines[row])
 
 
 def _number(cell: str) -> float:
@@ -260,7 +232,7 @@ def _number(cell: str) -> float:
 
 def _seconds(cell: str) -> float:
     try:
-        found = datetime.fromisoformat(cell.strip())
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        at = datetime.fromisoformat(cell.strip())
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return math.nan

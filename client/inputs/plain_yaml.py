@@ -161,7 +161,7 @@ class _Folder:
         return items, size
 
     def _mapping(self) -> tuple[dict[str, Any], int]:
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         size = 1
         while not isinstance(key := self._next(), yaml.MappingEndEvent):
@@ -172,11 +172,11 @@ class _Folder:
             name: str = key.value
             if name == "<<" and key.implicit[0]:
                 merged = {**self._merge(value, key.start_mark), **merged}
-            elif name in found:
+            elif name in fields:
                 raise self._bad(f"{name} is given twice in one mapping", key.start_mark)
             else:
-                found[name] = value
-        return ({**merged, **found} if merged else found), size
+                fields[name] = value
+        return ({**merged, **fields} if merged else fields), size
 
     def _merge(self, value: Any, mark: _Marked | None) -> dict[str, Any]:
         """What `<<` brings in; the first of several wins, as YAML has it."""

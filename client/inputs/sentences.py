@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -48,9 +47,6 @@ _GOES_ON = ("must ", "is ", "has ", "names ", "sum ", "needs ", "cannot ")
 _FIELDS = frozenset(
     name for model in (Fleet, ClusterSpec, Quota, Window, Team, Policy) for name in model.model_fields
 ) | {"total_gpus", "healthy_gpus", "block_gpus", "$schema"}
-_NAMES_TEAM = re.compile(r"\(team (?P<a>.+)\)$|team '(?P<b>[^']+)'|a cycle: (?P<c>.+?) ->")
-_NAMES_ISLAND = re.compile(r"^island '(?P<a>[^']+)' (?:is given twice|has a comma)")
-_GIVEN_TWICE = re.compile(r"^(?P<what>cluster|team) '(?P<name>.+)' is given twice")
 
 
 class Problem(NamedTuple):
@@ -133,6 +129,8 @@ def _told(fault: ErrorDetails, data: Any) -> tuple[Path, str]:
             problem = first_problem(inner, _at(data, place))
             return (*place, *problem.path), problem.text.removeprefix(path_text(problem.path)).lstrip(": ")
         return _closer(place, str(inner), data)
+    if kind == "fault_at":
+        return _closer((*place, *context["path"]), context["text"], data)
     if kind == "extra_forbidden":
         name = str(place[-1]) if place else "it"
         near = difflib.get_close_matches(name, _FIELDS, 1, 0.75)
@@ -153,31 +151,9 @@ def _at(data: Any, path: Path) -> Any:
 
 
 def _closer(place: Path, text: str, data: Any) -> tuple[Path, str]:
-    """Our validators speak of a whole cluster or quota: the entry and the field that they name, where they do."""
-    here = _at(data, place)
-    if isinstance(here, dict):
-        twice = _GIVEN_TWICE.match(text)
-        if twice and not place:
-            listed, name = f"{twice['what']}s", "name"
-        elif twice:
-            listed, name = "quotas", "team"
-        else:
-            listed, name = "", ""
-        if twice and (at := _last(here.get(listed), name, twice["name"])) is not None:
-            return (*place, listed, at, name), text
-        for listed, name, pattern in (("quotas", "team", _NAMES_TEAM), ("islands", "name", _NAMES_ISLAND)):
-            named = pattern.search(text)
-            if named and (at := _last(here.get(listed), name, named[named.lastgroup or 0])) is not None:
-                place, here = (*place, listed, at), here[listed][at]
-                break
+    """Our validators' sentences begin with the field that they speak of, where it is one of what was given."""
     word, _, rest = text.partition(" ")
-    if isinstance(here, dict) and word in here and rest:
+    here = _at(data, place)
+    if rest and isinstance(here, dict) and word in here:
         return (*place, word), rest
     return place, text
-
-
-def _last(entries: Any, key: str, name: str) -> int | None:
-    if not isinstance(entries, list | tuple):
-        return None
-    found = [n for n, entry in enumerate(entries) if isinstance(entry, dict) and entry.get(key) == name]
-    return found[-1] if found else None

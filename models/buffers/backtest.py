@@ -15,42 +15,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 from scipy.stats import binom
 
 from models.base import Model
 from models.buffers.estimator import SHAPE, WEEK_HOURS, Hours, Shape, derived
+from models.buffers.hourly_health import Series
 from models.cluster.health_buffer import PROMISE_STEPS, TERMS, Derived, HealthTerms, Steps, followed
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Series:
-    """Hourly health of one cluster, oldest first. Each array has the shape (hours,); NaN where an hour is unknown.
-
-    Units: nodes, or GPUs with `node` of them in a node. `worst`: healthy at the hour's worst instant; `mean`: on
-    average; `absent`: declared beforehand (maintenance), which is nobody's failure.
-    """
-
-    cluster: str
-    total: Hours
-    worst: Hours
-    mean: Hours
-    absent: Hours
-    node: int = 1
-    unit: Literal["nodes", "gpus"] = "nodes"
-
-    @property
-    def down(self) -> Hours:
-        """Unhealthy beyond what was declared, at the worst instant."""
-        return np.maximum(self.total - self.worst - self.absent, 0)
-
-    def total_at(self, hour: int) -> int:
-        """The last size that was known by then; a series' first size is known from its start."""
-        known = self.total[: max(1, hour)]
-        known = known[~np.isnan(known)]
-        return int(known[-1] if len(known) else self.total[~np.isnan(self.total)][0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,26 +125,26 @@ class Record(Model):
 
 def promises(series: Series, decide: Decide, horizon_weeks: int) -> list[int | None]:
     """What is promised at the start of each week, each decided on the rows before it."""
-    down, made, standing = series.down, [], None
+    down, weekly, standing = series.down, [], None
     for hour in range(0, len(down), WEEK_HOURS):
         view = View(down[:hour], series.total_at(hour), series.node, timedelta(weeks=horizon_weeks), standing)
         standing = decide(view)
-        made.append(standing)
-    return made
+        weekly.append(standing)
+    return weekly
 
 
-def record(series: Series, name: str, made: Sequence[int | None], horizon_weeks: int) -> Record:
+def record(series: Series, name: str, weekly: Sequence[int | None], horizon_weeks: int) -> Record:
     """What hardware would have kept of these weekly promises."""
     hours = broken = 0
     worst = stranded = 0.0
     buffers = []
-    for week, promise in enumerate(made):
+    for week, promise in enumerate(weekly):
         start = week * WEEK_HOURS
         span = slice(start, start + horizon_weeks * WEEK_HOURS)
         known = ~np.isnan(series.worst[span])
         total = series.total[span][known]
         held = 0 if promise is None else promise
-        short = held - (series.worst[span] + series.absent[span])[known]
+        short = held - (series.worst[span] + series.planned[span])[known]
         hours += len(short)
         broken += int((short > 0).sum())
         worst = max(worst, float((short / total).max(initial=0.0)))
@@ -188,8 +160,8 @@ def record(series: Series, name: str, made: Sequence[int | None], horizon_weeks:
         worst_shortfall_fraction=worst,
         mean_buffer=float(np.mean(buffers)),
         stranded_fraction=stranded / max(1, hours),
-        changes=sum(one != other for one, other in pairwise(made)),
-        refused=sum(p is None for p in made) / len(made),
+        changes=sum(one != other for one, other in pairwise(weekly)),
+        refused=sum(p is None for p in weekly) / len(weekly),
     )
 
 
@@ -231,10 +203,10 @@ def explained(series: Series, terms: HealthTerms, total: int | None = None) -> E
     promised: Promised = {}
 
     def kept(name: str, decide: Decide) -> Record:
-        made = promises(series, decide, weeks)
+        weekly = promises(series, decide, weeks)
         if name in _FIXED or name == "health":
-            promised[series.cluster, weeks, name] = made
-        return record(series, name, made, weeks)
+            promised[series.cluster, weeks, name] = weekly
+        return record(series, name, weekly, weeks)
 
     ours = kept("health", health(terms))
     flat = tuple(kept(name, decide) for name, decide in policies(terms).items() if name in _FIXED)
@@ -262,7 +234,7 @@ def derived_gpus(series: Series, total_gpus: int, gpus_per_node: int, terms: Hea
 def _least_fixed(kept: Callable[[str, Decide], Record], most_broken: int) -> int | None:
     """The smallest whole percent that breaks no more hours; a larger buffer never breaks more."""
     percents = range(_MOST_FIXED + 1)
-    found = bisect_left(
+    least = bisect_left(
         percents, True, key=lambda b: kept(f"fixed-{b}", fixed(Fraction(b, 100))).broken_hours <= most_broken
     )
-    return found if found <= _MOST_FIXED else None
+    return least if least <= _MOST_FIXED else None

@@ -139,15 +139,15 @@ def _surprises(down: Hours, horizon: timedelta, shape: Shape) -> Hours:
     ahead = max(1, round(horizon / timedelta(hours=1)))
     today = _level(down[-_LEVEL_WEEKS * WEEK_HOURS :], shape.level_share) or 0
     lasts = _lasting_since(down, today)
-    found = []
+    weekly = []
     for back in range(WEEK_HOURS, min(len(down), _OWN_WEEKS * WEEK_HOURS) + 1, WEEK_HOURS):
         at = len(down) - back
         level = _level(down[max(0, at - _LEVEL_WEEKS * WEEK_HOURS) : at], shape.level_share)
         if level is not None:
             beyond = down[at : at + ahead] - level
             beyond[max(0, lasts - at) :] -= max(0, today - level)
-            found.append(beyond)
-    surprises = np.concatenate(found) if found else np.empty(0)
+            weekly.append(beyond)
+    surprises = np.concatenate(weekly) if weekly else np.empty(0)
     return np.maximum(surprises[~np.isnan(surprises)], 0)
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import Field
 
 from models.base import Model, Name, PositiveCount
-from models.buffers.backtest import Series
 from models.buffers.estimator import WEEK_HOURS
+from models.buffers.hourly_health import Series
 
 _WARM_HOURS = 26 * WEEK_HOURS
 """Lived before the first hour, so that long repairs are under way in it."""
@@ -89,7 +89,7 @@ def _outages(recipe: Recipe, dice: np.random.Generator, hours: int) -> Outages:
         weights[:lemons] = recipe.lemon_share / lemons
         weights[lemons:] = (1 - recipe.lemon_share) / (recipe.nodes - lemons)
     owners = dice.permutation(recipe.nodes)
-    found = [
+    outages = [
         (
             single,
             owners[dice.choice(recipe.nodes, len(single), p=weights / weights.sum())],
@@ -100,11 +100,11 @@ def _outages(recipe: Recipe, dice: np.random.Generator, hours: int) -> Outages:
     for at in _times(recipe, dice, hours, recipe.racks / 1000 / 24 * racks):
         first = recipe.rack_nodes * int(dice.integers(racks))
         hit = np.arange(first, min(first + recipe.rack_nodes, recipe.nodes))
-        found.append(_together(at, hit, recipe, dice))
+        outages.append(_together(at, hit, recipe, dice))
     for at in _times(recipe, dice, hours, recipe.bursts / 24):
         size = min(recipe.nodes, int(dice.geometric(1 / recipe.burst_nodes)))
-        found.append(_together(at, dice.choice(recipe.nodes, size, replace=False), recipe, dice))
-    starts, nodes, lengths = (np.concatenate(column) for column in zip(*found, strict=True))
+        outages.append(_together(at, dice.choice(recipe.nodes, size, replace=False), recipe, dice))
+    starts, nodes, lengths = (np.concatenate(column) for column in zip(*outages, strict=True))
     return starts, nodes, lengths
 
 
@@ -125,12 +125,12 @@ def _together(at: float, nodes: np.ndarray, recipe: Recipe, dice: np.random.Gene
 def _merged(nodes: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> list[tuple[float, float]]:
     """Each node's outages without overlap: a node that fails twice is down once."""
     order = np.lexsort((starts, nodes))
-    found: list[tuple[float, float]] = []
+    merged: list[tuple[float, float]] = []
     owner = -1
     for node, start, end in zip(nodes[order].tolist(), starts[order].tolist(), ends[order].tolist(), strict=True):
-        if node == owner and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if node == owner and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
-            found.append((start, end))
+            merged.append((start, end))
             owner = node
-    return found
+    return merged

@@ -8,8 +8,8 @@ lowest that this sum was in it; an hour of which less than half is known is unkn
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -39,21 +39,40 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Hourly:
-    """One cluster by the hour. Shapes: (hours,) each, NaN where an hour is unknown. `first`: hours since 1970."""
+class Series:
+    """Hourly health of one cluster, oldest first. Each array has the shape (hours,); NaN where an hour is unknown.
 
-    first: int
+    Units: nodes, or GPUs with `node` of them in a node. `worst`: healthy at the hour's worst instant; `mean`: on
+    average; `planned`: unhealthy as was declared (maintenance), which is nobody's failure. `first`: hours since 1970,
+    where somebody asks.
+    """
+
+    cluster: str
     total: Hours
     worst: Hours
     mean: Hours
     planned: Hours
+    node: int = 1
+    unit: Literal["nodes", "gpus"] = "nodes"
+    first: int = 0
 
-    def up_to(self, hour: int) -> Hourly:
+    @property
+    def down(self) -> Hours:
+        """Unhealthy beyond what was declared, at the worst instant."""
+        return np.maximum(self.total - self.worst - self.planned, 0)
+
+    def total_at(self, hour: int) -> int:
+        """The last size that was known by then; a series' first size is known from its start."""
+        sizes = self.total[: max(1, hour)]
+        sizes = sizes[~np.isnan(sizes)]
+        return int(sizes[-1] if len(sizes) else self.total[~np.isnan(self.total)][0])
+
+    def up_to(self, hour: int) -> Series:
         """With unknown hours at the end, up to this one (hours since 1970)."""
         more = max(0, hour - self.first - len(self.total))
         unknown = np.full(more, np.nan)
         total, worst, mean = (np.append(row, unknown) for row in (self.total, self.worst, self.mean))
-        return Hourly(self.first, total, worst, mean, np.append(self.planned, np.zeros(more)))
+        return replace(self, total=total, worst=worst, mean=mean, planned=np.append(self.planned, np.zeros(more)))
 
 
 def stretches(at: Hours, total: Hours, healthy: Hours, planned: Hours | None = None) -> Stretch:
@@ -67,7 +86,8 @@ def hourly(
     windows: Sequence[Window] = (),
     end: float = np.inf,
     there: Collection[str] = (),
-) -> Hourly | None:
+    cluster: str = "",
+) -> Series | None:
     """The cluster that these islands are together, up to `end` (seconds); None where nothing is known of it.
 
     An island is there from its first stretch to its last, and one of those known to be `there` to the end: silent, it
@@ -95,7 +115,7 @@ def hourly(
             gone[name] = np.nan_to_num(values[0] - values[1])
     for window in declared:
         planned += _explained(window, gone, at)
-    return _by_hour(at, total, healthy, np.minimum(planned, total - healthy))
+    return _by_hour(cluster, at, total, healthy, np.minimum(planned, total - healthy))
 
 
 def _instants(islands: Mapping[str, Stretch], windows: Sequence[Window], first: float, end: float) -> Hours:
@@ -103,8 +123,8 @@ def _instants(islands: Mapping[str, Stretch], windows: Sequence[Window], first: 
     edges = [edge for one in islands.values() for edge in (one.since, one.until)]
     edges.append(np.arange(first // _HOUR, end // _HOUR + 1) * _HOUR)
     edges.append(np.array([t for w in windows for t in (w.starts.timestamp(), w.ends.timestamp())]))
-    found = np.unique(np.concatenate(edges))
-    return np.append(found[(found >= first) & (found < end)], end)
+    instants = np.unique(np.concatenate(edges))
+    return np.append(instants[(instants >= first) & (instants < end)], end)
 
 
 def _at(one: Stretch, at: Hours, gone: float) -> tuple[Hours, Hours, Hours]:
@@ -119,16 +139,16 @@ def _at(one: Stretch, at: Hours, gone: float) -> tuple[Hours, Hours, Hours]:
 
 def _explained(window: Window, gone: dict[str, Hours], at: Hours) -> Hours:
     """What the window explains of what is gone at these times; it is taken out of `gone`."""
-    found = np.zeros(len(at) - 1)
+    share = np.zeros(len(at) - 1)
     begins, ends = np.searchsorted(at[:-1], (window.starts.timestamp(), window.ends.timestamp()))
     for n in range(begins, ends):
         for name, gpus in covered(window, {name: int(values[n]) for name, values in gone.items()}).items():
-            found[n] += gpus
+            share[n] += gpus
             gone[name][n] -= gpus
-    return found
+    return share
 
 
-def _by_hour(at: Hours, total: Hours, healthy: Hours, planned: Hours) -> Hourly | None:
+def _by_hour(cluster: str, at: Hours, total: Hours, healthy: Hours, planned: Hours) -> Series | None:
     known = total > 0  # nor where it is unknown, nor where no island is there
     start, lasts = at[:-1][known], np.diff(at)[known]
     if not len(start):
@@ -149,11 +169,11 @@ def _by_hour(at: Hours, total: Hours, healthy: Hours, planned: Hours) -> Hourly 
     placed = hours[enough] - first
 
     def row(values: Hours, otherwise: float = np.nan) -> Hours:
-        found = np.full(int(placed[-1]) + 1, otherwise)
-        found[placed] = values[enough]
-        return found
+        placed_values = np.full(int(placed[-1]) + 1, otherwise)
+        placed_values[placed] = values[enough]
+        return placed_values
 
-    return Hourly(first, row(most), row(most - missing), row(mean), row(missing - lacking, 0.0))
+    return Series(cluster, row(most), row(most - missing), row(mean), row(missing - lacking, 0.0), first=first)
 
 
 class HealthHours(Model):
@@ -172,9 +192,9 @@ class HealthHours(Model):
     mean: tuple[float | None, ...] = ()
     planned: tuple[int, ...] = ()
 
-    def holding(self, found: Hourly) -> Self:
-        """With these hours."""
-        known = ~np.isnan(found.total)
+    def holding(self, series: Series) -> Self:
+        """With these series."""
+        known = ~np.isnan(series.total)
 
         def column(values: Hours, digits: int = 0) -> tuple[Any, ...]:
             shown = np.round(values, digits).tolist()
@@ -182,17 +202,18 @@ class HealthHours(Model):
 
         return self.model_copy(
             update={
-                "first": found.first,
-                "total": column(found.total),
-                "worst": column(found.worst),
-                "mean": column(found.mean, 4),
-                "planned": tuple(int(v) for v in found.planned),
+                "first": series.first,
+                "total": column(series.total),
+                "worst": column(series.worst),
+                "mean": column(series.mean, 4),
+                "planned": tuple(int(v) for v in series.planned),
             }
         )
 
     @property
-    def hours(self) -> Hourly:
+    def series(self) -> Series:
         def row(values: Sequence[float | None]) -> Hours:
             return np.array([np.nan if v is None else float(v) for v in values])
 
-        return Hourly(self.first, row(self.total), row(self.worst), row(self.mean), row(self.planned))
+        total, worst, mean, planned = (row(values) for values in (self.total, self.worst, self.mean, self.planned))
+        return Series(self.cluster, total, worst, mean, planned, self.gpus_per_node, "gpus", self.first)

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from models.base import Model, Name, PositiveCount, Words
+from models.base import Documented, Name, PositiveCount, Words, fault_at
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_islands
@@ -18,32 +18,38 @@ MOST_QUOTAS = 10_000
 """Of one cluster: what its rollout carries through Temporal was tried up to here (docs/adr/0011)."""
 
 
-class ClusterSpec(Model):
+class ClusterSpec(Documented):
     """A scheduling domain of one GPU model with its quotas."""
 
     name: Name
+    """The cluster's name, unique in the fleet."""
     gpu_model: Words | None = None
+    """For people to read. Without it: none."""
     gpus_per_node: PositiveCount = 8
+    """The size of a node: the default of spare_gpus."""
     islands: tuple[Island, ...] = Field(min_length=1)
+    """Topology blocks, at least one: a contiguous block of GPUs cannot cross them."""
     policy: dict[str, Any] = Field(default_factory=dict)
-    """Only what differs from the fleet's default policy."""
+    """What differs from the fleet's policy; the same fields. Without it: nothing."""
     quotas: tuple[Quota, ...] = Field(default=(), max_length=MOST_QUOTAS)
+    """What is promised, and to whom; no team twice. Without it: none."""
     windows: tuple[Window, ...] = ()
+    """Declared maintenance, SEVs and freezes. Without it: none."""
     slurm: SlurmSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """The Slurm that holds its quotas; None: the ledger does."""
+    """The Slurm that holds its quotas, health and use (docs/slurm.md). Without it: the ledger does."""
     prometheus: PrometheusSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """The Prometheus that says what is healthy; None: Slurm does, or whoever writes samples."""
+    """The Prometheus that says what is healthy (docs/prometheus.md). Without it: Slurm, or whoever writes samples."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [i.name for i in self.islands]
         seen: set[str] = set()
-        for name in names:
+        for number, name in enumerate(i.name for i in self.islands):
             if name in seen:
-                raise ValueError(f"island {name!r} is given twice (cluster {self.name})")
+                raise fault_at(("islands", number), f"island {name!r} is given twice (cluster {self.name})")
             seen.add(name)
             if "," in name:
-                raise ValueError(f"island {name!r} has a comma, which separates the names of islands")
+                what = f"island {name!r} has a comma, which separates the names of islands"
+                raise fault_at(("islands", number), what)
         QuotaTree(self.quotas)
         check_islands(self.quotas, seen)
         for window in self.windows:
@@ -53,23 +59,29 @@ class ClusterSpec(Model):
         return self
 
 
-class Team(Model):
+class Team(Documented):
     """Whom to tell. `contacts` are channel addresses: log, mailto:, slack or webhook URLs."""
 
     name: Name
+    """As in quotas."""
     contacts: tuple[Words, ...] = ()
+    """Beside the log: e-mail addresses, Slack or webhook URLs (docs/notices.md). Without it: the log."""
 
 
-class Fleet(Model):
+class Fleet(Documented):
     """A whole fleet file, checked."""
 
     # A person may head the file with `$schema:` so that an editor checks it.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
-    schema_: Words | None = Field(default=None, alias="$schema")
     clusters: tuple[ClusterSpec, ...] = Field(min_length=1)
+    """The clusters, at least one; no name twice."""
     policy: Policy = Policy()
+    """The policy of every cluster, but for what a cluster's own policy says. Without it: defaults."""
     teams: tuple[Team, ...] = ()
+    """Whom to tell, and where; everything is in the log anyway. Without it: none."""
+    schema_: Words | None = Field(default=None, alias="$schema")
+    """Where this schema is, so that an editor checks the file. Not read. Without it: none."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -78,9 +90,9 @@ class Fleet(Model):
             ("team", [t.name for t in self.teams]),
         ):
             seen: set[str] = set()
-            for name in names:
+            for number, name in enumerate(names):
                 if name in seen:
-                    raise ValueError(f"{what} {name!r} is given twice")
+                    raise fault_at((f"{what}s", number, "name"), f"{what} {name!r} is given twice")
                 seen.add(name)
         return self
 

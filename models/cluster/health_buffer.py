@@ -12,23 +12,24 @@ from typing import Self
 
 from pydantic import model_validator
 
-from models.base import Duration, Model, Share, duration_text
+from models.base import Documented, Duration, Model, Share, duration_text
 
 _LEAST_TARGET, _MOST_TARGET = Fraction(1, 2), Fraction(99999, 100000)
 
 
-class HealthTerms(Model):
+class HealthTerms(Documented):
     """`buffer: {health: {...}}`: what is to be promised, and what holds where history says nothing."""
 
     target: Share = Fraction(999, 1000)
-    """The share of hours of the horizon in which the promise is to hold."""
+    """The share of hours of the horizon in which the promise is to hold; from 0.5 to 0.99999."""
     horizon: Duration = timedelta(weeks=4)
+    """For how long is promised; from 1w to 52w."""
     floor: Share = Fraction(15, 100)
-    """The buffer while history is short or stale."""
+    """The buffer while history is short or stale; at most `most`."""
     most: Share = Fraction(50, 100)
-    """A cluster that needs more than this cannot be promised honestly."""
+    """A cluster that needs a larger buffer cannot be promised honestly."""
     history: Duration = timedelta(weeks=2)
-    """Less than this is short."""
+    """Less history than this is short; from 1d to 52w."""
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:

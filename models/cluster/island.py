@@ -6,10 +6,10 @@ from typing import Self
 
 from pydantic import model_validator
 
-from models.base import GpuCount, Model, Name
+from models.base import Documented, GpuCount, Name
 
 
-class Island(Model):
+class Island(Documented):
     """A topology block of one cluster. A contiguous block of GPUs cannot cross islands.
 
     Units: whole GPUs. `block_gpus`: healthy GPUs on wholly healthy nodes, where contiguous blocks
@@ -17,9 +17,13 @@ class Island(Model):
     """
 
     name: Name
+    """The island's name, unique in its cluster; without a comma."""
     total_gpus: GpuCount
+    """GPUs installed."""
     healthy_gpus: GpuCount
+    """GPUs a job could be placed on now; at most total_gpus."""
     block_gpus: GpuCount | None = None
+    """Healthy GPUs on wholly healthy nodes; at most healthy_gpus. Without it: healthy_gpus."""
 
     @model_validator(mode="after")
     def _within_total(self) -> Self:

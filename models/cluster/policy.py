@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Share, brief
+from models.base import Count, Documented, Duration, GpuCount, Model, Name, PositiveCount, Share, brief
 from models.cluster.health_buffer import Derived, HealthTerms
 
 
@@ -119,50 +119,77 @@ OF_THE_CLUSTER = ("owners", "requests")
 """Settings that speak of a cluster whether or not a rollout of it is open: no launch sets them."""
 
 
-class Policy(Model):
+class Policy(Documented):
     """Settings of one cluster, or the default of all. Defaults: DESIGN.md, "Policy"."""
 
     buffer: Annotated[Share | Ramp | HealthBuffer, BeforeValidator(_buffer)] = Fraction(15, 100)
+    """The share that is not promised; or {ramp: [...]}: growing shares, a step for each completed rollout; or
+    {health: {...}}: from the cluster's health history.
+    """
     basis: Basis = Basis.TOTAL
+    """What the buffer is a share of: total or healthy GPUs."""
     scope: Scope = Scope.CLUSTER
+    """cluster: the buffer is taken from the whole; quota: from each quota."""
     share: ShareBy = ShareBy.TIER
+    """By what a cut is divided inside a tier: what each has in the tier, its quota, or equal."""
     max_tier: Tier = Tier.BUSY
+    """The deepest tier a plan may cut: unallocated, unscheduled, idle or busy."""
     spare_gpus: GpuCount | None = None
-    """None: one node, the cluster's gpus_per_node."""
+    """Healthy GPUs that are never promised. Without it: gpus_per_node."""
     usage_window: Duration = timedelta(days=7)
+    """Usage is the 95th percentile over this, where there is history."""
     notice: Duration = timedelta(days=3)
+    """How long before the first change teams know of it."""
     soak_buffered: Duration = timedelta(hours=24)
+    """Without a breach from buffered to enforced."""
     soak_enforced: Duration = timedelta(days=3)
+    """Without a breach from enforced to monitored."""
     acks: Acks = Acks.NONE
+    """Whose acknowledgement enforcing waits for: none, majority or all."""
     ack_deadline: Duration = timedelta(days=7)
+    """How long it waits for them."""
     breach_after: Duration = timedelta(minutes=10)
+    """A quota that lacks healthy GPUs for longer is in breach."""
     clear_after: Duration = timedelta(minutes=30)
+    """Health must be good for this long before the breach timer starts anew."""
     recover_after: Duration = timedelta(hours=6)
+    """Health must be good for this long before the next attempt."""
     stale_after: Duration = timedelta(minutes=30)
+    """Health older than this opens no gate, and then holds."""
     plausible_drop: Share = Fraction(20, 100)
+    """A larger drop between two samples is unknown until it is confirmed."""
     confirm_samples: Count = 2
+    """How many more samples confirm such a drop."""
     on_breach: OnBreach = OnBreach.ROLLBACK
+    """rollback, hold or realign."""
     rollback_to: RollbackTo = RollbackTo.BACKED
+    """After a breach: backed values, or the baseline, advisory."""
     attempts: PositiveCount = 3
+    """Breach rollbacks before a person is called."""
     on_drift: OnDrift = OnDrift.HOLD
+    """When others change a quota: hold, restore or accept."""
     max_moved_gpus: GpuCount = 512
+    """The most that is moved by itself, per fleet and hour; past it Backstop holds."""
     max_moved_gpus_day: GpuCount | None = None
-    """The same over a day; None: no limit but the hour's."""
+    """The most that is moved by itself, per fleet and day. Without it: no limit but the hour's."""
     max_breaching_clusters: PositiveCount = 3
+    """Breach rollbacks at once that are exempt from max_moved_gpus."""
     flex_band_gpus: GpuCount | None = None
-    """The published flex pool grows only by more than this. None: one node, the cluster's gpus_per_node."""
+    """The published flex pool grows only by more than this; it shrinks at once. Without it: one node."""
     on_long_run: OnLongRun = OnLongRun.APPLY
+    """Long-run health has left the plan behind: apply (inside), propose, ignore."""
     replan_window: Duration = timedelta(days=7)
-    """Long-run health is the median of so long; at most one plan is proposed in it."""
+    """Long-run health is the median of so long; at most one proposal in it."""
     replan_gpus: GpuCount | None = None
-    """More than this must lie between it and the health of the plan. None: one node."""
+    """More than this must lie between it and the plan's health. Without it: one node."""
     safety_poll: Duration = timedelta(hours=1)
     """How often a rollout looks at its cluster unasked: it catches a lost signal or a dead watch."""
     authorities: tuple[Name, ...] = ()
-    """Who may resolve another's objection beside the rollout's owner."""
+    """Who may resolve another's objection, beside the owner. Without it: the owner alone."""
     owners: tuple[Name, ...] = ()
-    """Who decides on requests for more quota, beside the owner of an open rollout."""
+    """Who decides on requests for more quota, beside the owner of an open rollout. Without it: that owner alone."""
     requests: Requests = Requests.WAIT
+    """While a rollout is on its way to monitored, requests: wait or refuse."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

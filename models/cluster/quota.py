@@ -8,10 +8,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from models.base import GpuCount, Model, Name, PositiveCount
+from models.base import Documented, GpuCount, Name, PositiveCount, fault_at
 
 
-class Quota(Model):
+class Quota(Documented):
     """GPUs promised to one team in one cluster (nominal quota).
 
     Units: whole GPUs. `scheduled_gpus` None: usage unknown, taken as all of the quota and none idle.
@@ -23,17 +23,27 @@ class Quota(Model):
     """
 
     team: Name
+    """Who holds it, unique in its cluster."""
     gpus: GpuCount
+    """GPUs promised."""
     scheduled_gpus: GpuCount | None = None
+    """GPUs that its running jobs hold; may exceed gpus. Without it: gpus, all in use."""
     idle_gpus: GpuCount | None = None
+    """The part of scheduled_gpus that does no work. Without it: 0."""
     # Left out where unknown: no plan goes by it, and the hashes of plans that were approved stay what they were.
     pending_gpus: GpuCount | None = Field(default=None, exclude_if=lambda gpus: gpus is None)
+    """GPUs that its queued jobs ask for; no plan goes by it. Without it: unknown."""
     islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
+    """The islands it may stand on. Without it: any."""
     protected_blocks: tuple[PositiveCount, ...] = ()
+    """Sizes of contiguous blocks, each whole inside one island; in sum at most gpus. Without it: none."""
     minimum_gpus: GpuCount = 0
+    """No plan cuts below it; at most gpus."""
     parent: Name | None = None
+    """The quota of this cluster that it is part of; only leaves hold jobs. Without it: none."""
     # Left out where nobody is kept out, as it was of the plans that were approved.
     namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
+    """Who may target it, beside the team itself; no commas in them. Without it: anybody."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -111,44 +121,31 @@ class QuotaTree:
 
     def __init__(self, quotas: Iterable[Quota]) -> None:
         self.by_team: dict[str, Quota] = {}
-        for quota in quotas:
+        places: dict[str, int] = {}
+        for number, quota in enumerate(quotas):
             if quota.team in self.by_team:
-                raise ValueError(f"team {quota.team!r} is given twice")
+                raise fault_at(("quotas", number, "team"), f"team {quota.team!r} is given twice")
             self.by_team[quota.team] = quota
+            places[quota.team] = number
         self.children: dict[str, list[str]] = {}
         for team in sorted(self.by_team):
             parent = self.by_team[team].parent
             if parent is None:
                 continue
             if parent not in self.by_team:
-                raise ValueError(f"parent {parent!r} of team {team!r} is not a quota of this cluster")
+                what = f"parent {parent!r} of team {team!r} is not a quota of this cluster"
+                raise fault_at(("quotas", places[team]), what)
             self.children.setdefault(parent, []).append(team)
-        self._refuse_cycles()
+        self._refuse_cycles(places)
         for team in self.children:
-            self._refuse_jobs(self.by_team[team])
+            _refuse_jobs(self.by_team[team], places[team])
         self.leaves: tuple[str, ...] = tuple(t for t in sorted(self.by_team) if t not in self.children)
         self.roots: tuple[str, ...] = tuple(t for t in sorted(self.by_team) if self.by_team[t].parent is None)
 
-    def _refuse_cycles(self) -> None:
+    def _refuse_cycles(self, places: Mapping[str, int]) -> None:
         circle = cycle_in({team: quota.parent for team, quota in self.by_team.items()})
         if circle:
-            raise ValueError(f"the quota tree has a cycle: {' -> '.join(circle)}")
-
-    @staticmethod
-    def _refuse_jobs(quota: Quota) -> None:
-        for field, value in (
-            ("scheduled_gpus", quota.scheduled_gpus),
-            ("idle_gpus", quota.idle_gpus),
-            ("pending_gpus", quota.pending_gpus),
-            ("protected_blocks", list(quota.protected_blocks)),
-            ("minimum_gpus", quota.minimum_gpus),
-            ("islands", None if quota.islands is None else list(quota.islands)),
-            ("namespaces", None if quota.namespaces is None else list(quota.namespaces)),
-        ):
-            if value:
-                raise ValueError(
-                    f"{field} is {value} for team {quota.team!r}, which has child quotas: only leaves hold jobs"
-                )
+            raise fault_at(("quotas", places[circle[0]]), f"the quota tree has a cycle: {' -> '.join(circle)}")
 
     @property
     def flat(self) -> bool:
@@ -203,13 +200,28 @@ class QuotaTree:
         return value
 
 
+_OF_LEAVES = (
+    *("scheduled_gpus", "idle_gpus", "pending_gpus", "protected_blocks", "minimum_gpus", "islands", "namespaces"),
+)
+
+
+def _refuse_jobs(parent: Quota, place: int) -> None:
+    for field in _OF_LEAVES:
+        value = getattr(parent, field)
+        if value:
+            shown = list(value) if isinstance(value, tuple) else value
+            what = f"{field} is {shown} for team {parent.team!r}, which has child quotas: only leaves hold jobs"
+            raise fault_at(("quotas", place), what)
+
+
 def check_islands(quotas: Iterable[Quota], islands: Iterable[str]) -> None:
     """Refuse a quota that names an island the cluster does not have.
 
     Errors: ValueError naming the team and the island.
     """
-    names = set(islands)
-    for quota in quotas:
+    there = set(islands)
+    for number, quota in enumerate(quotas):
         for island in quota.islands or ():
-            if island not in names:
-                raise ValueError(f"islands names {island!r}, which this cluster does not have (team {quota.team})")
+            if island not in there:
+                what = f"islands names {island!r}, which this cluster does not have (team {quota.team})"
+                raise fault_at(("quotas", number), what)

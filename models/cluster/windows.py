@@ -9,7 +9,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from models.base import GpuCount, Model, Name, PositiveCount, Text, Time, gpus_text
+from models.base import Documented, GpuCount, Model, Name, PositiveCount, Text, Time, gpus_text
 from models.cluster.island import Island
 
 
@@ -19,18 +19,24 @@ class WindowKind(StrEnum):
     FREEZE = "freeze"
 
 
-class Window(Model):
+class Window(Documented):
     """A declared absence of capacity, or a time in which nothing may change.
 
     `islands` None: the whole cluster. `gpus` None: all GPUs of those islands may be gone.
     """
 
     kind: WindowKind
+    """maintenance and sev explain a shortage and hold gates; freeze only holds them."""
     starts: Time
+    """From when."""
     ends: Time
+    """Until when; after starts."""
     reason: Text = Field(min_length=1, max_length=500)
+    """In a sentence; people read it."""
     islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
+    """Where. Without it: all islands."""
     gpus: GpuCount | None = None
+    """How many may be gone. Without it: all of those islands."""
 
     @model_validator(mode="after")
     def _forward(self) -> Self:

@@ -56,7 +56,7 @@ from models.rollout.messages import (
 )
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Post, Rollout
-from models.wire import HEALTH_SIGNAL, SEARCH_ATTRIBUTES, TASK_QUEUE
+from models.wire import HEALTH_SIGNAL, SEARCH_ATTRIBUTES
 from tests.e2e.world import Sql, World, eventually, team
 from workers.embedded_temporal import RETENTION, temporal_binary
 from workers.main import FAILURES, make_worker, sandbox
@@ -317,9 +317,7 @@ async def playing(ledger_url: str, home: Path, *settings: str) -> AsyncIterator[
             await _keep_histories(client)
             skipper = TimeSkipper(client, config=TimeSkippingConfig(max_session_skip_count=_SKIPS))
             notify = Notifier(home / "notices.jsonl", exporter.ledger_clock, None)
-            played = Played(
-                client, skipper, sql, home, exporter, lambda: make_worker(client, ledger, notify, pool, TASK_QUEUE)
-            )
+            played = Played(client, skipper, sql, home, exporter, lambda: make_worker(client, ledger, notify, pool))
             played.start_worker()
             try:
                 yield played

@@ -34,7 +34,7 @@ from workers.settings import Settings
 @asynccontextmanager
 async def build(world: World, url: str, name: str) -> AsyncIterator[None]:
     """A worker of this build, as its process makes it."""
-    async with serving(Settings(url, world.home, None, WATCH_SECONDS, TASK_QUEUE, build_id=name)):
+    async with serving(Settings(url, world.home, None, WATCH_SECONDS, build_id=name)):
         await polled(world, name)
         yield
 
@@ -90,7 +90,7 @@ async def test_a_rollout_moves_on_to_the_next_build_between_two_runs(world: Worl
         with pytest.raises(BadInput, match="build 'none' has never had a worker; known: one"):
             await world.tpm.use_build("none")
         assert await world.tpm.use_build("one") == ""
-        await ensure_watch(world.client, TASK_QUEUE, WATCH_SECONDS)
+        await ensure_watch(world.client, WATCH_SECONDS)
         await world.fleet(worked_case(old), worked_case(young))
         await world.start(old)
         await world.until(old, Stage.MONITORED)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.buffers.backtest import Series, explained
+from models.buffers.backtest import explained
 from models.buffers.estimator import derived
 from models.buffers.health_generator import Recipe, simulated
 from models.cluster.health_buffer import BufferBasis
@@ -62,9 +62,8 @@ async def test_the_plan_goes_by_the_ledgers_history_and_everybody_finds_the_same
     assert (plan.ceiling_gpus, plan.derived) == (TOTAL - wanted.needed, wanted)
 
     hours = await world.tpm.ask(YearOfHealth(cluster=name))
-    series = Series(name, hours.hours.total, hours.hours.worst, hours.hours.mean, hours.hours.planned, 8)
     assert policy.terms is not None
-    assert explained(series, policy.terms, hours.total_gpus).now == wanted
+    assert explained(hours.series, policy.terms, hours.total_gpus).now == wanted
 
     over, asked = await world.tpm.snapshot(name, {"buffer": 0.1})
     assert (over.derived, asked.terms) == (None, None)

@@ -14,7 +14,7 @@ from activities import watch
 from client import doctor as checks
 from client.connection import NAMESPACE
 from models.rollout.stages import Stage
-from models.wire import TASK_QUEUE, WATCH_ID, watch_parts
+from models.wire import WATCH_ID, watch_parts
 from tests.e2e.world import WATCH_SECONDS, connected, fresh, worked_case, world_of
 from workers.embedded_temporal import EmbeddedTemporal
 from workers.main import serving
@@ -36,7 +36,7 @@ async def test_a_watch_without_a_worker_is_silent_until_one_is_back(
         monkeypatch.setenv("TEMPORAL_ADDRESS", server.address)
         monkeypatch.setenv("TEMPORAL_NAMESPACE", NAMESPACE)
         client = await connected(server.address)
-        settings = Settings(sqlite_ledger_url, tmp_path, None, WATCH_SECONDS, TASK_QUEUE, build_id="")
+        settings = Settings(sqlite_ledger_url, tmp_path, None, WATCH_SECONDS, build_id="")
         async with serving(settings):
             await until("watching")
         await until("silent since")
@@ -62,7 +62,7 @@ async def test_a_watch_in_shards_is_well_when_every_shard_is(
         monkeypatch.setenv("TEMPORAL_ADDRESS", server.address)
         monkeypatch.setenv("TEMPORAL_NAMESPACE", NAMESPACE)
         client = await connected(server.address)
-        whole = Settings(sqlite_ledger_url, tmp_path, None, WATCH_SECONDS, TASK_QUEUE, build_id="")
+        whole = Settings(sqlite_ledger_url, tmp_path, None, WATCH_SECONDS, build_id="")
         parts = watch_parts("health-watch/ledger/0-of-2")
         async with serving(whole):
             await until("watching")

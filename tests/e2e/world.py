@@ -39,7 +39,7 @@ from models.fleet.state import Pace
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutStatus
 from models.rollout.stages import Command, Stage
-from models.wire import MOVES_ON, TASK_QUEUE, WATCH_ID, request_workflow_id, rollout_workflow_id
+from models.wire import MOVES_ON, WATCH_ID, request_workflow_id, rollout_workflow_id
 from tests.integration.ledger.world import ForeignTool
 from workers.main import FAILURES, ensure_watch, make_worker, sandbox
 from workflows.cluster_rollout import ClusterRollout
@@ -392,8 +392,8 @@ async def world_of(
     with contextlib.closing(sql), Ledger(ledger_url) as ledger, ThreadPoolExecutor(16) as executor:
         if touch is not None:
             touch(ledger, notify)
-        async with make_worker(client, ledger, notify, executor, TASK_QUEUE, wrapped(ledger.quotas)):
-            await ensure_watch(client, TASK_QUEUE, watch_seconds, tally_seconds=tally_seconds)
+        async with make_worker(client, ledger, notify, executor, wrapped(ledger.quotas)):
+            await ensure_watch(client, watch_seconds, tally_seconds=tally_seconds)
             try:
                 yield world
             finally:

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,8 @@ def test_the_build_context_has_every_package_and_no_secret() -> None:
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
     assert packages <= let_in
-    assert {"pyproject.toml", "requirements.lock"} <= let_in
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert {"pyproject.toml", "requirements.lock", *built["force-include"]} <= let_in
     assert not any(name.startswith((".", "deploy", "tests")) for name in let_in)
 
 

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from activities.adapters.ledger.ledger import Ledger
 from cli.main import BAD_INPUT, run
-from client.inputs.documents import read_fleet, read_health
+from client.inputs.documents import read_fleet
+from client.inputs.health_samples import read_health
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.readings import HealthSample
 from models.errors import BadInput, Refusal

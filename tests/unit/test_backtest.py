@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from cli.commands.schemas import makers
 from cli.main import run
 from client.inputs.health_series import read_series
-from models.buffers.backtest import Series, fixed, policies, promises, record
+from models.buffers.backtest import fixed, policies, promises, record
 from models.buffers.estimator import WEEK_HOURS
 from models.buffers.health_generator import Recipe, simulated
+from models.buffers.hourly_health import Series
 from models.errors import BadInput
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "availability_hourly.csv.gz"
@@ -86,14 +87,14 @@ def test_future_rows_cannot_change_a_past_decision(name: str, seed: int, week: i
     other[week * WEEK_HOURS :] = dice.integers(0, 65, len(other) - week * WEEK_HOURS)
     size = one.total.copy()
     size[week * WEEK_HOURS :] = 200
-    changed = Series(one.cluster, size, other, other, one.absent)
+    changed = Series(one.cluster, size, other, other, one.planned)
     decide = policies()[name]
     assert promises(one, decide, 4)[: week + 1] == promises(changed, decide, 4)[: week + 1]
 
 
 def test_the_past_does_change_a_decision() -> None:
     one = simulated(Recipe(nodes=64, weeks=10), 1)
-    worse = Series(one.cluster, one.total, one.worst - 10, one.mean - 10, one.absent)
+    worse = Series(one.cluster, one.total, one.worst - 10, one.mean - 10, one.planned)
     for name in ("binomial", "trailing-quantile", "trailing-max", "health"):
         decide = policies()[name]
         assert promises(one, decide, 1)[5:] != promises(worse, decide, 1)[5:], name

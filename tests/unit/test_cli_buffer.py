@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from cli.views.history_csv import as_csv
 from client.inputs.health_series import read_series
 from models.buffers.estimator import WEEK_HOURS, derived
 from models.buffers.health_generator import Recipe, simulated
-from models.buffers.hourly_health import HealthHours, Hourly
+from models.buffers.hourly_health import HealthHours, Series
 from models.cluster.health_buffer import HealthTerms
 from models.errors import Refusal
 from models.rollout.messages import ProposalStatus
@@ -37,7 +38,7 @@ def history(terms: HealthTerms | None = None) -> HealthHours:
     for row in (total, worst, mean):
         row[400:424] = np.nan
     kept = HealthHours(cluster="h100-worked", total_gpus=360, gpus_per_node=8, terms=terms)
-    return kept.holding(Hourly(490_000, total, worst, mean, planned))
+    return kept.holding(Series("h100-worked", total, worst, mean, planned, first=490_000))
 
 
 @pytest.fixture
@@ -80,8 +81,8 @@ def test_what_is_exported_is_read_back_as_it_was(
     from_ledger = capsys.readouterr().out.splitlines()[:6]
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
     (one,) = read_series(packed)
-    kept = fake.hours.hours
-    for ours, wanted in ((one.total, kept.total), (one.worst, kept.worst), (one.absent, kept.planned)):
+    kept = fake.hours.series
+    for ours, wanted in ((one.total, kept.total), (one.worst, kept.worst), (one.planned, kept.planned)):
         assert np.array_equal(ours, wanted, equal_nan=True)
     assert np.allclose(one.mean, kept.mean, equal_nan=True, atol=1e-4)
     assert len(one.total) == WEEKS * WEEK_HOURS
@@ -173,12 +174,14 @@ def test_what_bounds_a_promise_is_named(
 
 
 @pytest.mark.parametrize("unit", ["nodes", "gpus"])
-def test_a_history_beside_the_file_is_gone_by(unit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_history_beside_the_file_is_gone_by(
+    unit: Literal["nodes", "gpus"], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = simulated(Recipe(cluster="h100-worked", nodes=45, weeks=10, bursts=0), 2)
     size = 1 if unit == "nodes" else 8
     total, worst, mean = (size * row for row in (made.total, made.worst, made.mean))
-    hours = Hourly(0, total, worst, mean, made.absent)
-    (tmp_path / "h.csv").write_text(as_csv("h100-worked", hours, unit))
+    series = Series("h100-worked", total, worst, mean, made.planned, unit=unit)
+    (tmp_path / "h.csv").write_text(as_csv(series))
     wanted = derived(8 * made.down, 360, node=8)
     shown = planned(tmp_path, capsys, "--buffer", "health", "--health", str(tmp_path / "h.csv"))
     assert f"(buffer {wanted.needed}, by its health history)" in shown[0]

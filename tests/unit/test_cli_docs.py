@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 
 from cli.app import app
 from cli.commands.schemas import file_text, makers
-from cli.fields import NOTES, default_of, field_of, with_tables
+from cli.fields import DESCRIBED, OTHERWISE, default_of, with_tables
 from cli.main import run
 from client.inputs.documents import read_fleet
 from models.errors import BadInput
@@ -146,17 +146,19 @@ def test_the_terminal_transcripts_in_the_docs_are_real(
 
 
 def test_every_field_of_the_fleet_file_is_described() -> None:
-    for model, notes in NOTES.items():
-        assert set(notes) == {field.alias or name for name, field in model.model_fields.items()}
-        for name, note in notes.items():
-            known = field_of(model, name).is_required() or default_of(model, name) is not None
-            assert known or note.otherwise, f"{model.__name__}.{name}: what holds when it is left out?"
+    for model in DESCRIBED:
+        for name, field in model.model_fields.items():
+            assert field.description, f"{model.__name__}.{name} has no docstring"
+            plain = field.is_required() or default_of(field) is not None
+            assert plain != (OTHERWISE in field.description), (
+                f"{model.__name__}.{name}: what holds when it is left out?"
+            )
 
 
 def test_the_tables_in_the_docs_are_current() -> None:
     text = (DOCS / "fleet-file.md").read_text()
     assert with_tables(text) == text, "run: python -m cli.fields docs/fleet-file.md"
-    assert all(f"<!-- fields {model.__name__} -->" in text for model in NOTES)
+    assert all(f"<!-- fields {model.__name__} -->" in text for model in DESCRIBED)
 
 
 def test_the_examples_in_the_docs_are_fleet_files(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from client.inputs import plain_yaml
-from client.inputs.documents import read_fleet, read_health, read_policy
+from client.inputs.documents import read_fleet, read_policy
+from client.inputs.health_samples import read_health
 from models.cluster.fleet_file import MOST_QUOTAS, Fleet
 from models.cluster.policy import Policy, Tier
 from models.errors import BadInput
@@ -426,6 +427,8 @@ def test_the_island_column_may_be_absent_and_columns_may_change_places(tmp_path:
         (HEADER + "d,,2026-01-01T00:00:00Z,4,3.5\n", "healthy_gpus must be a whole number, zero or more, not '3.5'"),
         (HEADER + "d,,2026-01-01T00:00:00Z,4,NaN\n", "healthy_gpus must be a whole number, zero or more, not 'NaN'"),
         (HEADER + "d,,2026-01-01T00:00:00Z,4,٣\n", "healthy_gpus must be a whole number, zero or more, not '٣'"),
+        (HEADER + "d,,2026-01-01T00:00:00Z,4,03\n", "healthy_gpus must be a whole number, zero or more, not '03'"),
+        (HEADER + "d,,2026-01-01T00:00:00Z,9999999999,3\n", "total_gpus must be at most 10000000, not 9999999999"),
         (HEADER + "d,,2026-01-01T00:00:00Z,4,5\n", "line 2: healthy_gpus is 5, above total_gpus 4 (island main)"),
         (
             HEADER + "d,,2026-01-01T00:00:00Z,4,4\nd,main,2026-01-01T01:00:00+01:00,4,3\n",

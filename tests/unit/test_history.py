@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.buffers.hourly_health import Hourly, Stretch, hourly, stretches
+from models.buffers.hourly_health import Series, Stretch, hourly, stretches
 from models.cluster.windows import Window, WindowKind
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -57,7 +57,7 @@ def walked(islands: dict[str, dict[int, tuple[int, int]]]) -> dict[int, tuple[in
     return answer
 
 
-def by_hour(found: Hourly | None) -> dict[int, tuple[int, int, float, int]]:
+def by_hour(found: Series | None) -> dict[int, tuple[int, int, float, int]]:
     if found is None:
         return {}
     first = found.first - int(START // 3600)

@@ -122,9 +122,9 @@ def test_a_file_of_jobs_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "line 1: there is no column cluster"),
-        (HEAD.replace("team,", ""), "line 1: there is no column team"),
-        (HEAD.replace("island", "rack"), "line 1: column 'rack' is none of job, team, gpus"),
+        ("", "is empty: its first line names the columns cluster, job, team, gpus, started"),
+        (HEAD.replace("team,", ""), "line 1: column team is missing; the columns are"),
+        (HEAD.replace("island", "rack"), "line 1: column 'rack' is not known; known are cluster, job, team, gpus"),
         (HEAD + "c1,j,a,1.5,,,,2026-01-31T00:00Z,,\n", "line 2: gpus"),
         (HEAD + "c1,j,a,0,,,,2026-01-31T00:00Z,,\n", "line 2: gpus"),
         (HEAD + "c1,j,a,1,2,,,2026-01-31T00:00Z,,\n", "line 2: idle_gpus is 2, above gpus 1"),
@@ -132,11 +132,12 @@ def test_a_file_of_jobs_is_read(tmp_path: Path) -> None:
         (HEAD + "c1,j,a,1,,,,2026-01-31,,\n", "line 2: started"),
         (HEAD + "c1,j,a,1,,,,2026-01-31T00:00Z,,yes\n", "line 2: preempted is true of a job that has not ended"),
         (HEAD + "c1,j,a,1,,,,2026-01-31T02:00Z,2026-01-31T01:00Z,\n", "is before started"),
-        (HEAD, "has no job in it"),
+        (HEAD, "has no rows below its header"),
         (HEAD + "c1,j,a,010,,,,2026-01-31T00:00Z,,\n", "line 2: gpus"),
         (HEAD + 2 * "c1,j,a,1,,,,2026-01-31T00:00Z,,\n", "line 3: job 'j' is in line 2 already"),
         (HEAD + "c1,j,a,1,,,,2026-01-31T00:00Z,,\nc1,j,a,1,,,,2026-01-30T00:00Z,,\n", "line 3: job 'j' is in line 2"),
-        (HEAD + "c1,j,a\n", "line 2: it has more or fewer cells than the first line"),
+        (HEAD.replace("island", "team"), "line 1: column team is given twice"),
+        (HEAD + "c1,j,a\n", "line 2: 3 values for 10 columns"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_line_and_value(text: str, sentence: str, tmp_path: Path) -> None:

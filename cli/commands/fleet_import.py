@@ -1,0 +1,153 @@
+"""`backstop fleet import`: a fleet file, a Slurm cluster, health and jobs into the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.options import Actor, AsJson, SettingsOption, checked, examples, named, policy_with, settings_given, who
+from cli.session import ask
+from models.cluster.policy import Policy
+from models.cluster.sources import SlurmSource
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from cli.answers import ImportAnswer
+    from client.backstop import Backstop
+    from models.cluster.fleet_file import Fleet
+
+
+def add_to(group: typer.Typer) -> None:
+    group.command(
+        "import",
+        epilog=examples(
+            "backstop fleet import examples/fleet.yaml",
+            "backstop fleet import fleet.yaml --health health.csv",
+            "backstop fleet import --health health.csv",
+            "backstop fleet import --jobs jobs.csv",
+            "backstop fleet import --slurm h100-lab --root research-org --policy 'owners=[\"capacity\"]'",
+        ),
+    )(import_)
+
+
+def import_(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="YAML or JSON; docs/fleet-file.md has its fields. Left out: only --health or --jobs.",
+            show_default=False,
+        ),
+    ] = "",
+    health: Annotated[
+        str, typer.Option(metavar="CSV", help="Health history: cluster,island,time,total_gpus,healthy_gpus.")
+    ] = "",
+    jobs: Annotated[
+        str, typer.Option(metavar="CSV", help="Jobs by name: cluster,job,team,gpus,started and more (docs/flex.md).")
+    ] = "",
+    slurm: Annotated[
+        str, typer.Option(metavar="NAME", help="A cluster as this Slurm cluster has it: its limits are the quotas.")
+    ] = "",
+    root: Annotated[
+        str,
+        typer.Option(
+            metavar="ACCOUNT",
+            help="With --slurm: the account under which the teams' accounts are; as it was imported, or root.",
+        ),
+    ] = "",
+    connection: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="With --slurm: how the worker reaches it (docs/slurm.md); as it was imported, or local.",
+        ),
+    ] = "",
+    size_flex: Annotated[
+        bool | None,
+        typer.Option(
+            "--size-flex/--no-size-flex",
+            help="With --slurm: set the limit of the flex QOS too, which takes an Administrator in Slurm.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: SettingsOption = None,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Bring a fleet file into the ledger, whole or not at all. Both files are checked before anything is sent.
+
+    What the file leaves out stays as it is: nothing is removed. Health may come alone, for clusters that the ledger
+    has: a file with the quotas of before a rollout is refused while that is open.
+    """
+    from cli.answers import ImportAnswer
+    from cli.output import show_json
+    from client.inputs.documents import read_fleet
+    from client.inputs.health_samples import read_health
+    from client.inputs.jobs import read_jobs
+
+    if not (file or health or jobs or slurm):
+        raise BadInput("FILE is missing: give a fleet file, --health, --jobs or --slurm, or several")
+    if file and slurm:
+        raise BadInput(f"--slurm {slurm} is given beside {file}: give one of them (a file may say slurm: of a cluster)")
+    fleet = read_fleet(file) if file else None
+    samples = read_health(health, fleet.clusters) if health and fleet is not None else ()
+    by_name = read_jobs(jobs) if jobs else ()
+    source = _source(slurm, root, connection, size_flex, settings)
+    policy = settings_given("--policy", settings or ())
+    policy_with(Policy(), policy, "", "")
+
+    async def question(door: Backstop) -> ImportAnswer:
+        whole = await _from_slurm(door, named(slurm), source, policy) if slurm else fleet
+        counts = {} if whole is None else await door.import_fleet(whole)
+        looks = read_health(health, await door.clusters()) if health and fleet is None else samples
+        rows = await door.add_health(looks) if looks else 0
+        many = await door.add_jobs(by_name) if by_name else 0
+        return ImportAnswer(file=file or slurm, counts=counts, health_rows=rows, jobs=many)
+
+    answer = ask(who(actor), question)
+    if as_json:
+        show_json(answer.as_json())
+    else:
+        _show_imported(answer, file, slurm, health, jobs)
+
+
+def _source(
+    slurm: str, root: str, connection: str, size_flex: bool | None, settings: Sequence[str] | None
+) -> dict[str, Any]:
+    """What is said of a cluster's SlurmSource. Errors: BadInput, where it is said of no cluster too."""
+    asked = {"cluster": slurm, "root": root, "connection": connection, "size_flex": size_flex}
+    source = {field: value for field, value in asked.items() if value not in ("", None)}
+    if not slurm:
+        for option, given in (
+            *(("--policy", settings), ("--root", root), ("--connection", connection)),
+            ("--size-flex", size_flex is not None),
+        ):
+            if given:
+                raise BadInput(f"{option} is given without --slurm: write it into the fleet file")
+    checked(SlurmSource, **source)
+    return source
+
+
+def _show_imported(answer: ImportAnswer, file: str, slurm: str, health: str, jobs: str) -> None:
+    from cli.output import count, line, show
+
+    parts = [f"{n} {what.removesuffix('s') if n == 1 else what}" for what, n in answer.counts.items()]
+    parts += [count(answer.health_rows, "health row")] * bool(health) + [count(answer.jobs, "job")] * bool(jobs)
+    names = (file, f"Slurm cluster {slurm}" if slurm else "", health, jobs)
+    show(line(("Imported", "bold"), f" {', '.join(n for n in names if n)}: {', '.join(parts)}."))
+
+
+async def _from_slurm(door: Backstop, name: str, source: dict[str, Any], policy: dict[str, Any]) -> Fleet:
+    """The cluster as Slurm has it; what only Backstop knows of it stays as it is, but for what is said here."""
+    from models.cluster.fleet_file import Fleet
+    from models.questions import DescribeSlurm
+
+    ours = next((spec for spec in await door.clusters() if spec.name == name), None)
+    before = (None if ours is None else ours.slurm) or SlurmSource()
+    cluster = await door.ask(DescribeSlurm(cluster=name, slurm=before.model_copy(update=source)))
+    fields = ("policy", "gpu_model", "windows", "prometheus")
+    kept = {} if ours is None else {field: getattr(ours, field) for field in fields}
+    kept["policy"] = {**kept.get("policy", {}), **policy}
+    return Fleet(clusters=(cluster.model_copy(update=kept),))

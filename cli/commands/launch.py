@@ -1,0 +1,176 @@
+"""`backstop launch`: a rollout of a cluster, or of a fleet, opens and waits for an approval."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.options import (
+    ROLL_OUT,
+    Actor,
+    AsJson,
+    Buffer,
+    MaxTier,
+    ReasonOption,
+    SettingsOption,
+    checked,
+    examples,
+    named,
+    needed,
+    policy_with,
+    settings_of,
+    who,
+)
+from cli.session import ask
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.planning.plan import Plan
+    from models.rollout.messages import LaunchAnswer
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "backstop launch h100-worked --reason 'pilot, agreed with research'",
+            "backstop launch h100-worked --shadow",
+            "backstop launch h100-worked --buffer 0.10 --policy notice=1d --yes",
+            "backstop launch --fleet --pilot h100-1,h100-2 --pace parallel=20 --reason 'Q1 rollout'",
+            "backstop launch --wave unscheduled --shadow",
+        ),
+        rich_help_panel=ROLL_OUT,
+    )(launch)
+
+
+def launch(
+    cluster: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLUSTER", help="One cluster; or none, with --fleet.", show_default=False, callback=named
+        ),
+    ] = "",
+    fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger, in waves.")] = False,
+    wave: Annotated[
+        list[str] | None,
+        typer.Option(metavar="N|TIER", help="Only this wave: 1 to 4, or its tier. May be repeated."),
+    ] = None,
+    pilot: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="Clusters that go first, with a soak of their own; alone: only they."),
+    ] = None,
+    pace: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="How fast a fleet goes, such as parallel=20. May be repeated."),
+    ] = None,
+    owner: Annotated[str, typer.Option(metavar="NAME", help="Who answers for the rollout. Default: the actor.")] = "",
+    shadow: Annotated[bool, typer.Option("--shadow", help="Everything but the writes to the quota system.")] = False,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Take over what an earlier, lost rollout left behind.")
+    ] = False,
+    buffer: Buffer = "",
+    max_tier: MaxTier = "",
+    policy: SettingsOption = None,
+    reason: ReasonOption = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Open a rollout, or with --fleet, --wave or --pilot that of a fleet: plan it and wait for an approval.
+
+    No quota changes before the plan is approved, its notice period is over and its gate has opened.
+
+    A fleet goes through in waves, pilots first: `backstop fleet status` follows it.
+    """
+    from models.rollout.messages import LaunchRequest
+
+    person = who(actor)
+    settings = _settings(buffer, max_tier, policy)
+    request: dict[str, Any] = {"owner": owner or person, "reason": reason, "shadow": shadow, "policy": settings}
+    if fleet or wave or pilot:
+        if cluster or adopt:
+            given = f"CLUSTER {cluster!r}" if cluster else "--adopt"
+            raise BadInput(f"{given} is given beside --fleet, --wave or --pilot: it is of one cluster's rollout")
+        from cli.commands.fleet_rollout import launch_fleet
+
+        launch_fleet(
+            person, whole=fleet, waves=wave or [], pilots=pilot or [], pace=pace or [], as_json=as_json, **request
+        )
+        return
+    if pace:
+        raise BadInput(f"--pace {pace[0]!r} is of a fleet: give --fleet, --wave or --pilot too")
+    needed(cluster)
+    launching = checked(
+        LaunchRequest, cluster=cluster, rollout=rollout_id(cluster), actor=person, adopt=adopt, **request
+    )
+    if not yes and not as_json and sys.stdin.isatty() and sys.stdout.isatty():
+        _confirm(cluster, person, settings, buffer, max_tier)
+
+    async def question(door: Backstop) -> LaunchAnswer:
+        return await door.launch(launching)
+
+    _launched(ask(person, question), shadow=shadow, as_json=as_json)
+
+
+def _settings(buffer: str, max_tier: str, policy: list[str] | None) -> dict[str, Any]:
+    """The policy's settings for this launch; a slip is named by its option."""
+    from models.cluster.policy import OF_THE_CLUSTER, Policy
+
+    settings = settings_of(buffer, max_tier, policy)
+    policy_with(Policy(), settings, buffer, max_tier)
+    for field in OF_THE_CLUSTER:
+        if field in settings:
+            raise BadInput(
+                f"--policy {field}={settings[field]!r} belongs to the cluster, not to one rollout: "
+                "say it in the policy that it is imported with (backstop fleet import)"
+            )
+    return settings
+
+
+def rollout_id(cluster: str) -> str:
+    """Readable, in order of time, and never given twice."""
+    return f"{cluster[:100]}/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+def _confirm(cluster: str, actor: str, settings: dict[str, Any], buffer: str, max_tier: str) -> None:
+    from cli.commands.plan import buffer_of
+    from cli.output import line, show
+    from cli.views.plan import plan_parts
+    from models.planning.plan import make_plan
+
+    async def question(door: Backstop) -> Plan:
+        snapshot, default = await door.snapshot(cluster, buffer_of(settings))
+        return make_plan(snapshot, policy_with(default, settings, buffer, max_tier))
+
+    show(*plan_parts(ask(actor, question)))
+    if not typer.confirm(f"Open a rollout of {cluster}?"):
+        show(line("Nothing was opened."))
+        raise typer.Exit(1)
+
+
+def _launched(answer: LaunchAnswer, *, shadow: bool, as_json: bool) -> None:
+    from cli.answers import LaunchedAnswer, PlanAnswer
+    from cli.output import line, show, show_json
+    from cli.views.plan import plan_parts
+
+    approve = "" if answer.plan is None else f"backstop approve {answer.cluster} --plan {answer.plan.hash}"
+    if as_json:
+        launched = LaunchedAnswer(
+            cluster=answer.cluster,
+            rollout=answer.rollout,
+            stage=answer.stage,
+            shadow=shadow,
+            plan=None if answer.plan is None else PlanAnswer.of(answer.plan),
+            approve=approve,
+        )
+        show_json(launched.as_json())
+        return
+    if answer.plan is not None:
+        show(*plan_parts(answer.plan), line())
+    show(line((f"Rollout {answer.rollout} is open", "bold"), " (shadow: no quota is written)." if shadow else "."))
+    if approve:
+        show(line("Nothing changes until the plan is approved. If it is right, say:"), line(f"  {approve}"))

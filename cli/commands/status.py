@@ -1,0 +1,164 @@
+"""`backstop status`: the fleet's rollouts on one screen, or one in full."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from cli.options import LOOK, Actor, AsJson, examples, named, who
+from cli.session import ask
+from models.cluster.policy import Tier
+from models.errors import BadInput
+from models.rollout.stages import Stage
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from client.doctor import Check
+    from models.fleet.messages import FleetStatus
+    from models.reports.rollouts import RolloutSummary
+    from models.requests.state import RequestState
+    from models.rollout.messages import RolloutStatus
+
+
+_T = TypeVar("_T")
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "backstop status",
+            "backstop status --needs",
+            "backstop status h100-worked",
+            "backstop status h100-worked --json",
+        ),
+        rich_help_panel=LOOK,
+    )(status)
+
+
+def status(
+    cluster: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLUSTER", help="One rollout in full; without it, all.", show_default=False, callback=named
+        ),
+    ] = "",
+    stage: Annotated[str, typer.Option(metavar="STAGE", help="Only rollouts in this stage, such as stuck.")] = "",
+    wave: Annotated[str, typer.Option(metavar="TIER", help="Only rollouts of this wave, such as busy.")] = "",
+    owner: Annotated[str, typer.Option(metavar="NAME", help="Only this owner's rollouts.")] = "",
+    needs: Annotated[bool, typer.Option("--needs", help="Only rollouts that need a person.")] = False,
+    at_risk: Annotated[bool, typer.Option("--at-risk", help="Only rollouts with quota that lacks hardware.")] = False,
+    only_open: Annotated[bool, typer.Option("--open", help="Only rollouts that have not ended.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="A line for each, however many.")] = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show where rollouts stand: the fleet on one screen, or one in full.
+
+    The fleet: by stage and wave, what needs a person, what is at risk; with a filter, a line for each that it
+    leaves. In full: the stage, what it waits for and until when, holds, quotas at risk, every team's quota with the
+    healthy GPUs behind it, and what is needed from a person.
+    """
+    filters = Filters(stage, wave, owner, needs, at_risk, only_open)
+    options = [*filters.options, *(["--all"] if every else [])]
+    if cluster and options:
+        raise BadInput(f"{options[0]} is given beside CLUSTER {cluster!r}: a filter is for all of them")
+    _one_of("--stage", stage, [s.value for s in Stage])
+    _one_of("--wave", wave, [t.value for t in Tier])
+    if cluster:
+        _show_one(cluster, who(actor), as_json)
+    else:
+        _show_all(filters, bool(options), who(actor), as_json)
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which rollouts are shown; what is empty leaves all."""
+
+    stage: str
+    wave: str
+    owner: str
+    needs: bool
+    at_risk: bool
+    only_open: bool
+
+    @property
+    def options(self) -> list[str]:
+        """Those that were given, in this order."""
+        options = ("--stage", "--wave", "--owner", "--needs", "--at-risk", "--open")
+        return [option for option, value in zip(options, astuple(self), strict=True) if value]
+
+    def leave(self, one: RolloutSummary) -> bool:
+        return (
+            self.stage in ("", one.stage)
+            and self.wave in ("", one.wave)
+            and self.owner in ("", one.owner)
+            and not (self.needs and not one.needs)
+            and not (self.at_risk and not (one.unbacked_gpus and one.open))
+            and not (self.only_open and not one.open)
+        )
+
+
+def _show_one(cluster: str, person: str, as_json: bool) -> None:
+    from cli.output import show, show_json
+    from cli.views.overview import watch_parts
+    from cli.views.request import request_lines
+    from cli.views.status import status_parts
+
+    (rollout, requests), watching = ask(
+        person, lambda door: _with_watch(door, _with_requests(door, cluster, not as_json), not as_json)
+    )
+    if as_json:
+        show_json(rollout.model_dump(mode="json", by_alias=True))
+        return
+    parts = [*status_parts(rollout), *request_lines(requests)]
+    show(*parts, *([] if rollout.stage.ended else watch_parts(watching)))
+
+
+def _show_all(filters: Filters, chosen: bool, person: str, as_json: bool) -> None:
+    """`chosen`: a person said which, and sees a line for each."""
+    from cli.answers import RolloutsAnswer
+    from cli.output import line, show, show_json
+    from cli.views.fleet_rollout import fleet_line
+    from cli.views.overview import overview_parts, watch_parts
+    from cli.views.request import waiting_line
+
+    (rows, fleet, requests), watching = ask(
+        person, lambda door: _with_watch(door, _with_fleet(door, not as_json), not as_json)
+    )
+    lines = tuple(filter(filters.leave, rows))
+    if as_json:
+        show_json(RolloutsAnswer(rollouts=lines).as_json())
+    elif rows and not lines:
+        show(line(f"None of {len(rows)} rollouts is like that."))
+    else:
+        if fleet is not None and not chosen:
+            show(fleet_line(fleet), line())
+        parts = [*overview_parts(lines, datetime.now(UTC), all_lines=chosen), *waiting_line(requests)]
+        show(*parts, *(watch_parts(watching) if rows else []))
+
+
+async def _with_watch(door: Backstop, answer: Awaitable[_T], shown: bool) -> tuple[_T, Check | None]:
+    """With what people are shown of the watch; JSON has no place for it."""
+    return await answer, await door.watch() if shown else None
+
+
+async def _with_fleet(
+    door: Backstop, shown: bool
+) -> tuple[list[RolloutSummary], FleetStatus | None, list[RequestState]]:
+    """With the fleet rollout, where one is open, and requests; JSON has commands of their own for them."""
+    rollouts = await door.overview()
+    return rollouts, await door.open_fleet() if shown else None, await door.open_requests() if shown else []
+
+
+async def _with_requests(door: Backstop, cluster: str, shown: bool) -> tuple[RolloutStatus, list[RequestState]]:
+    """With its requests for more quota; JSON has `backstop request list` for them."""
+    return await door.status(cluster), await door.open_requests(cluster) if shown else []
+
+
+def _one_of(option: str, text: str, values: Sequence[str]) -> None:
+    if text and text not in values:
+        raise BadInput(f"{option} must be one of {', '.join(values)}, not {text!r}")

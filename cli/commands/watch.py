@@ -1,0 +1,33 @@
+"""`backstop watch`: one rollout, live."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.options import LOOK, Actor, AsJson, Cluster, examples, number, who
+from cli.session import ask
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples("backstop watch h100-worked", "backstop watch h100-worked --once"), rich_help_panel=LOOK
+    )(watch)
+
+
+def watch(
+    cluster: Cluster,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
+    every: Annotated[str, typer.Option(metavar="SECONDS", help="How often to look.")] = "2",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Follow a rollout live until it ends; in a pipe, one line for each change.
+
+    A server or worker that is away for a while is waited for.
+    """
+    from cli.views.watching import follow
+
+    seconds = number("--every", every, 0.1, 3600)
+    ask(who(actor), lambda door: follow(door, cluster, every=seconds, once=once, as_json=as_json))

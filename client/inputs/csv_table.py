@@ -1,0 +1,86 @@
+"""A CSV that people hand in, gzipped or not: its columns are checked, and each row knows its line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+from client.inputs.documents import content, decoded
+from models.errors import BadInput
+
+# No leading zeros: they are refused in a fleet file as well.
+_WHOLE = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
+
+
+class CsvTable:
+    """Rows come one by one. `line` is the last one's.
+
+    `needed` and `optional` columns; where none is needed, any may be there.
+    Errors: BadInput naming the file, the line, and the column or the value.
+    """
+
+    def __init__(self, name: str, text: str, needed: Sequence[str] = (), optional: Sequence[str] = ()) -> None:
+        self.name = name
+        self.line = 1
+        self._rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+        self.columns = [cell.strip() for cell in next(self._whole_rows(), [])]
+        if not any(self.columns):
+            names = f"the columns {', '.join(needed)}" if needed else "its columns"
+            raise BadInput(f"{name} is empty: its first line names {names}")
+        for column in self.columns:
+            if needed and column not in (*needed, *optional):
+                raise self.bad(f"column {column!r} is not known; known are {', '.join((*needed, *optional))}")
+            if self.columns.count(column) > 1:
+                raise self.bad(f"column {column} is given twice")
+        for column in needed:
+            if column not in self.columns:
+                raise self.bad(f"column {column} is missing; the columns are {', '.join(self.columns)}")
+
+    @classmethod
+    def read(cls, path: str | Path, needed: Sequence[str] = (), optional: Sequence[str] = ()) -> Self:
+        name, raw = content(path)
+        if raw[:2] == b"\x1f\x8b":
+            try:
+                raw = gzip.decompress(raw)
+            except (OSError, EOFError, zlib.error) as error:
+                raise BadInput(f"{name} is not whole gzip data: {error}") from None
+        return cls(name, decoded(name, raw), needed, optional)
+
+    def rows(self) -> Iterator[list[str]]:
+        """The cells as they stand, a row at least; empty lines are skipped."""
+        width, empty = len(self.columns), True
+        for row in self._whole_rows():
+            self.line = self._rows.line_num
+            if row:
+                if len(row) != width:
+                    raise self.bad(f"{len(row)} values for {width} columns")
+                empty = False
+                yield row
+        if empty:
+            raise BadInput(f"{self.name} has no rows below its header")
+
+    def records(self) -> Iterator[dict[str, str]]:
+        """The rows by column, without blanks around the values."""
+        for row in self.rows():
+            yield {column: cell.strip() for column, cell in zip(self.columns, row, strict=True)}
+
+    def count(self, column: str, text: str) -> int:
+        if not _WHOLE.fullmatch(text):
+            raise self.bad(f"{column} must be a whole number, zero or more, not {text!r}")
+        return int(text)
+
+    def bad(self, what: str, line: int | None = None) -> BadInput:
+        """Of the last row, or of another line."""
+        return BadInput(f"{self.name}, line {line or self.line}: {what}")
+
+    def _whole_rows(self) -> Iterator[list[str]]:
+        try:
+            yield from self._rows
+        except csv.Error as error:
+            raise self.bad(f"not valid CSV: {error}", self._rows.line_num) from None

@@ -1,0 +1,76 @@
+"""Health as it was looked at: a CSV with a row for each look at a cluster or one of its islands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from client.inputs.csv_table import CsvTable
+from client.inputs.sentences import first_problem
+from models.cluster.fleet_file import ClusterSpec
+from models.cluster.island import Island
+from models.cluster.readings import HealthSample
+
+_NEEDED = ("cluster", "time", "total_gpus", "healthy_gpus")
+_OPTIONAL = ("island", "block_gpus")
+_COUNTS = ("total_gpus", "healthy_gpus", "block_gpus")
+
+
+def read_health(path: str | Path, clusters: Sequence[ClusterSpec]) -> tuple[HealthSample, ...]:
+    """The samples of a health CSV by time, then cluster: one for each cluster and time.
+
+    A row without an island (the column may be absent) speaks for its cluster's only island.
+    Errors: BadInput.
+    """
+    table = CsvTable.read(path, _NEEDED, _OPTIONAL)
+    names = {cluster.name: tuple(island.name for island in cluster.islands) for cluster in clusters}
+    lines: dict[tuple[datetime, str, str], int] = {}
+    looks: dict[tuple[datetime, str], list[Island]] = {}
+    for row in table.records():
+        try:
+            at = _instant(row["time"])
+        except ValueError as error:
+            raise table.bad(f"time {error}") from None
+        island = _island(table, row, names)
+        earlier = lines.setdefault((at, row["cluster"], island.name), table.line)
+        if earlier != table.line:
+            what = f"island {island.name!r} of {row['cluster']} at {row['time']}"
+            raise table.bad(f"{what} is given twice, first in line {earlier}")
+        looks.setdefault((at, row["cluster"]), []).append(island)
+    return tuple(
+        HealthSample(cluster=cluster, at=at, islands=tuple(sorted(islands, key=lambda i: i.name)))
+        for (at, cluster), islands in sorted(looks.items())
+    )
+
+
+def _island(table: CsvTable, row: Mapping[str, str], names: Mapping[str, tuple[str, ...]]) -> Island:
+    cluster, island = row["cluster"], row.get("island", "")
+    if cluster not in names:
+        raise table.bad(f"cluster {cluster!r} is not in the fleet")
+    own = names[cluster]
+    if island and island not in own:
+        raise table.bad(f"island {island!r} is not one of cluster {cluster} (it has {', '.join(own)})")
+    if not island and len(own) > 1:
+        raise table.bad(f"island is missing, and cluster {cluster} has several: {', '.join(own)}")
+    counts = {column: table.count(column, row[column]) for column in _COUNTS if row.get(column)}
+    try:
+        return Island.model_validate({"name": island or own[0], **counts})
+    except ValidationError as error:
+        raise table.bad(first_problem(error, counts).text) from None
+
+
+@lru_cache(4096)
+def _instant(text: str) -> datetime:
+    """Errors: ValueError that goes on after the column's name."""
+    try:
+        at = datetime.fromisoformat(text)
+        instant = at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(f"must be such as 2026-01-31T12:00:00Z, not {text!r}") from None
+    if at.tzinfo is None:
+        raise ValueError(f"needs a time zone (for example a final Z): {text!r}")
+    return instant
