@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -109,15 +110,36 @@ def number(option: str, text: str, least: float, most: float) -> float:
     return value
 
 
-def settings_of(buffer: str, max_tier: str, settings: list[str] | None) -> dict[str, Any]:
-    """What lays over a policy. Errors: BadInput for what has no KEY=VALUE form or is given twice."""
-    merged = settings_given("--policy", settings or ())
+@dataclass(frozen=True)
+class Overlay:
+    """What lies over clusters' own policies."""
+
+    settings: dict[str, Any]
+    spelt: Mapping[str, str] = field(default_factory=dict)
+    """Options of their own by which settings were given."""
+
+    @property
+    def buffer(self) -> dict[str, Any]:
+        """The part that a snapshot is taken by: a buffer may need the cluster's health history."""
+        return {key: value for key, value in self.settings.items() if key == "buffer"}
+
+    def on(self, policy: Policy) -> Policy:
+        """The policy with the settings laid over it. Errors: BadInput naming the option and the value."""
+        from client.inputs.documents import read_policy
+
+        return read_policy(policy, self.settings, dict(self.spelt))
+
+
+def overlay_of(settings: list[str] | None, *, buffer: str = "", max_tier: str = "") -> Overlay:
+    """Errors: BadInput for what has no KEY=VALUE form or is given twice."""
+    laid, spelt = settings_given("--policy", settings or ()), {}
     for key, value, option in (("buffer", buffer, "--buffer"), ("max_tier", max_tier, "--max-tier")):
         if value:
-            _once(merged, key, value, option)
-    if merged.get("buffer") == "health":
-        merged["buffer"] = {"health": {}}
-    return merged
+            _once(laid, key, value, option)
+            spelt[key] = option
+    if laid.get("buffer") == "health":
+        laid["buffer"] = {"health": {}}
+    return Overlay(laid, spelt)
 
 
 def settings_given(option: str, settings: Sequence[str]) -> dict[str, Any]:
@@ -143,18 +165,6 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-def policy_with(default: Policy, settings: Mapping[str, Any], buffer: str, max_tier: str) -> Policy:
-    """The policy with the settings laid over it. Errors: BadInput naming the option and the value."""
-    from client.inputs.documents import read_policy
-
-    spelt = {
-        key: option
-        for key, option, given in (("buffer", "--buffer", buffer), ("max_tier", "--max-tier", max_tier))
-        if given
-    }
-    return read_policy(default, settings, spelt)
 
 
 _ModelT = TypeVar("_ModelT", bound="BaseModel")

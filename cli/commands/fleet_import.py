@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import Actor, AsJson, SettingsOption, checked, examples, named, policy_with, settings_given, who
+from cli.options import Actor, AsJson, Overlay, SettingsOption, checked, examples, named, settings_given, who
 from cli.session import ask
 from models.cluster.policy import Policy
 from models.cluster.sources import SlurmSource
@@ -96,7 +96,7 @@ def import_(
     by_name = read_jobs(jobs) if jobs else ()
     source = _source(slurm, root, connection, size_flex, settings)
     policy = settings_given("--policy", settings or ())
-    policy_with(Policy(), policy, "", "")
+    Overlay(policy).on(Policy())
 
     async def question(door: Backstop) -> ImportAnswer:
         whole = await _from_slurm(door, named(slurm), source, policy) if slurm else fleet

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.plan import snapshots_of
-from cli.options import LOOK, Actor, AsJson, MaxTier, SettingsOption, examples, named, policy_with, settings_of, who
+from cli.options import LOOK, Actor, AsJson, MaxTier, SettingsOption, examples, named, overlay_of, who
 from models.base import fraction_text
 from models.errors import BadInput, Refusal
 
@@ -82,8 +82,8 @@ def haircut(
     """
     wanted = shares("--buffers", buffers)
     explained = _explained(at, wanted)
-    settings = settings_of("", max_tier, policy)
-    if "buffer" in settings:
+    overlay = overlay_of(policy, max_tier=max_tier)
+    if "buffer" in overlay.settings:
         raise BadInput("--policy buffer is given beside --buffers: the report compares these")
     to_screen = [o for o, on in (("--json", as_json), ("--csv -", csv == "-"), ("--html -", html == "-")) if on]
     if len(to_screen) > 1:
@@ -91,7 +91,7 @@ def haircut(
     snapshots = snapshots_of(file, named, who(actor))
     if not snapshots:
         raise Refusal("there is no cluster in the ledger: import one with `backstop fleet import`, or give --file")
-    fleet = [(snapshot, policy_with(default, settings, "", max_tier)) for snapshot, default in snapshots]
+    fleet = [(snapshot, overlay.on(default)) for snapshot, default in snapshots]
     comparison = _report(fleet, wanted)
     _answer(comparison, explained, by=by, html=html, csv=csv, as_json=as_json)
 

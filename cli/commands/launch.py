@@ -15,14 +15,14 @@ from cli.options import (
     AsJson,
     Buffer,
     MaxTier,
+    Overlay,
     ReasonOption,
     SettingsOption,
     checked,
     examples,
     named,
     needed,
-    policy_with,
-    settings_of,
+    overlay_of,
     who,
 )
 from cli.session import ask
@@ -89,8 +89,8 @@ def launch(
     from models.rollout.messages import LaunchRequest
 
     person = who(actor)
-    settings = _settings(buffer, max_tier, policy)
-    request: dict[str, Any] = {"owner": owner or person, "reason": reason, "shadow": shadow, "policy": settings}
+    overlay = _overlay(buffer, max_tier, policy)
+    request: dict[str, Any] = {"owner": owner or person, "reason": reason, "shadow": shadow, "policy": overlay.settings}
     if fleet or wave or pilot:
         if cluster or adopt:
             given = f"CLUSTER {cluster!r}" if cluster else "--adopt"
@@ -108,7 +108,7 @@ def launch(
         LaunchRequest, cluster=cluster, rollout=rollout_id(cluster), actor=person, adopt=adopt, **request
     )
     if not yes and not as_json and sys.stdin.isatty() and sys.stdout.isatty():
-        _confirm(cluster, person, settings, buffer, max_tier)
+        _confirm(cluster, person, overlay)
 
     async def question(door: Backstop) -> LaunchAnswer:
         return await door.launch(launching)
@@ -116,19 +116,19 @@ def launch(
     _launched(ask(person, question), shadow=shadow, as_json=as_json)
 
 
-def _settings(buffer: str, max_tier: str, policy: list[str] | None) -> dict[str, Any]:
+def _overlay(buffer: str, max_tier: str, policy: list[str] | None) -> Overlay:
     """The policy's settings for this launch; a slip is named by its option."""
     from models.cluster.policy import OF_THE_CLUSTER, Policy
 
-    settings = settings_of(buffer, max_tier, policy)
-    policy_with(Policy(), settings, buffer, max_tier)
+    overlay = overlay_of(policy, buffer=buffer, max_tier=max_tier)
+    overlay.on(Policy())
     for field in OF_THE_CLUSTER:
-        if field in settings:
+        if field in overlay.settings:
             raise BadInput(
-                f"--policy {field}={settings[field]!r} belongs to the cluster, not to one rollout: "
+                f"--policy {field}={overlay.settings[field]!r} belongs to the cluster, not to one rollout: "
                 "say it in the policy that it is imported with (backstop fleet import)"
             )
-    return settings
+    return overlay
 
 
 def rollout_id(cluster: str) -> str:
@@ -136,15 +136,14 @@ def rollout_id(cluster: str) -> str:
     return f"{cluster[:100]}/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
-def _confirm(cluster: str, actor: str, settings: dict[str, Any], buffer: str, max_tier: str) -> None:
-    from cli.commands.plan import buffer_of
+def _confirm(cluster: str, actor: str, overlay: Overlay) -> None:
     from cli.output import line, show
     from cli.views.plan import plan_parts
     from models.planning.plan import make_plan
 
     async def question(door: Backstop) -> Plan:
-        snapshot, default = await door.snapshot(cluster, buffer_of(settings))
-        return make_plan(snapshot, policy_with(default, settings, buffer, max_tier))
+        snapshot, default = await door.snapshot(cluster, overlay.buffer)
+        return make_plan(snapshot, overlay.on(default))
 
     show(*plan_parts(ask(actor, question)))
     if not typer.confirm(f"Open a rollout of {cluster}?"):

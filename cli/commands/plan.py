@@ -13,11 +13,11 @@ from cli.options import (
     AsJson,
     Buffer,
     MaxTier,
+    Overlay,
     SettingsOption,
     examples,
     named,
-    policy_with,
-    settings_of,
+    overlay_of,
     who,
 )
 from models.errors import BadInput
@@ -76,29 +76,22 @@ def plan(
     if health and not file:
         raise BadInput("--health goes with --file: the ledger has its own history")
     wanted = cluster or named
-    settings = settings_of(buffer, max_tier, policy)
-    policy_with(Policy(), settings, buffer, max_tier)  # a slip is named here, by its option
-    snapshots = snapshots_of(file, wanted, who(actor), settings)
-    if health and not any(policy_with(own, settings, buffer, max_tier).terms for _, own in snapshots):
+    overlay = overlay_of(policy, buffer=buffer, max_tier=max_tier)
+    overlay.on(Policy())  # a slip is named here, by its option
+    snapshots = snapshots_of(file, wanted, who(actor), overlay)
+    if health and not any(overlay.on(own).terms for _, own in snapshots):
         raise BadInput("--health is given, and no buffer goes by it: give --buffer health too")
     history = _histories(health)
-    plans = [_made(snapshot, default, settings, buffer, max_tier, history) for snapshot, default in snapshots]
+    plans = [_made(snapshot, overlay.on(own), history) for snapshot, own in snapshots]
     _answer(plans, single=bool(wanted), as_json=as_json)
 
 
-def snapshots_of(
-    file: str, wanted: str, actor: str, settings: Mapping[str, Any] | None = None
-) -> list[tuple[Snapshot, Policy]]:
+def snapshots_of(file: str, wanted: str, actor: str, overlay: Overlay | None = None) -> list[tuple[Snapshot, Policy]]:
     """The wanted cluster, or all, as a launch would plan from them now: of a fleet file, else of the ledger.
 
-    `settings`: what will lie over the policy; a buffer among them may need the cluster's health history.
+    `overlay`: what will lie over the policy.
     """
-    return _from_file(file, wanted) if file else _from_ledger(wanted, actor, buffer_of(settings or {}))
-
-
-def buffer_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of the settings that a snapshot is taken by."""
-    return {key: value for key, value in settings.items() if key == "buffer"}
+    return _from_file(file, wanted) if file else _from_ledger(wanted, actor, overlay.buffer if overlay else {})
 
 
 def _from_file(file: str, wanted: str) -> list[tuple[Snapshot, Policy]]:
@@ -133,18 +126,11 @@ def _histories(file: str) -> dict[str, Series]:
     return {series.cluster: series for series in read_series(file)}
 
 
-def _made(
-    snapshot: Snapshot,
-    default: Policy,
-    settings: dict[str, Any],
-    buffer: str,
-    max_tier: str,
-    history: Mapping[str, Series],
-) -> Plan:
+def _made(snapshot: Snapshot, policy: Policy, history: Mapping[str, Series]) -> Plan:
     from models.buffers.backtest import derived_gpus
     from models.planning.plan import make_plan
 
-    policy, series = policy_with(default, settings, buffer, max_tier), history.get(snapshot.cluster)
+    series = history.get(snapshot.cluster)
     if policy.terms is not None and series is not None:
         derived = derived_gpus(series, snapshot.total_gpus, snapshot.gpus_per_node, policy.terms)
         snapshot = snapshot.model_copy(update={"derived": derived})
