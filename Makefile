@@ -9,7 +9,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 DATA ?= ../shared/data
 ARGS ?=
-JOBS ?= 2
+JOBS ?= 4
 
 # The throwaway PostgreSQL calls useradd and runuser, which a bare PATH may leave out.
 export PATH := $(PATH):/usr/sbin:/sbin
@@ -19,7 +19,8 @@ PYTHON ?= $(shell for candidate in python3.11 python3; do \
 	"$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
 	&& { command -v "$$candidate"; break; }; done)
 
-.PHONY: help setup demo slurm-demo packages real test chaos bench bench-fleet lint up lock clean
+.PHONY: help setup demo slurm-demo packages real quick swift test nightly chaos bench bench-fleet \
+	lint style types imports up lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -41,8 +42,20 @@ demo: setup ## a whole rollout in fast motion, on made-up clusters
 real: setup ## the same arithmetic on public data: make real DATA=directory
 	@$(VENV)/bin/python examples/real.py --data "$(DATA)" $(ARGS)
 
-test: setup packages ## all tests, in two processes (ARGS="-k name" for some, JOBS=0 for one process)
-	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
+# Long files come first and each is run by one process (tests/conftest.py); most tests wait, so two cores keep four busy.
+PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder
+
+quick: setup ## in a minute: lint, types, import contracts, unit and replay tests but the slow ones
+	@$(MAKE) --jobs=2 --keep-going --output-sync=target swift lint
+
+swift: setup
+	$(PYTEST) -n 2 --quiet -m "not slow and not nightly" tests/unit tests/replay $(ARGS)
+
+test: setup packages ## all tests but the nightly ones (ARGS="-k name" for some, JOBS=0 for one process)
+	$(PYTEST) -m "not nightly" $(ARGS)
+
+nightly: setup packages ## the tests that take minutes each: benchmark, Slurm's story, chaos
+	$(PYTEST) -m nightly $(ARGS)
 
 packages: ## Debian's packages of the services that tests start: Slurm, Prometheus (as root; else it says which)
 	@tests/packages.sh
@@ -59,10 +72,16 @@ bench: setup ## rollouts beside a bare Temporal workflow, half an hour (ARGS="--
 bench-fleet: setup ## a fleet rolled out, then up to 10,000 clusters monitored, an hour (ARGS="--quick" five minutes)
 	$(VENV)/bin/python benchmarks/fleet.py $(ARGS)
 
-lint: setup ## ruff, mypy and the import contracts
+lint: style types imports ## ruff, mypy and the import contracts
+
+style: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+
+types: setup
 	$(VENV)/bin/mypy
+
+imports: setup
 	$(VENV)/bin/lint-imports
 
 up: setup ## Temporal, its UI and a worker on this machine

@@ -13,10 +13,30 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.tried import SAID, TRIED
 
 TESTS = Path(__file__).parent
-FIRST = ("slurm", "chaos", "e2e", "property", "integration", "replay", "unit")
-"""Long files first: whoever is through takes the next, and at the end none waits long for the other."""
-ALONE = ("slurm",)
+LONG = (
+    "e2e/test_bench_fleet.py",
+    "chaos/test_chaos.py",
+    "slurm",
+    "e2e/test_failed_effects.py",
+    "e2e/test_crashes.py",
+    "e2e/test_fleet_rollout.py",
+    "e2e/test_rollout_story.py",
+    "e2e/test_long_time.py",
+    "e2e/test_races.py",
+    "e2e/test_stuck.py",
+    "property/test_explored.py",
+    "e2e",
+    "property",
+    "integration",
+    "replay",
+    "unit",
+)
+"""Files and folders, the longest first: whoever is through takes the next, and at the end none waits long."""
+TOGETHER = ("slurm",)
 """Folders whose tests share what is started once for all of them."""
+APART = ("e2e/test_failed_effects.py",)
+"""Files whose tests share what is started once for each database."""
+DATABASES = ("sqlite", "postgresql")
 
 # CI runs the same examples each time, so that a change is judged by what it changed. On a laptop every run
 # looks elsewhere: that is where new cases are found; a case that was found joins the tests by hand.
@@ -27,18 +47,22 @@ if os.environ.get("CI") == "true":
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
-        folder = item.path.relative_to(TESTS).parts[0]
-        return (*FIRST, folder).index(folder)
+        path = item.path.relative_to(TESTS)
+        return min(n for n, long in enumerate((*LONG, path.parts[0])) if path.is_relative_to(long))
 
     items.sort(key=rank)
 
 
 class ByFile(LoadScopeScheduling):
-    """Each file, or folder that shares a service, runs in one process: `make test` has two, as most tests wait."""
+    """Each file, or folder that shares a service, runs in one process: `make test` has four, as most tests wait."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = PurePath(nodeid.partition("::")[0])
-        return path.parts[1] if path.parts[1] in ALONE else str(path)
+        path = PurePath(nodeid.partition("::")[0]).relative_to(TESTS.name)
+        if path.parts[0] in TOGETHER:
+            return path.parts[0]
+        if str(path) in APART:
+            return f"{path} {[name for name in DATABASES if name in nodeid.partition('[')[2]]}"
+        return str(path)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:

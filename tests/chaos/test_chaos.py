@@ -14,7 +14,7 @@ SEED = int(os.environ.get("CHAOS_SEED", "20"))
 
 
 @pytest.mark.chaos
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 async def test_nothing_is_lost_while_everything_breaks(tmp_path: Path) -> None:
     print(f"seed {SEED}: again with CHAOS_SEED={SEED}, or `python -m tests.chaos --seed {SEED} --rollouts 8 ...`")

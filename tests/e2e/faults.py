@@ -28,27 +28,23 @@ Failure = Callable[[], Exception]
 class Tally:
     """What a test run has played, for its last line."""
 
-    databases: set[str] = field(default_factory=set)
+    database: str
     effects: set[str] = field(default_factory=set)
     modes: set[str] = field(default_factory=set)
     cases: int = 0
     reached: int = 0
     lost: int = 0
 
-    def take(self, database: str, effects: list[str], modes: list[str]) -> None:
-        self.databases.add(database)
+    def take(self, effects: list[str], modes: list[str]) -> None:
         self.effects.update(effects)
         self.modes.update(modes)
         self.cases += len(effects)
 
     def __str__(self) -> str:
         return (
-            f"effects x failure modes: {len(self.effects)} x {len(self.modes)} on {len(self.databases)} databases"
+            f"effects x failure modes: {len(self.effects)} x {len(self.modes)} on {self.database}"
             f" = {self.cases} cases, {self.reached} faults reached, {self.lost} lost"
         )
-
-
-TALLY = Tally()
 
 
 class Way(StrEnum):

@@ -53,7 +53,7 @@ def folder() -> Iterator[Path]:
         yield Path(found)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_part_runs_on_a_few_clusters_and_leaves_nothing_behind(folder: Path) -> None:
     mark, figures = uuid.uuid4().hex, folder / "figures.json"
     done = run(*TINY, "--json", str(figures), BENCH_MARK=mark, TMPDIR=str(folder))

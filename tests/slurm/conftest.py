@@ -32,7 +32,7 @@ def lab() -> Iterator[Lab]:
     """Six nodes of eight GPUs in two islands. Where it cannot start, CI fails; on a laptop its tests are skipped."""
     lacking = missing()
     if lacking:
-        reason = f"no Slurm here: {', '.join(lacking)} not installed (make slurm-packages)"
+        reason = f"no Slurm here: {', '.join(lacking)} not installed (make packages)"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)

@@ -154,6 +154,7 @@ def test_the_tree_limits_what_is_backed() -> None:
     assert found.total == 6
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tiny_snapshots())
 def test_the_formula_gives_what_listing_every_assignment_gives(snapshot: Snapshot) -> None:
@@ -280,6 +281,7 @@ def test_a_plan_whose_block_has_no_place_is_not_backed() -> None:
     assert (found.haircut, found.backed) == (0, False)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(snapshots(SMALL, blocks=False), policies())
 def test_without_floors_and_limits_the_whole_haircut_is_cut(snapshot: Snapshot, policy: Policy) -> None:
