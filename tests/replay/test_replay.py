@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import inspect
 import json
@@ -42,9 +43,14 @@ def history_of(path: Path) -> str:
     return gzip.decompress(path.read_bytes()).decode()
 
 
+@functools.cache
+def parsed(path: Path) -> WorkflowHistory:
+    return WorkflowHistory.from_json(f"rollout/{path.name}", history_of(path))
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.removesuffix(".json.gz"))
 async def test_a_golden_history_replays(path: Path) -> None:
-    await replayer().replay_workflow(WorkflowHistory.from_json(f"rollout/{path.name}", history_of(path)))
+    await replayer().replay_workflow(parsed(path))
 
 
 def test_each_scene_has_its_history_and_it_is_small() -> None:
@@ -54,7 +60,7 @@ def test_each_scene_has_its_history_and_it_is_small() -> None:
 
 async def calls(path: Path, activity: str) -> list[Any]:
     """What each call of an activity was given, as plain JSON."""
-    history = WorkflowHistory.from_json("rollout/x", history_of(path))
+    history = parsed(path)
     found: list[Any] = []
     for event in history.events:
         call = event.activity_task_scheduled_event_attributes
@@ -76,7 +82,7 @@ async def test_together_they_pass_every_stage_and_make_every_call() -> None:
 
 def patches(path: Path) -> set[str]:
     """The patches whose new side the history took."""
-    events = WorkflowHistory.from_json("rollout/x", history_of(path)).events
+    events = parsed(path).events
     marks = [event.marker_recorded_event_attributes for event in events]
     data = [mark.details["patch-data"].payloads[0].data for mark in marks if mark.marker_name == "core_patch"]
     return {json.loads(datum)["id"] for datum in data}
