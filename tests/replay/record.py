@@ -1,7 +1,7 @@
 """Records the golden histories anew, from real runs: `python -m tests.replay.record [name ...]`.
 
 An existing name only when no rollout of the old shape can be in flight; otherwise patch the workflow
-(`workflow.patched`), keep the old history, and give the new shape a scene of its own (docs/operations.md).
+(`workflow.patched`), keep the old history, and give the new shape a scene of its own (docs/change-a-workflow.md).
 """
 
 from __future__ import annotations
