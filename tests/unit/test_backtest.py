@@ -26,6 +26,8 @@ from models.buffers.health_generator import Recipe, simulated
 from models.buffers.hourly_health import Series
 from models.errors import BadInput
 
+pytestmark = pytest.mark.slow  # takes seconds: `make quick` leaves it to `make test`
+
 DATA = Path(__file__).parents[3] / "shared" / "data" / "availability_hourly.csv.gz"
 
 

@@ -26,6 +26,8 @@ from models.cluster.snapshot import Snapshot, snapshot_of
 from models.planning.haircut import USUAL, Part, haircut
 from models.planning.plan import make_plan
 
+pytestmark = pytest.mark.slow  # takes seconds: `make quick` leaves it to `make test`
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet.yaml"
 
 

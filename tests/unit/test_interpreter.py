@@ -459,6 +459,7 @@ def test_a_missing_sample_opens_no_gate_however_good_the_last_one_was() -> None:
     assert world.is_in(Stage.BUFFERED)
 
 
+@pytest.mark.slow
 def test_unknown_health_opens_no_gate_and_is_neither_short_nor_good_for_the_guard() -> None:
     world = at(Stage.BUFFERED, World(confirm_samples=10_000))
     effects = list(world.effects)

@@ -6,7 +6,11 @@ import asyncio
 import gc
 import weakref
 
+import pytest
+
 from workers.garbage_collection import tended
+
+pytestmark = pytest.mark.slow  # takes seconds: `make quick` leaves it to `make test`
 
 
 class Ring:

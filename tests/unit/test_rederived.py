@@ -13,6 +13,8 @@ from models.notices import NoticeKind
 from models.rollout.stages import Stage
 from tests.unit.pure_world import World
 
+pytestmark = pytest.mark.slow  # takes seconds: `make quick` leaves it to `make test`
+
 POLICY: dict[str, Any] = {
     "notice": "0s",
     "soak_buffered": "1h",

@@ -24,6 +24,8 @@ from models.rollout.stages import Stage
 from models.wire import WatchInput, watch_parts
 from workers.settings import load_settings
 
+pytestmark = pytest.mark.slow  # takes seconds: `make quick` leaves it to `make test`
+
 CLUSTERS = [f"c{n:02d}" for n in range(12)]
 
 
