@@ -31,7 +31,7 @@ from models.reports.why import TeamWhy
 from models.requests.state import RequestState
 from models.rollout.stages import Command, Stage
 
-ANSWERS: dict[str, type[JsonAnswer]] = {}
+BY_SCHEMA: dict[str, type[JsonAnswer]] = {}
 """By the names of their schemas."""
 
 
@@ -51,7 +51,7 @@ class JsonAnswer(Model):
             version = f"backstop.{schema}/1"
             cls.__annotations__ = {**cls.__annotations__, "schema_": Literal[version]}
             cls.schema_ = Field(default=version, alias="schema")
-            ANSWERS[schema] = cls
+            BY_SCHEMA[schema] = cls
 
     @classmethod
     def grown_from(cls, value: Model, **more: Any) -> Self:

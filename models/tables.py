@@ -33,11 +33,9 @@ class UtcTime(TypeDecorator[datetime]):
         if value is None:
             return None
         instant = value.astimezone(UTC)
-        return (
-            instant
-            if dialect.name == "postgresql"
-            else f"{instant.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
-        )
+        if dialect.name == "postgresql":
+            return instant
+        return f"{instant.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
         if value is None:

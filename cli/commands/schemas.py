@@ -78,7 +78,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     from models.flex.scenario import FlexStory
     from models.rollout.messages import RolloutStatus
 
-    models: dict[str, type[BaseModel]] = {**answers.ANSWERS, "fleet-status": FleetStatus, "status": RolloutStatus}
+    models: dict[str, type[BaseModel]] = {**answers.BY_SCHEMA, "fleet-status": FleetStatus, "status": RolloutStatus}
     schemas = {name: partial(_answer_schema, model) for name, model in models.items()}
     schemas["backtest"] = partial(_list_schema, "backtest", Record)
     schemas["flex-shares"] = partial(_plain_schema, answers.FlexShares, "flex-shares", "serialization")

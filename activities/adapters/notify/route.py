@@ -41,7 +41,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Settings:
+class UrlSettings:
     """What follows a contact's `?`: plain settings, and those marked by `+` (headers), `-` and `:`."""
 
     plain: Mapping[str, str] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class ContactUrl:
         """The parts of its path, decoded."""
         return [unquote(segment) for segment in self.path.split("/") if segment]
 
-    def settings(self, *names: str) -> Settings:
+    def settings(self, *names: str) -> UrlSettings:
         """Its query, decoded. Errors: Refusal for a setting that is none of `names`, as it may be one that matters."""
         marked: dict[str, dict[str, str]] = {mark: {} for mark in ("", *"+-:")}
         for pair in self.query.split("&"):
@@ -99,9 +99,9 @@ class ContactUrl:
             raise Refusal(f"{self.shown} has a setting that is not known here (docs/notices.md lists them)")
         if not all(text.isascii() and text.isprintable() for item in marked["+"].items() for text in item):
             raise self.malformed("a header holds a character that no header may hold")
-        return Settings(*marked.values())
+        return UrlSettings(*marked.values())
 
-    def login(self, settings: Settings) -> tuple[str, str]:
+    def login(self, settings: UrlSettings) -> tuple[str, str]:
         """User and password; empty where there are none. Settings come before what stands in front of the host."""
         plain = settings.plain
         return plain.get("user", self.user), plain.get("pass", plain.get("password", self.password))

@@ -8,14 +8,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 from activities.adapters.notify.post import post, type_of
-from activities.adapters.notify.route import ContactUrl, Message, Route, Settings, digits, header_text
+from activities.adapters.notify.route import ContactUrl, Message, Route, UrlSettings, digits, header_text
 from models.errors import Refusal, Unavailable
 
 
 def plain_webhook_routes(url: ContactUrl) -> tuple[Route, ...]:
     """https:// and webhook+http(s)://: the URL as the receiver gave it, its query included."""
     url = replace(url, host=url.host.lower(), path=url.path or "/")
-    return (_webhook(url, url.scheme != "webhook+http", parse_qs(url.query, keep_blank_values=True), Settings()),)
+    return (_webhook(url, url.scheme != "webhook+http", parse_qs(url.query, keep_blank_values=True), UrlSettings()),)
 
 
 def json_webhook_routes(url: ContactUrl) -> tuple[Route, ...]:
@@ -26,7 +26,7 @@ def json_webhook_routes(url: ContactUrl) -> tuple[Route, ...]:
     return (_webhook(replace(url, query=urlencode(settings.params)), url.scheme == "jsons", settings.params, settings),)
 
 
-def _webhook(url: ContactUrl, secure: bool, params: Mapping[str, object], settings: Settings) -> Route:
+def _webhook(url: ContactUrl, secure: bool, params: Mapping[str, object], settings: UrlSettings) -> Route:
     if "@" in url.path:  # what stands before it may be the rest of a password with a slash in it
         raise url.malformed("it has no valid host and port, or an @ in its path (write %40)")
     scheme = "https" if secure else "http"
