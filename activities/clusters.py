@@ -29,7 +29,7 @@ from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, Observation, PresentBacking, QuotaReading, truthful
-from models.cluster.snapshot import Snapshot, filled
+from models.cluster.snapshot import Snapshot, filled, on_islands
 from models.cluster.windows import Window, without_absences
 from models.errors import BlastRadius, Refusal
 from models.flex.division import FlexMode
@@ -133,7 +133,7 @@ class ClusterActivities:
                 completed = 0 if frozen is None else frozen.completed_rollouts
                 baseline = self._snapshot(reading, sample, request.policy, facts, completed, request.at)
                 if request.islands is not None:
-                    baseline = baseline.with_islands(filled(baseline.quotas, request.islands))
+                    baseline = on_islands(baseline, request.islands)
                 if frozen is not None and request.keep_usage:
                     baseline = _with_usage_of(baseline, frozen)
             terms = request.policy.terms

@@ -72,6 +72,11 @@ def filled(quotas: Sequence[Quota], islands: Sequence[Island]) -> tuple[Island, 
     return (*islands, *(Island(name=name, total_gpus=0, healthy_gpus=0) for name in named))
 
 
+def on_islands(snapshot: Snapshot, islands: Sequence[Island]) -> Snapshot:
+    """The snapshot on these islands; one that a quota names and that is not there has no healthy GPU."""
+    return snapshot.with_islands(filled(snapshot.quotas, islands))
+
+
 def present_snapshot(reading: QuotaReading, islands: Sequence[Island]) -> Snapshot:
     """The quotas as they were read on these islands; usage and size of a node left out, which backing does not ask for.
 

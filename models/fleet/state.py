@@ -122,9 +122,6 @@ class Member(Model):
     retry_at: Time | None = None
     """Not before then: its launch was refused."""
 
-    def but(self, **changes: Any) -> Self:
-        return self.model_copy(update=changes)
-
 
 class FleetStage(StrEnum):
     PLANNED = "planned"
@@ -174,10 +171,6 @@ class FleetRollout(Model):
     outbox: tuple[AuditEntry, ...] = ()
     mail: tuple[Notice, ...] = ()
     serial: Count = 0
-
-    def but(self, **changes: Any) -> Self:
-        """The same fleet rollout with these fields changed."""
-        return self.model_copy(update=changes)
 
     def in_state(self, *states: MemberState) -> Iterator[Member]:
         return (m for m in self.members.values() if m.state in states)

@@ -139,9 +139,6 @@ class RequestState(Model):
             reason=self.said if ends else self.decision,
         )
 
-    def but(self, **changes: Any) -> Self:
-        return self.model_copy(update=changes)
-
     def reaching(self, stage: RequestStage, at: datetime, said: str, **changes: Any) -> Self:
         return self.but(stage=stage, changed_at=at, said=said, **changes)
 

@@ -9,10 +9,9 @@ from pydantic import Field
 
 from models.audit import AuditKind
 from models.base import Model, Text, Words
-from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.readings import Present
-from models.cluster.snapshot import Snapshot
+from models.cluster.snapshot import on_islands
 from models.notices import NoticeKind
 from models.planning.plan import envelope_of
 from models.rollout.effect_table import INVERSE
@@ -362,13 +361,6 @@ def _quota_from(present: Present, ours: Quota | None, known: Quota | None, paren
     scheduled = value.gpus if known.scheduled_gpus is None else known.scheduled_gpus
     idle = None if known.idle_gpus is None else min(known.idle_gpus, scheduled)
     return value.as_quota(known.scheduled_gpus, idle)
-
-
-def on_islands(snapshot: Snapshot, islands: tuple[Island, ...]) -> Snapshot:
-    """The snapshot on these islands; one that a quota names and that is not there has no healthy GPU."""
-    named = {name for q in snapshot.quotas for name in q.islands or ()} - {i.name for i in islands}
-    gone = tuple(Island(name=name, total_gpus=0, healthy_gpus=0) for name in sorted(named))
-    return snapshot.with_islands((*islands, *gone))
 
 
 def _undo(r: Rollout, command: Command, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:

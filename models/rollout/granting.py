@@ -11,10 +11,10 @@ from datetime import datetime
 
 from models.audit import AuditKind
 from models.base import gpus_text
+from models.cluster.snapshot import on_islands
 from models.planning.ceiling import ceiling_of
 from models.planning.grants import Granted, GrantOrder, GrantOutcome, moved, raises
 from models.rollout.changes import baseline_with
-from models.rollout.commands import on_islands
 from models.rollout.decide import looked_recently, tests
 from models.rollout.effects import Receipt
 from models.rollout.stages import Stage

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from models.audit import BACKSTOP, AuditKind
 from models.cluster.policy import OnBreach, RollbackTo
+from models.cluster.snapshot import on_islands
 from models.notices import NoticeKind
 from models.planning.plan import BreachTarget
 from models.rollout import granting
@@ -19,7 +20,6 @@ from models.rollout.commands import (
     holding,
     lifting,
     next_attempt,
-    on_islands,
     without_own_holds,
 )
 from models.rollout.decide import (
