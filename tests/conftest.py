@@ -51,6 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return min(n for n, long in enumerate((*LONG, path.parts[0])) if path.is_relative_to(long))
 
     items.sort(key=rank)
+    for item in items:  # a file may say of its own tests which are for `make nightly`
+        chosen = getattr(getattr(item, "module", None), "nightly", None)
+        if chosen is not None and chosen(item):
+            item.add_marker(pytest.mark.nightly)
 
 
 class ByFile(LoadScopeScheduling):

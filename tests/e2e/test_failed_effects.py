@@ -108,13 +108,10 @@ CASES = (
 )
 
 
-def on_each_database() -> Iterator[Any]:
+def nightly(item: pytest.Item) -> bool:
     """Databases differ in what happens at once; what PostgreSQL does with one call after the other can wait."""
-    for case in CASES:
-        for database in DATABASES:
-            waits = database == "postgresql" and not case.mode.crowded
-            marks = [pytest.mark.nightly] if waits else []
-            yield pytest.param(case, database, marks=marks, id=f"{case}-{database}")
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return params.get("database_url") == "postgresql" and "case" in params and not params["case"].mode.crowded
 
 
 # --- the world, worked out by hand -----------------------------------------------------------
@@ -546,7 +543,8 @@ async def test_what_could_not_be_written_is_not_launched(
         await world.ended(name)
 
 
-@pytest.mark.parametrize(("case", "database_url"), list(on_each_database()), indirect=["database_url"])
+@pytest.mark.parametrize("database_url", DATABASES, indirect=True)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_failed_effect_is_done_or_undone_to_the_last_row(case: Case, played: Played) -> None:
     error = played.ends[case]
     if error is not None:
