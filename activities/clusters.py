@@ -21,10 +21,10 @@ from activities.ports import (
     UsagePort,
 )
 from models.buffers.hourly_health import HealthHours
+from models.cluster.derived_buffer import stepped
 from models.cluster.evidence import Evidence
 from models.cluster.fleet_file import merged_policy
 from models.cluster.flex_pool import FlexSight, flex_pool, in_quota_use
-from models.cluster.health_buffer import stepped
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
@@ -33,7 +33,7 @@ from models.cluster.snapshot import Snapshot, filled, on_islands
 from models.cluster.windows import Window, without_absences
 from models.errors import BlastRadius, Refusal
 from models.flex.division import FlexMode
-from models.flex.now import FlexNow, flex_now
+from models.flex.flex_now import FlexNow, flex_now
 from models.planning.backing import Backing, back
 from models.planning.plan import BreachTarget, Envelope, breach_target, make_plan
 from models.questions import ClusterFacts

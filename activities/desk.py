@@ -28,7 +28,7 @@ from models.audit import AuditEntry, AuditKind, ChainedEntry
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.windows import Declaration, Entry, span_text
 from models.errors import BadInput, Refusal
-from models.flex.now import FlexNow
+from models.flex.flex_now import FlexNow
 from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
 from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, PlanNow
 from models.reports.why import TeamWhy

@@ -10,7 +10,7 @@ from activities import metrics as meters
 from activities.ports import CalendarPort, HealthPort
 from models.buffers.estimator import REMEMBERED, derived
 from models.buffers.hourly_health import Series, hourly
-from models.cluster.health_buffer import Derived, HealthTerms
+from models.cluster.derived_buffer import Derived, HealthTerms
 from models.cluster.island import Island, total
 
 

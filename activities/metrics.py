@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opentelemetry import metrics
 
-from models.cluster.health_buffer import Derived
+from models.cluster.derived_buffer import Derived
 from models.cluster.readings import Observation
 from models.requests.state import RequestStage
 from models.rollout.effects import EffectKind

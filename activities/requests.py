@@ -19,7 +19,7 @@ from models.base import duration_text
 from models.cluster.policy import Policy, Requests
 from models.cluster.snapshot import Snapshot
 from models.errors import BackstopError, Refusal, Unavailable
-from models.flex.now import share_expected
+from models.flex.flex_now import share_expected
 from models.planning.backing import back
 from models.planning.ceiling import ceiling_of
 from models.planning.grants import Granted, GrantOutcome, raises, room

@@ -11,7 +11,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from activities.clusters import islands_for
 from benchmarks.polling import LOOK, QUEUE, Polling
 from client.connection import NAMESPACE

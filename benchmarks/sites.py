@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from temporalio.client import Client
 
 from activities.adapters.ledger.database import database_url
-from activities.adapters.ledger.ledger import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger, upgrade
 from client.backstop import Backstop
 from client.compression import data_converter
 from client.connection import NAMESPACE, TemporalTarget

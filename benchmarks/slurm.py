@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from activities.adapters.ledger.ledger import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
 from activities.ports import OpenRollout

@@ -12,19 +12,19 @@ from pydantic import ConfigDict, Field
 
 from models.base import Model, Name, Share, Time
 from models.buffers.backtest import Explained, Record
+from models.cluster.derived_buffer import Derived
 from models.cluster.fleet_file import ClusterSpec
-from models.cluster.health_buffer import Derived
 from models.cluster.windows import Entry
 from models.fleet.messages import Prospect
 from models.fleet.state import FleetStage
 from models.flex.division import Division
-from models.flex.now import FlexNow
+from models.flex.flex_now import FlexNow
 from models.flex.scenario import Scene
 from models.planning.haircut import Haircut
 from models.planning.plan import Plan
 from models.planning.window_forecast import Foretold
 from models.reports.milestones import MilestoneStanding
-from models.reports.rollouts import RolloutSummary
+from models.reports.rollout_summary import RolloutSummary
 from models.reports.tallies import Point
 from models.reports.weekly import Week
 from models.reports.why import TeamWhy

@@ -15,8 +15,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from models.base import Documented, duration_text
+from models.cluster.derived_buffer import HealthTerms
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team
-from models.cluster.health_buffer import HealthTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota

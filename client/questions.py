@@ -27,7 +27,7 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Entry
 from models.errors import BackstopError, Unavailable
 from models.flex.division import FlexMode
-from models.flex.now import FlexNow
+from models.flex.flex_now import FlexNow
 from models.questions import DeskAnswer, DeskRequest, Question
 from models.reports.weekly import Past
 from models.wire import DESK_WORKFLOW, TASK_QUEUE

@@ -16,7 +16,7 @@ from client.calls import QUERY_FAILED, UPDATE_FAILED
 from client.questions import Questions
 from models.errors import BackstopError, Refusal
 from models.questions import OpenRollouts
-from models.reports.rollouts import RolloutSummary
+from models.reports.rollout_summary import RolloutSummary
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput, RolloutStatus
 from models.rollout.stages import Command

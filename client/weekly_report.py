@@ -13,7 +13,7 @@ from models.fleet.messages import FleetStatus
 from models.fleet.state import FLEET, FleetStage
 from models.planning.plan import make_plan
 from models.reports.milestones import ROLLED_OUT_WAVES
-from models.reports.rollouts import RolloutSummary
+from models.reports.rollout_summary import RolloutSummary
 from models.reports.weekly import AHEAD, AtRisk, Blocked, Live, NextStep, Past, Week, waves_done, week
 from models.rollout.messages import RolloutStatus
 from models.rollout.stages import Stage

@@ -24,7 +24,7 @@ from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry
 from models.errors import BadInput
 from models.flex.division import FlexMode
-from models.flex.now import FlexNow
+from models.flex.flex_now import FlexNow
 from models.reports.milestones import MilestoneFile, PlanNow
 from models.reports.tallies import Point
 from models.reports.weekly import Past

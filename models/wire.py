@@ -54,7 +54,7 @@ NOT_LAUNCHED = "it was not launched: "
 
 
 MOVES_ON = "the rollout is moving on at this moment: ask again"
-"""Why a worker does not answer a query: it would have to guess the time (workers/sandbox.py)."""
+"""Why a worker does not answer a query: it would have to guess the time (workers/untimely_queries.py)."""
 
 
 class SearchName:

@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from activities.adapters.ledger.ledger import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
 from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
@@ -40,8 +40,8 @@ from models.errors import BackstopError
 from models.wire import DEPLOYMENT, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
 from workers.garbage_collection import tended
 from workers.heartbeats import Heartbeats
-from workers.sandbox import OnTimeRunner
 from workers.settings import Settings, load_settings
+from workers.untimely_queries import OnTimeRunner
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
 from workflows.health_watch import HealthWatch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from activities.adapters.ledger.ledger import upgrade
+from activities.adapters.ledger.facade import upgrade
 from workers.main import run_and_exit
 from workers.settings import load_settings
 

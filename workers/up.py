@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from activities.adapters.ledger.ledger import upgrade
+from activities.adapters.ledger.facade import upgrade
 from client.connection import embedded_file, find_target
 from models.errors import Unavailable
 from workers.embedded_temporal import PORT, UI_PORT, EmbeddedTemporal

@@ -1,7 +1,7 @@
 """ClusterRollout: one cluster's rollout as a durable loop around the pure interpreter.
 
 Theory of operation. `models.rollout.decide.decide` says what to do next; this module does it, takes the outcome in
-(`models.rollout.outcomes`, `models.rollout.effect_outcomes`) and asks again. Two side loops post notices and archive
+(`models.rollout.reducers`, `models.rollout.effect_reducers`) and asks again. Two side loops post notices and archive
 what happened, so that neither can delay a rollback. Commands are updates: validators refuse with the stage table's
 reason, handlers change the state at once and wake the loop. The state is one value, which is all that continue-as-new
 carries. Cancelling the workflow means `abort`: what stands is undone first.
@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.notices import NoticeActivities
     from models.audit import AuditKind
     from models.planning.grants import Granted, GrantOrder, GrantOutcome
-    from models.rollout import calls, effect_outcomes, granting, long_run, looks, mailing, outcomes
+    from models.rollout import calls, effect_reducers, granting, long_run, looks, mailing, reducers
     from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
     from models.rollout.commands import CommandRequest, obey, refusal
     from models.rollout.decide import decide, urgent
@@ -152,7 +152,7 @@ class ClusterRollout:
             if self._look_wanted:
                 self._look_wanted = False
                 self._set(self._state.but(look_asked=True))
-            self._set(outcomes.advance(self._state, now))
+            self._set(reducers.advance(self._state, now))
             self._show(now)
             action = decide(self._state, now)
             self._hasten(action)
@@ -269,7 +269,7 @@ class ClusterRollout:
             self._refused_launch = reason_of(error)[1]
             self._changes += 1
             return False
-        self._set(outcomes.opened(launch, opening, workflow.now()))
+        self._set(reducers.opened(launch, opening, workflow.now()))
         return True
 
     async def _look(self, action: Look) -> None:
@@ -298,13 +298,13 @@ class ClusterRollout:
                 summary=f"plan: {action.why}",
             )
         except ActivityError as error:
-            failed = long_run.not_reconsidered if action.islands else outcomes.draft_failed
+            failed = long_run.not_reconsidered if action.islands else reducers.draft_failed
             self._set(failed(self._state, reason_of(error)[1], workflow.now()))
             return
         if action.islands:
             self._set(long_run.reconsidered(self._state, drafted.plan, workflow.now()))
         else:
-            self._set(outcomes.drafted(self._state, drafted, workflow.now()))
+            self._set(reducers.drafted(self._state, drafted, workflow.now()))
 
     async def _aim(self) -> None:
         try:
@@ -315,12 +315,12 @@ class ClusterRollout:
                 summary=f"aim the rollback: {', '.join(self._state.stay.aiming)}",
             )
         except ActivityError as error:
-            self._set(outcomes.aim_failed(self._state, *reason_of(error), workflow.now()))
+            self._set(reducers.aim_failed(self._state, *reason_of(error), workflow.now()))
             return
-        self._set(outcomes.aimed(self._state, target, workflow.now()))
+        self._set(reducers.aimed(self._state, target, workflow.now()))
 
     async def _perform(self, kind: EffectKind) -> None:
-        begun, change = effect_outcomes.began(self._state, kind)
+        begun, change = effect_reducers.began(self._state, kind)
         self._set(begun)
         try:
             receipt = await workflow.execute_activity_method(
@@ -331,9 +331,9 @@ class ClusterRollout:
             )
         except ActivityError as error:
             why = reason_of(error)
-            self._set(effect_outcomes.failed(self._state, change, *why, workflow.now(), room_at(error)))
+            self._set(effect_reducers.failed(self._state, change, *why, workflow.now(), room_at(error)))
             return
-        self._set(effect_outcomes.landed(self._state, change, receipt, workflow.now()))
+        self._set(effect_reducers.landed(self._state, change, receipt, workflow.now()))
 
     # --- side loops -------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """FleetRollout: a whole fleet, in waves, as a durable loop around pure steps.
 
 Theory of operation. As ClusterRollout: `models.fleet.decide.decide` says what to do next, this module does it and
-takes the outcome in (`models.fleet.outcomes`). Each cluster's rollout is a workflow of its own, which goes on
+takes the outcome in (`models.fleet.reducers`). Each cluster's rollout is a workflow of its own, which goes on
 whatever becomes of this one. A side loop follows all of them with one long call, which returns when something has
 changed; so a thousand clusters at rest cost no event. The state is one value, and continue-as-new carries it.
 """
@@ -19,7 +19,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 with workflow.unsafe.imports_passed_through():
     from activities.fleets import FleetActivities
     from activities.notices import NoticeActivities
-    from models.fleet import outcomes
+    from models.fleet import reducers
     from models.fleet.actions import AbortMembers, PickMembers, PlanFleet, StartMembers
     from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, obey, refusal
     from models.fleet.decide import decide
@@ -70,7 +70,7 @@ class FleetRolloutWorkflow:
         self._start = start
         self._fleet: FleetRollout | None = None
         if start is not None:
-            self._fleet = start.state or outcomes.opened(start.launch, workflow.now())
+            self._fleet = start.state or reducers.opened(start.launch, workflow.now())
         self._plan: FleetPlan | None = None
         self._changes = 0
         self._shown: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class FleetRolloutWorkflow:
     async def _loop(self) -> None:
         while True:
             now = workflow.now()
-            self._set(outcomes.advance(self._state, now))
+            self._set(reducers.advance(self._state, now))
             self._show()
             self._leave()
             match decide(self._state, now):
@@ -168,10 +168,10 @@ class FleetRolloutWorkflow:
                 summary="plan every cluster",
             )
         except ActivityError as error:
-            self._set(outcomes.plan_failed(self._state, reason_of(error)[1], workflow.now()))
+            self._set(reducers.plan_failed(self._state, reason_of(error)[1], workflow.now()))
             return
         self._plan = plan
-        self._set(outcomes.planned(self._state, launch, plan, workflow.now()))
+        self._set(reducers.planned(self._state, launch, plan, workflow.now()))
 
     async def _pick(self, action: PickMembers) -> None:
         f = self._state
@@ -195,10 +195,10 @@ class FleetRolloutWorkflow:
                 summary=f"pick up to {action.most} of {len(action.candidates)}",
             )
         except ActivityError as error:
-            self._set(outcomes.trouble(self._state, f"no cluster can be picked: {reason_of(error)[1]}", workflow.now()))
+            self._set(reducers.trouble(self._state, f"no cluster can be picked: {reason_of(error)[1]}", workflow.now()))
             return
         ids = {p.cluster: self._rollout_id(p.cluster) for p in answer.picked}
-        self._set(outcomes.picked(self._state, answer, ids, workflow.now()))
+        self._set(reducers.picked(self._state, answer, ids, workflow.now()))
 
     def _rollout_id(self, cluster: str) -> str:
         return f"{cluster[:100]}/{workflow.now():%Y%m%dT%H%M%SZ}-{workflow.uuid4().hex[:6]}"
@@ -218,7 +218,7 @@ class FleetRolloutWorkflow:
             )
         except ActivityError as error:
             answer = StartAnswer(refused={m.cluster: reason_of(error)[1] for m in action.members})
-        self._set(outcomes.started(self._state, (m.cluster for m in action.members), answer, workflow.now()))
+        self._set(reducers.started(self._state, (m.cluster for m in action.members), answer, workflow.now()))
 
     async def _abort(self, action: AbortMembers) -> None:
         f = self._state
@@ -235,7 +235,7 @@ class FleetRolloutWorkflow:
             )
         except ActivityError as error:
             answer = AbortAnswer(refused={m.cluster: reason_of(error)[1] for m in action.members})
-        self._set(outcomes.aborted(self._state, [m.cluster for m in action.members], answer, workflow.now()))
+        self._set(reducers.aborted(self._state, [m.cluster for m in action.members], answer, workflow.now()))
 
     # --- side loops -------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class FleetRolloutWorkflow:
                 await asyncio.sleep(f.pace.recheck.total_seconds())
                 continue
             if answer.changed:
-                self._set(outcomes.noted(self._state, answer.changed, workflow.now()))
+                self._set(reducers.noted(self._state, answer.changed, workflow.now()))
 
     async def _record(self) -> None:
         while True:
@@ -284,7 +284,7 @@ class FleetRolloutWorkflow:
                 if is_cancelled_exception(error):
                     raise
                 workflow.logger.error("not archived: %s", reason_of(error)[1])  # it stands in this history
-            self._set(outcomes.recorded(self._state, (e.key for e in batch)))
+            self._set(reducers.recorded(self._state, (e.key for e in batch)))
 
     async def _mail(self) -> None:
         while True:
@@ -301,7 +301,7 @@ class FleetRolloutWorkflow:
                 if is_cancelled_exception(error):
                     raise
                 answer = TellAnswer(delivered={}, failed={}, refused={n.key: reason_of(error)[1] for n in batch})
-            self._set(outcomes.mailed(self._state, [n.key for n in batch], answer, workflow.now()))
+            self._set(reducers.mailed(self._state, [n.key for n in batch], answer, workflow.now()))
             if answer.failed:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
 

@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.notices import NoticeActivities
     from activities.requests import RequestActivities
     from models.planning.grants import Granted, GrantOutcome
-    from models.requests import outcomes
+    from models.requests import reducers
     from models.requests.actions import Keep, Write
     from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
     from models.requests.decide import decide
@@ -90,13 +90,13 @@ class QuotaRequest:
             kind, reason = reason_of(error)
             self._trouble = ApplicationError(reason, type=kind, non_retryable=True)
             return False
-        self._set(outcomes.opened(start.ask, assessment, workflow.now()))
+        self._set(reducers.opened(start.ask, assessment, workflow.now()))
         return True
 
     async def _live(self, start: RequestInput) -> None:
         pause = _FIRST_PAUSE
         while True:
-            self._set(outcomes.advance(self._state, workflow.now()))
+            self._set(reducers.advance(self._state, workflow.now()))
             await self._keep()
             match decide(self._state):
                 case Keep():
@@ -144,7 +144,7 @@ class QuotaRequest:
             answer = _answer(order.request, GrantOutcome.LATER, reason, ends=order.ends)
         finally:
             self._writing = False
-        self._set(outcomes.tried(self._state, answer, workflow.now()))
+        self._set(reducers.tried(self._state, answer, workflow.now()))
 
     async def _try(self) -> Granted:
         state, order = self._state, self._state.order
@@ -200,7 +200,7 @@ class QuotaRequest:
             **CALL,
             summary="; ".join(e.text for e in state.outbox)[:180],
         )
-        self._set(outcomes.recorded(self._state, (e.key for e in state.outbox)))
+        self._set(reducers.recorded(self._state, (e.key for e in state.outbox)))
 
     async def _mail(self) -> None:
         while True:
@@ -212,7 +212,7 @@ class QuotaRequest:
                 **LONG_CALL,
                 summary="tell " + ", ".join(n.audience for n in batch)[:170],
             )
-            self._request = outcomes.mailed(self._state, answer)  # not by _set: nothing waits for it
+            self._request = reducers.mailed(self._state, answer)  # not by _set: nothing waits for it
             if self._state.mail:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
 

@@ -13,7 +13,7 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from models.buffers.backtest import Promised, Record
     from models.buffers.hourly_health import Series
-    from models.cluster.health_buffer import HealthTerms
+    from models.cluster.derived_buffer import HealthTerms
 
 _FILE = typer.Argument(
     metavar="FILE", help="Health history as CSV, gzipped or not (- is standard input).", show_default=False
@@ -101,7 +101,7 @@ def weeks_of(text: str) -> tuple[int, ...]:
 def terms_of(target: str, floor: str, base: HealthTerms | None = None) -> HealthTerms:
     """What is asked of a promise: what is given, over `base`. Errors: BadInput naming the option and the value."""
     from models.base import exact_fraction
-    from models.cluster.health_buffer import TERMS
+    from models.cluster.derived_buffer import TERMS
 
     terms = base or TERMS
     if target:

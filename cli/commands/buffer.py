@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.buffers.backtest import Explained
     from models.buffers.hourly_health import HealthHours, Series
-    from models.cluster.health_buffer import HealthTerms
+    from models.cluster.derived_buffer import HealthTerms
 
 
 def add_to(app: typer.Typer) -> None:

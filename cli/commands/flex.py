@@ -13,7 +13,7 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.flex.division import Division, FlexDemand, FlexMode
-    from models.flex.now import FlexNow
+    from models.flex.flex_now import FlexNow
     from models.reports.tallies import Point
 
 _MOST_TIMES = 490

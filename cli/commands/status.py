@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from client.backstop import Backstop
     from client.doctor import Check
     from models.fleet.messages import FleetStatus
-    from models.reports.rollouts import RolloutSummary
+    from models.reports.rollout_summary import RolloutSummary
     from models.requests.state import RequestState
     from models.rollout.messages import RolloutStatus
 

@@ -11,7 +11,7 @@ from models.errors import BadInput
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.flex.now import FlexNow
+    from models.flex.flex_now import FlexNow
     from models.reports.why import TeamWhy
     from models.rollout.messages import RolloutStatus
 

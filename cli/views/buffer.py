@@ -12,7 +12,7 @@ from cli.output import count, line
 from cli.views.backtest import percent
 from models.buffers.backtest import Explained, Record
 from models.buffers.estimator import WEEK_HOURS
-from models.cluster.health_buffer import Derived
+from models.cluster.derived_buffer import Derived
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _WEEKS = 60

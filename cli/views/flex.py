@@ -12,7 +12,7 @@ from rich.text import Text
 from cli.answers import FlexOffered
 from cli.output import count, gpus, line, moment, row, span, table
 from models.flex.division import Division, FlexDemand, FlexMode
-from models.flex.now import FlexNow
+from models.flex.flex_now import FlexNow
 from models.flex.scenario import JobNow, Scene
 
 _BY = {FlexMode.EQUAL: "equally", FlexMode.QUOTA: "in proportion to quota", FlexMode.WEIGHT: "by weight"}

@@ -13,7 +13,7 @@ from rich.text import Text
 from cli.output import clean, gpus, line, moment, row, span, table
 from client.doctor import Check
 from models.cluster.policy import Tier
-from models.reports.rollouts import RolloutSummary
+from models.reports.rollout_summary import RolloutSummary
 from models.rollout.stages import Stage
 
 FEW_CLUSTERS = 15

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from cli.output import gpus, indented, line, row, table
 from models.base import duration_text, fraction_text
-from models.cluster.health_buffer import Derived
+from models.cluster.derived_buffer import Derived
 from models.cluster.policy import Basis, Tier
 from models.cluster.quota import Quota
 from models.planning.ceiling import after_buffer

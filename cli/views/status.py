@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.output import clean, gpus, line, moment, row, span, table
-from models.cluster.health_buffer import Derived
+from models.cluster.derived_buffer import Derived
 from models.planning.window_forecast import Foretold
 from models.rollout.gates import Condition
 from models.rollout.messages import Risk, RolloutStatus, TeamStatus, UndoStatus

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.output import gpus, line, moment
-from models.flex.now import FlexNow
+from models.flex.flex_now import FlexNow
 from models.reports.why import TeamWhy
 from models.rollout.messages import RolloutStatus
 

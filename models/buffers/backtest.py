@@ -22,7 +22,7 @@ from scipy.stats import binom
 from models.base import Model
 from models.buffers.estimator import SHAPE, WEEK_HOURS, Hours, Shape, derived
 from models.buffers.hourly_health import Series
-from models.cluster.health_buffer import PROMISE_STEPS, TERMS, Derived, HealthTerms, Steps, followed
+from models.cluster.derived_buffer import PROMISE_STEPS, TERMS, Derived, HealthTerms, Steps, followed
 
 
 @dataclass(frozen=True, slots=True)

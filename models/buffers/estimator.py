@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.base import Model
-from models.cluster.health_buffer import TERMS, BufferBasis, Derived, HealthTerms
+from models.cluster.derived_buffer import TERMS, BufferBasis, Derived, HealthTerms
 
 Hours = npt.NDArray[np.float64]
 """One number for each hour, oldest first; NaN where it is unknown."""

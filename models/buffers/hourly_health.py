@@ -15,7 +15,7 @@ import numpy as np
 
 from models.base import GpuCount, Model, Name, PositiveCount
 from models.buffers.estimator import Hours
-from models.cluster.health_buffer import HealthTerms
+from models.cluster.derived_buffer import HealthTerms
 from models.cluster.windows import Window, WindowKind, covered
 
 STANDS = 3600

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from models.base import Count, Documented, Duration, GpuCount, Model, Name, PositiveCount, Share, brief
-from models.cluster.health_buffer import Derived, HealthTerms
+from models.cluster.derived_buffer import Derived, HealthTerms
 
 
 class Tier(StrEnum):

@@ -8,8 +8,8 @@ from enum import StrEnum
 from pydantic import Field
 
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
+from models.cluster.derived_buffer import Derived
 from models.cluster.flex_pool import FlexSight
-from models.cluster.health_buffer import Derived
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.windows import Window

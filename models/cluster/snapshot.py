@@ -9,8 +9,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from models.base import Count, Model, Name, PositiveCount, Time, content_hash
+from models.cluster.derived_buffer import Derived
 from models.cluster.fleet_file import ClusterSpec
-from models.cluster.health_buffer import Derived
 from models.cluster.island import Island, healthy, total
 from models.cluster.quota import Quota, QuotaTree, check_islands
 from models.cluster.readings import QuotaReading

@@ -2,7 +2,7 @@
 
 Theory of operation. As for one cluster (models/rollout/decide.py), the workflow is a loop around `decide`: pilots
 first, then the waves in order. What follows from time alone and from failures (the breaker, a failed pilot, a wave
-that is through) `advance` takes in (models/fleet/outcomes.py). A cluster that cannot start now never stops those
+that is through) `advance` takes in (models/fleet/reducers.py). A cluster that cannot start now never stops those
 behind it; a failure above the policy's share stops all.
 """
 

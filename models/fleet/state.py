@@ -1,7 +1,7 @@
 """The state of one fleet rollout: which clusters it takes, in which wave, and how far each has come.
 
 It is a value, as a cluster's rollout is (models/rollout/state.py): what happens makes another one
-(models/fleet/outcomes.py, models/fleet/commands.py), what is next is decided from it (models/fleet/decide.py), and
+(models/fleet/reducers.py, models/fleet/commands.py), what is next is decided from it (models/fleet/decide.py), and
 continue-as-new carries it. Source: DESIGN.md, "The cut ladder" (waves, headroom); docs/adr/0014.
 """
 

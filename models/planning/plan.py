@@ -11,7 +11,7 @@ from pydantic import Field
 
 from models.base import Model, Share, content_hash
 from models.buffers.estimator import derived
-from models.cluster.health_buffer import Derived
+from models.cluster.derived_buffer import Derived
 from models.cluster.island import Island
 from models.cluster.policy import TIERS, Basis, Policy, Scope, ShareBy, Tier
 from models.cluster.snapshot import Snapshot

@@ -1,6 +1,6 @@
 """What a request does next: one pure decision, taken again after everything that happens.
 
-Time is taken in before (`advance`, models/requests/outcomes.py). How long a try that met something in its way is waited
+Time is taken in before (`advance`, models/requests/reducers.py). How long a try that met something in its way is waited
 for before the next one is the workflow's.
 """
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from models.audit import AuditKind
 from models.base import duration_text
-from models.cluster.health_buffer import Derived, followed
+from models.cluster.derived_buffer import Derived, followed
 from models.cluster.policy import OnLongRun
 from models.notices import NoticeKind
 from models.planning.plan import Plan

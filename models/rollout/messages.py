@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from models.audit import AuditEntry
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, of_ordinary_size
-from models.cluster.health_buffer import Derived, HealthTerms
+from models.cluster.derived_buffer import Derived, HealthTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample, LimitMode, QuotaReading

@@ -27,7 +27,7 @@ from psycopg.rows import dict_row
 from temporalio.client import Client
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 
-from activities.adapters.ledger.ledger import upgrade
+from activities.adapters.ledger.facade import upgrade
 from client.backstop import Backstop
 from client.compression import data_converter
 from client.connection import NAMESPACE, TemporalTarget

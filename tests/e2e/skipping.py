@@ -40,7 +40,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import TimeSkipper, TimeSkippingConfig, WorkflowEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Replayer, Worker
 
-from activities.adapters.ledger.ledger import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
 from client.compression import data_converter
 from client.connection import NAMESPACE

@@ -18,7 +18,7 @@ import pytest
 import sqlalchemy as sa
 from temporalio.client import Client
 
-from activities.adapters.ledger.ledger import upgrade
+from activities.adapters.ledger.facade import upgrade
 from activities.ports import QuotaPort
 from models.errors import Conflict, Refusal
 from models.rollout.effect_table import INVERSE

@@ -12,7 +12,7 @@ import pytest
 from models.buffers.backtest import explained
 from models.buffers.estimator import derived
 from models.buffers.health_generator import Recipe, simulated
-from models.cluster.health_buffer import BufferBasis
+from models.cluster.derived_buffer import BufferBasis
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.errors import Refusal

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.ledger.ledger import upgrade
+from activities.adapters.ledger.facade import upgrade
 from client.connection import NAMESPACE
 from models.rollout.stages import Command, Stage
 from models.wire import rollout_workflow_id

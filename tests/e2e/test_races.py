@@ -20,7 +20,7 @@ from temporalio import activity
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from activities.ports import OpenRollout, QuotaPort
 from client.connection import NAMESPACE
 from models.rollout.effects import EffectKind

@@ -22,7 +22,7 @@ from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
 from activities.ports import QuotaPort
 from client.backstop import Backstop

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses, ask
 from activities.ports import HealthPort
 from models.cluster.fleet_file import Fleet

@@ -18,7 +18,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from cli.main import BAD_INPUT, run
 from client.inputs.documents import read_fleet
 from client.inputs.health_samples import read_health

@@ -16,7 +16,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.slurm import Slurms
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
@@ -24,7 +24,7 @@ from client.compression import data_converter
 from client.converter import FROM_OUTSIDE
 from models.base import Model
 from models.fleet import commands as fleet_commands
-from models.fleet import outcomes as fleet_outcomes
+from models.fleet import reducers as fleet_outcomes
 from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest
 from models.fleet.messages import FleetInput
 from models.fleet.state import FleetRollout
@@ -33,7 +33,7 @@ from models.questions import DeskAnswer, DeskRequest
 from models.requests import commands as request_commands
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.messages import RequestInput
-from models.requests.outcomes import opened as asked_for
+from models.requests.reducers import opened as asked_for
 from models.requests.state import Assessment, QuotaAsk, RequestState
 from models.rollout import granting
 from models.rollout.commands import CommandRequest, obey, refusal

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.rollout import effect_outcomes
+from models.rollout import effect_reducers
 from models.rollout.stages import TRANSITIONS
 from models.rollout.state import Rollout
 from tests.property.explore import SETTINGS, Exploration, Found, remembering
@@ -40,11 +40,11 @@ def test_together_they_took_every_transition() -> None:
 
 def test_an_exploration_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollback that forgets one inverse is seen."""
-    real = effect_outcomes.began
+    real = effect_reducers.began
 
     def forgetful(r: Rollout, *more: object) -> object:
         begun, change = real(r, *more)  # type: ignore[arg-type]
         return begun.but(standing=begun.standing[:-1]), change
 
-    monkeypatch.setattr(effect_outcomes, "began", forgetful)
+    monkeypatch.setattr(effect_reducers, "began", forgetful)
     assert explored("rollback").violations

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from models.base import DAY, HOUR
 from models.cluster.windows import Window, WindowKind
-from models.fleet import outcomes
+from models.fleet import reducers
 from models.fleet.actions import AbortMembers, PickMembers, PlanFleet, StartMembers
 from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest, obey, refusal
 from models.fleet.decide import decide
@@ -51,7 +51,7 @@ class Fleet:
         self.windows = windows or {}
         self.rollouts: dict[str, Noted] = {}
         self.launch = FleetLaunch(fleet="f", owner="tpm", pace=pace, pilots=pilots)
-        self.f = outcomes.opened(self.launch, self.now)
+        self.f = reducers.opened(self.launch, self.now)
         self.started: list[tuple[datetime, str, int]] = []
         self.calls: Counter[str] = Counter()
         self.fallen: set[str] = set()
@@ -64,7 +64,7 @@ class Fleet:
     def step(self) -> Wait | Finish:
         """Until there is nothing to do; checked after everything."""
         for _ in range(10_000):
-            before, self.f = self.f, outcomes.advance(self.f, self.now)
+            before, self.f = self.f, reducers.advance(self.f, self.now)
             if before.wave is Wave.PILOT and self.f.wave is not Wave.PILOT:
                 self.pilots_are_through(before)
             self.check()
@@ -76,18 +76,18 @@ class Fleet:
                 case PlanFleet():
                     taken = taken_by(self.launch, self.world.values())
                     plan = FleetPlan(fleet="f", hash=plan_hash(taken), clusters=taken)
-                    self.f = outcomes.planned(self.f, self.launch, plan, self.now)
+                    self.f = reducers.planned(self.f, self.launch, plan, self.now)
                 case PickMembers():
                     self.picks(action)
                 case StartMembers():
                     names = [m.cluster for m in action.members]
                     for m in action.members:
                         self.rollouts[m.rollout] = Noted(rollout=m.rollout, stage="planned")
-                    self.f = outcomes.started(self.f, names, StartAnswer(), self.now)
+                    self.f = reducers.started(self.f, names, StartAnswer(), self.now)
                 case AbortMembers():
                     for m in action.members:
                         self.rollouts[m.rollout] = self.rollouts[m.rollout].model_copy(update={"stage": "aborted"})
-                    self.f = outcomes.aborted(self.f, [m.cluster for m in action.members], AbortAnswer(), self.now)
+                    self.f = reducers.aborted(self.f, [m.cluster for m in action.members], AbortAnswer(), self.now)
                     self.note()
         raise AssertionError("it never rests")
 
@@ -104,7 +104,7 @@ class Fleet:
             at=self.now,
         )
         answer = pick(request, [self.world[m.cluster] for m in action.candidates], self.windows, (0, 0))
-        self.f = outcomes.picked(self.f, answer, {p.cluster: f"{p.cluster}/1" for p in answer.picked}, self.now)
+        self.f = reducers.picked(self.f, answer, {p.cluster: f"{p.cluster}/1" for p in answer.picked}, self.now)
         for p in answer.picked:
             assert before.stage is FleetStage.RUNNING
             assert not before.holds, "a cluster was started while something held the fleet"
@@ -125,7 +125,7 @@ class Fleet:
     def note(self) -> None:
         known = {m.rollout: (m.stage, m.rollbacks) for m in self.f.members.values() if m.rollout}
         changed = {k: v for k, v in self.rollouts.items() if known.get(k) != (v.stage, v.rollbacks)}
-        self.f = outcomes.noted(self.f, changed, self.now)
+        self.f = reducers.noted(self.f, changed, self.now)
 
     def moves(self, rollout: str, stage: str, rollbacks: int = 0) -> None:
         found = self.rollouts[rollout]
@@ -293,7 +293,7 @@ def test_one_that_was_skipped_can_be_taken_in_again_and_one_that_is_through_cann
 def test_a_launch_that_was_refused_is_not_tried_again_at_once() -> None:
     fleet = Fleet([prospect(0), prospect(1)], Pace(parallel=1))
     f = fleet.f.but(members=fleet.f.members | {"c0000": fleet.f.members["c0000"].but(state=MemberState.STARTING)})
-    f = outcomes.started(f, ["c0000"], StartAnswer(refused={"c0000": "it is owned by others"}), START)
+    f = reducers.started(f, ["c0000"], StartAnswer(refused={"c0000": "it is owned by others"}), START)
     assert [m.cluster for m in startable(f, START)] == ["c0001"]
     later = START + f.pace.recheck
     assert {m.cluster for m in startable(f, later)} == {"c0000", "c0001"}

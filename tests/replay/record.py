@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from activities.adapters.ledger.ledger import upgrade
+from activities.adapters.ledger.facade import upgrade
 from activities.ports import QuotaPort
 from models.fleet.messages import FLEET_ID
 from models.fleet.state import Wave

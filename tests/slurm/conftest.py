@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
 from activities.ports import HealthPort, UsagePort

@@ -24,7 +24,7 @@ from models.fleet.commands import FleetCommand, FleetCommandRequest
 from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetPlan, FleetStatus, Prospect
 from models.fleet.state import FleetStage, Wave
 from models.flex.division import FlexMode
-from models.flex.now import FlexNow
+from models.flex.flex_now import FlexNow
 from models.planning.plan import make_plan
 from models.questions import (
     Curve,
@@ -39,7 +39,7 @@ from models.questions import (
     YearOfHealth,
 )
 from models.reports.milestones import PlanNow
-from models.reports.rollouts import RolloutSummary
+from models.reports.rollout_summary import RolloutSummary
 from models.reports.tallies import Point
 from models.reports.weekly import Past
 from models.reports.why import TeamWhy

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from activities.clusters import islands_for, observed
 from activities.watch import facts_of, fingerprint
 from models.base import parse_duration
-from models.cluster.health_buffer import Derived, stepped
+from models.cluster.derived_buffer import Derived, stepped
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree
@@ -31,7 +31,7 @@ from models.notices import Notice, NoticeKind
 from models.planning.backing import Backing, back
 from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import BreachTarget, Plan, breach_target, make_plan
-from models.rollout import calls, effect_outcomes, granting, long_run, looks, mailing, outcomes
+from models.rollout import calls, effect_reducers, granting, long_run, looks, mailing, reducers
 from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
@@ -181,7 +181,7 @@ class World:
             health=self.sample(),
             modes={q.team: q.mode for q in self.quotas.values()},
         )
-        self.r = outcomes.opened(launch, opening, self.now)
+        self.r = reducers.opened(launch, opening, self.now)
         self.run()
 
     def start(self) -> World:
@@ -323,7 +323,7 @@ class World:
         """The rollout has done all that it does now; answers until when it waits."""
         for _ in range(PATIENCE):
             self.hears()
-            self.r = outcomes.advance(self.r, self.now)
+            self.r = reducers.advance(self.r, self.now)
             if self.post():
                 continue
             action = decide(self.r, self.now)
@@ -379,7 +379,7 @@ class World:
                 target = breach_target(aim.baseline, aim.current, aim.islands)
                 return Flight("aim", r.fence, target=target, exempt=aim.exempt)
             case Perform():
-                self.r, change = effect_outcomes.began(r, action.kind)
+                self.r, change = effect_reducers.began(r, action.kind)
                 return Flight(action.kind.value, r.fence, effect=calls.effect(self.r, change, self.now))
         raise AssertionError(f"{action} is not under way")
 
@@ -392,19 +392,19 @@ class World:
         elif flight.name == "look" and flight.seen is not None:
             self.r = warned(looks.looked(self.r, flight.seen, self.now, flight.fence), self.now)
         elif flight.name == "draft" and (error or flight.draft is None):
-            failed = long_run.not_reconsidered if flight.proposed else outcomes.draft_failed
+            failed = long_run.not_reconsidered if flight.proposed else reducers.draft_failed
             self.r = failed(self.r, "no health sample", self.now)
         elif flight.proposed and flight.draft is not None:
             self.r = long_run.reconsidered(self.r, flight.draft.plan, self.now)
         elif flight.name == "draft" and flight.draft is not None:
-            self.r = outcomes.drafted(self.r, flight.draft, self.now)
+            self.r = reducers.drafted(self.r, flight.draft, self.now)
         elif flight.target is not None:
             many = self.breaching_elsewhere + 1 > self.r.policy.max_breaching_clusters and not flight.exempt
             if many or error:
                 error = "BlastRadius" if many else error
-                self.r = outcomes.aim_failed(self.r, error, "too many clusters breach at once", self.now)
+                self.r = reducers.aim_failed(self.r, error, "too many clusters breach at once", self.now)
             else:
-                self.r = outcomes.aimed(self.r, flight.target, self.now)
+                self.r = reducers.aimed(self.r, flight.target, self.now)
 
     def observe(self, look: Look) -> Observation:
         request = calls.look_at(self.r, look, self.now)
@@ -463,12 +463,12 @@ class World:
             receipt = self._call(request) if landed else None
         except BackstopError as refused:
             until = refused.until if isinstance(refused, BlastRadius) else None
-            self.r = effect_outcomes.failed(self.r, change, type(refused).__name__, refused.message, self.now, until)
+            self.r = effect_reducers.failed(self.r, change, type(refused).__name__, refused.message, self.now, until)
             return
         if error or receipt is None:
-            self.r = effect_outcomes.failed(self.r, change, error, f"{change.kind} did not answer", self.now)
+            self.r = effect_reducers.failed(self.r, change, error, f"{change.kind} did not answer", self.now)
         else:
-            self.r = effect_outcomes.landed(self.r, change, receipt, self.now)
+            self.r = effect_reducers.landed(self.r, change, receipt, self.now)
 
     def _call(self, request: EffectRequest) -> Receipt:
         return self.rehearsed(request.change) if request.shadow else self.apply(request)

@@ -19,7 +19,7 @@ from client.inputs.health_series import read_series
 from models.buffers.estimator import WEEK_HOURS, derived
 from models.buffers.health_generator import Recipe, simulated
 from models.buffers.hourly_health import HealthHours, Series
-from models.cluster.health_buffer import HealthTerms
+from models.cluster.derived_buffer import HealthTerms
 from models.errors import Refusal
 from models.rollout.messages import ProposalStatus
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status

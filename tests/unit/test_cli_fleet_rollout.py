@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from cli.commands.schemas import makers
 from cli.main import run
-from models.fleet import outcomes
+from models.fleet import reducers
 from models.fleet.actions import PickMembers
 from models.fleet.commands import FleetCommandRequest, obey
 from models.fleet.decide import decide
@@ -53,15 +53,15 @@ def fleet(many: int = 8, pilots: tuple[str, ...] = ("h100-0000",), **pace: objec
     """Approved, and its first clusters started."""
     launch = FleetLaunch(fleet="fleet/1", owner="tpm", pilots=pilots, pace=Pace.model_validate(pace))
     taken = taken_by(launch, prospects(many))
-    f = outcomes.opened(launch, NOON)
-    f = outcomes.planned(f, launch, FleetPlan(fleet=f.id, hash=plan_hash(taken), clusters=taken), NOON)
+    f = reducers.opened(launch, NOON)
+    f = reducers.planned(f, launch, FleetPlan(fleet=f.id, hash=plan_hash(taken), clusters=taken), NOON)
     asked = FleetCommandRequest(actor="tpm", plan_hash=f.plan_hash)
     f, _ = obey(f, "approve", asked, NOON)
     return started(f, many)
 
 
 def started(f: FleetRollout, many: int, now: datetime = NOON) -> FleetRollout:
-    f = outcomes.advance(f, now)
+    f = reducers.advance(f, now)
     action = decide(f, now)
     assert isinstance(action, PickMembers)
     request = PickRequest(
@@ -77,11 +77,11 @@ def started(f: FleetRollout, many: int, now: datetime = NOON) -> FleetRollout:
     known = {p.cluster: p for p in prospects(many)}
     answer = pick(request, [known[c.cluster] for c in request.candidates], {}, (0, 0))
     names = {p.cluster: f"{p.cluster}/1" for p in answer.picked}
-    return outcomes.started(outcomes.picked(f, answer, names, now), names, StartAnswer(), now)
+    return reducers.started(reducers.picked(f, answer, names, now), names, StartAnswer(), now)
 
 
 def status_at(f: FleetRollout, now: datetime = NOON) -> FleetStatus:
-    return status_of(outcomes.advance(f, now), now, history_events=10, runs=1)
+    return status_of(reducers.advance(f, now), now, history_events=10, runs=1)
 
 
 def shown(capsys: pytest.CaptureFixture[str], found: FleetStatus, *words: str) -> str:
@@ -104,7 +104,7 @@ def test_a_status_fits_a_screen_however_many_clusters_there_are(capsys: pytest.C
 
 def test_a_failed_pilot_is_named_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     f = fleet()
-    f = outcomes.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
+    f = reducers.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
     found = status_at(f)
     text = shown(capsys, found)
     assert "now      pilot h100-0000 rolled back: no wave begins" in text
@@ -122,9 +122,9 @@ def test_a_failed_pilot_is_named_with_what_to_do(capsys: pytest.CaptureFixture[s
 def test_what_waits_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     f = fleet(8, pilots=(), budget_per_hour=15)
     done = {m.rollout: Noted(rollout=m.rollout, stage="monitored") for m in f.members.values() if m.rollout}
-    f = outcomes.advance(outcomes.noted(f, done, NOON), NOON)
+    f = reducers.advance(reducers.noted(f, done, NOON), NOON)
     later = NOON + timedelta(days=1)
-    f = started(outcomes.advance(f, later), 8, later)
+    f = started(reducers.advance(f, later), 8, later)
     text = shown(capsys, status_at(f, later), "--waiting")
     assert (
         "it would move 30 GPUs, and the budget is 15: skip it, or launch it by itself" not in text
@@ -244,7 +244,7 @@ def test_the_weekly_report_says_where_the_fleet_goes_and_who_stops_it(capsys: py
     f = fleet()
     text = report(capsys, status_at(f))
     assert "still to start: 1 in wave 1 (unallocated), 2 in wave 2 (unscheduled)" in text
-    f = outcomes.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
+    f = reducers.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
     text = report(capsys, status_at(f))
     assert "pilot h100-0000 rolled back: no wave begins" in text
     assert "1 is blocked" in text

@@ -10,7 +10,7 @@ import pytest
 
 from cli.main import run
 from client.doctor import Check
-from models.reports.rollouts import RolloutSummary
+from models.reports.rollout_summary import RolloutSummary
 from models.rollout.holds import Hold, HoldKind
 from tests.unit.cli_fakes import FakeBackstop, answering
 from tests.unit.cli_fakes import status as one_status

@@ -16,7 +16,7 @@ from models.planning.grants import Granted, GrantOutcome, Room
 from models.requests.actions import Keep, Write
 from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
 from models.requests.decide import decide
-from models.requests.outcomes import advance, opened, recorded, tried
+from models.requests.reducers import advance, opened, recorded, tried
 from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
 from models.rollout.actions import Finish, Wait
 from tests.unit.cli_fakes import FakeBackstop, answering

@@ -15,7 +15,7 @@ from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.flex.division import FlexMode
-from models.flex.now import FlexNow, flex_now
+from models.flex.flex_now import FlexNow, flex_now
 from models.reports.tallies import Point
 from tests.unit.cli_fakes import FakeBackstop, answering
 

@@ -16,7 +16,7 @@ from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn, first_to_go, flex_lives
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.errors import BadInput
-from models.flex.now import FlexNow, flex_now
+from models.flex.flex_now import FlexNow, flex_now
 from models.reports.why import why
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from models.buffers.estimator import SHAPE, WEEK_HOURS, derived
 from models.buffers.health_generator import Recipe, simulated
+from models.cluster.derived_buffer import TERMS, BufferBasis, HealthTerms, Steps, followed
 from models.cluster.fleet_file import merged_policy
-from models.cluster.health_buffer import TERMS, BufferBasis, HealthTerms, Steps, followed
 from models.cluster.policy import Policy
 
 NODES = 100

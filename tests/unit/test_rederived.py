@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.cluster.health_buffer import TERMS, BufferBasis, Derived
+from models.cluster.derived_buffer import TERMS, BufferBasis, Derived
 from models.notices import NoticeKind
 from models.rollout.stages import Stage
 from tests.unit.pure_world import World

@@ -21,7 +21,7 @@ from cli.views.burndown import burndown_parts
 from cli.views.report import markdown
 from models.errors import Unavailable
 from models.reports.milestones import Milestones
-from models.reports.rollouts import RolloutSummary
+from models.reports.rollout_summary import RolloutSummary
 from models.reports.weekly import BeforeAndAfter, Move, Passage, monitored_at, spans, steps_of, totals, waves_done, week
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import RolloutStatus

@@ -9,7 +9,7 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
 from models.wire import MOVES_ON
-from workers.sandbox import _OnTime
+from workers.untimely_queries import _OnTime
 
 
 class Inner:

@@ -17,7 +17,7 @@ from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.windows import Window, WindowKind
 from models.errors import Refusal
-from models.reports.rollouts import RolloutSummary
+from models.reports.rollout_summary import RolloutSummary
 from models.reports.why import TeamWhy, why
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import FakeBackstop, answering, status

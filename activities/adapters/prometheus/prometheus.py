@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import Field
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.queries import Queries, answers, dcgm, samples_of, wanted
 from models.base import Duration, Model, Name
 from models.cluster.sources import PrometheusSource

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, SchedulerBook
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
 from activities.adapters.slurm.parsing import (

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from tests.integration.ledger.world import LEDGER_NOW, ForeignTool, fleet, import_fleet
 
 

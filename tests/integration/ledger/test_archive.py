@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from models.audit import GENESIS, AuditEntry, AuditKind, broken_links
 from tests.integration.ledger.world import NOW, ForeignTool, twice
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from models.cluster.windows import Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
 from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool, fleet, import_fleet

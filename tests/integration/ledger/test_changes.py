@@ -13,7 +13,7 @@ from alembic.config import Config
 
 from activities.adapters.ledger import database
 from activities.adapters.ledger.database import PATIENCE, make_engine
-from activities.adapters.ledger.ledger import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger, upgrade
 from models.cluster.readings import LimitMode
 from models.rollout.effects import EffectKind
 from tests.integration.ledger.world import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from models.cluster.readings import LimitMode, QuotaReading
 from models.errors import Conflict, Drift, Refusal
 from models.rollout.effects import EffectKind, Receipt, Reserve, ValueConflict

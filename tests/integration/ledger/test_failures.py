@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import exc
 
 from activities.adapters.ledger.database import translated
-from activities.adapters.ledger.ledger import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger, upgrade
 from models.errors import BadInput, Refusal, Unavailable
 from models.rollout.effects import EffectKind
 from tests.integration.ledger.world import (

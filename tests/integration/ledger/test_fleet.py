@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from activities.ports import CalendarPort, FleetPort, HealthPort, QuotaPort, RegistryPort, UsagePort
 from models.cluster.fleet_file import Fleet, Team
 from models.errors import BadInput, Refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from models.cluster.readings import LimitMode
 from models.errors import Conflict, Drift
 from models.rollout.effects import Change, EffectKind, Fence, Reserve

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from models.buffers.hourly_health import Stretch, hourly, stretches
 from tests.integration.ledger.world import CLUSTER, ForeignTool
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, TeamUsage, UsageReading
 from models.cluster.windows import Window, WindowKind

@@ -12,7 +12,7 @@ from typing import TypeVar
 import psycopg
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from models.cluster.readings import LimitMode
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
 from models.rollout.effects import EffectKind, Fence, Receipt

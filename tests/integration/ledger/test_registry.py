@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from activities.ports import OpenRollout
 from models.cluster.policy import Ramp, Tier
 from models.errors import BlastRadius, Conflict, Refusal, Unavailable

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from models.audit import AuditEntry, AuditKind
 from models.errors import Refusal
 from models.reports.milestones import Milestone, MilestoneNote

@@ -14,7 +14,7 @@ from sqlmodel import SQLModel
 
 import models.tables
 from activities.adapters.ledger.database import NOT_MIGRATED, database_url
-from activities.adapters.ledger.ledger import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger, upgrade
 from models.errors import BadInput, Refusal
 from tests.integration.ledger.world import ForeignTool, fleet, import_fleet
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from models.cluster.readings import LimitMode
 from models.errors import Refusal
 from models.rollout.effect_table import INVERSE

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from activities import tallies as keeping
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from activities.tallies import KEPT_WHOLE, Tallier
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, QuotaReading

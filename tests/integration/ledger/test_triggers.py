@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from models.errors import Refusal
 from models.rollout.effects import EffectKind, Reserve
 from tests.integration.ledger.world import (

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
-from activities.adapters.ledger.ledger import Ledger
+from activities.adapters.ledger.facade import Ledger
 from activities.ports import OpenRollout
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot, snapshot_of

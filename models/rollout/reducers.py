@@ -1,6 +1,6 @@
 """What happened, taken into a rollout's state: its opening, plans, looks, time.
 
-Effects: models/rollout/effect_outcomes.py.
+Effects: models/rollout/effect_reducers.py.
 
 Every function answers a new Rollout; none decides what to do next (models/rollout/decide.py does).
 """
