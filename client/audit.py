@@ -64,6 +64,8 @@ class _Reader:
         self._launch: list[AuditRecord] = []
         self._effects: list[AuditRecord] = []
         """As their activities tell: what became of each is sent to the archive soon after, in order."""
+        self._sent: set[str] = set()
+        """Keys of entries. One may be sent twice: by a run that ends meanwhile, and by the next one."""
         self._converter = converter
         self._run = ""
         self._of_request = False
@@ -90,6 +92,9 @@ class _Reader:
         self._records.append(self._of(event, kind, actor, text, **more))
 
     def _add_entry(self, event: HistoryEvent, entry: AuditEntry) -> None:
+        if entry.key in self._sent:
+            return
+        self._sent.add(entry.key)
         fields = {
             name: getattr(entry, name) for name in AuditRecord.model_fields.keys() & AuditEntry.model_fields.keys()
         }

@@ -213,6 +213,7 @@ class World:
         self.r = granting.put_off(self.r, order, "not at rest")
         answer = granting.answer_to(self.r, order)
         assert answer is not None, "it is answered"
+        self.run()  # the workflow's loop goes on: an order that was put off leaves a look to be made
         return answer
 
     def healthy(self, main: int | None = None, **islands: int) -> None:

@@ -80,6 +80,19 @@ async def test_at_any_time_each_effect_that_landed_is_told_once(runs: tuple[str,
     assert [r.text for r in whole if r.text.startswith("launch")] == ["launched by tpm"]
 
 
+def sent_before(earlier: WorkflowHistory, later: WorkflowHistory) -> WorkflowHistory:
+    """The earlier run, had it sent to the archive as it ended what the later one sent."""
+    *events, end = earlier.events
+    sent = [e for e in later.events if e.activity_task_scheduled_event_attributes.activity_type.name == "record"]
+    return WorkflowHistory(earlier.workflow_id, [*events, *sent, end])
+
+
+async def test_what_two_runs_sent_to_the_archive_is_told_once() -> None:
+    earlier, later = history("left-1"), history("left-2")
+    once, twice = await told(earlier, later), await told(sent_before(earlier, later), later)
+    assert sorted((r.at, r.text) for r in twice) == sorted((r.at, r.text) for r in once)
+
+
 async def test_what_is_not_archived_yet_is_told_as_it_happened() -> None:
     straight = history("straight")
     (first, *_) = [cut for cut in cuts(straight) if await landed(cut)]
