@@ -1,7 +1,7 @@
 """ClusterRollout: one cluster's rollout as a durable loop around the pure interpreter.
 
 Theory of operation. `models.rollout.decide.decide` says what to do next; this module does it, takes the outcome in
-(`models.rollout.reducers`, `models.rollout.effect_reducers`) and asks again. Two side loops post notices and archive
+(the modules named reducers in `models.rollout`) and asks again. Two side loops post notices and archive
 what happened, so that neither can delay a rollback. Commands are updates: validators refuse with the stage table's
 reason, handlers change the state at once and wake the loop. The state is one value, which is all that continue-as-new
 carries. Cancelling the workflow means `abort`: what stands is undone first.
@@ -25,7 +25,16 @@ with workflow.unsafe.imports_passed_through():
     from activities.notices import NoticeActivities
     from models.audit import AuditKind
     from models.planning.grants import Granted, GrantOrder, GrantOutcome
-    from models.rollout import calls, effect_reducers, granting, long_run, looks, mailing, reducers
+    from models.rollout import (
+        calls,
+        effect_reducers,
+        granting,
+        long_run,
+        look_reducers,
+        mailing,
+        plan_reducers,
+        time_reducers,
+    )
     from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
     from models.rollout.commands import CommandRequest, obey, refusal
     from models.rollout.decide import decide, urgent
@@ -152,7 +161,7 @@ class ClusterRollout:
             if self._look_wanted:
                 self._look_wanted = False
                 self._set(self._state.but(look_asked=True))
-            self._set(reducers.advance(self._state, now))
+            self._set(time_reducers.advance(self._state, now))
             self._show(now)
             action = decide(self._state, now)
             self._hasten(action)
@@ -269,7 +278,7 @@ class ClusterRollout:
             self._refused_launch = reason_of(error)[1]
             self._changes += 1
             return False
-        self._set(reducers.opened(launch, opening, workflow.now()))
+        self._set(plan_reducers.opened(launch, opening, workflow.now()))
         return True
 
     async def _look(self, action: Look) -> None:
@@ -282,10 +291,10 @@ class ClusterRollout:
                 summary=f"look: {action.why}",
             )
         except ActivityError as error:
-            self._set(looks.look_failed(self._state, reason_of(error)[1], workflow.now()))
+            self._set(look_reducers.look_failed(self._state, reason_of(error)[1], workflow.now()))
             return
         now = workflow.now()
-        self._set(looks.looked(self._state, seen, now, r.fence))
+        self._set(look_reducers.looked(self._state, seen, now, r.fence))
         if any(news_of_risk(self._state, now)) and workflow.patched(_WARNS):
             self._set(warned(self._state, now))
 
@@ -298,13 +307,13 @@ class ClusterRollout:
                 summary=f"plan: {action.why}",
             )
         except ActivityError as error:
-            failed = long_run.not_reconsidered if action.islands else reducers.draft_failed
+            failed = long_run.not_reconsidered if action.islands else plan_reducers.draft_failed
             self._set(failed(self._state, reason_of(error)[1], workflow.now()))
             return
         if action.islands:
             self._set(long_run.reconsidered(self._state, drafted.plan, workflow.now()))
         else:
-            self._set(reducers.drafted(self._state, drafted, workflow.now()))
+            self._set(plan_reducers.drafted(self._state, drafted, workflow.now()))
 
     async def _aim(self) -> None:
         try:
@@ -315,9 +324,9 @@ class ClusterRollout:
                 summary=f"aim the rollback: {', '.join(self._state.stay.aiming)}",
             )
         except ActivityError as error:
-            self._set(reducers.aim_failed(self._state, *reason_of(error), workflow.now()))
+            self._set(plan_reducers.aim_failed(self._state, *reason_of(error), workflow.now()))
             return
-        self._set(reducers.aimed(self._state, target, workflow.now()))
+        self._set(plan_reducers.aimed(self._state, target, workflow.now()))
 
     async def _perform(self, kind: EffectKind) -> None:
         begun, change = effect_reducers.began(self._state, kind)

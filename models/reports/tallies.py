@@ -11,7 +11,7 @@ from models.cluster.readings import HealthSample, QuotaReading, TeamUsage
 from models.cluster.snapshot import present_snapshot
 from models.planning.backing import back_on
 from models.planning.placement import PlacementSolver
-from models.reports.pending import in_quota
+from models.reports.queued_in_quota import in_quota
 
 USAGE_SAYS_NOW = timedelta(days=1)
 """A sample of usage older than this says nothing about what is asked for now."""

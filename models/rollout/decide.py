@@ -1,9 +1,9 @@
 """What a rollout does next: one pure decision, taken again after everything that happens.
 
 Theory of operation. The workflow is a loop: decide, act once, take the outcome in, decide again. This module decides;
-models/rollout/reducers.py, models/rollout/effect_reducers.py and models/rollout/commands.py take in. There is no
-other control flow, so a rollback is not an exception handler but a stage in which the next action is the next
-inverse, and any order of events can be explored without a server. Source: DESIGN.md, "The state machine".
+the reducers take in (plan_, look_, effect_ and time_reducers.py, and commands.py). There is no other control flow, so a
+rollback is not an exception handler but a stage in which the next action is the next inverse, and any order of events
+can be explored without a server. Source: DESIGN.md, "The state machine".
 """
 
 from __future__ import annotations

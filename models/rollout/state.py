@@ -1,6 +1,6 @@
 """The state of one rollout: everything that is decided by, and nothing that could be derived.
 
-It is a value: reducers (models/rollout/commands.py, looks.py, reducers.py, effect_reducers.py) answer a new one, and
+It is a value: reducers (plan_, look_, effect_ and time_reducers.py, and commands.py) answer a new one, and
 continue-as-new carries it over. What lives shorter than the rollout is a value of its own, there or not, so that it
 ends as a whole: `Stay` with the stage, `Realigning` with a rewrite in place, `Granting` with an order, `Undo` with
 the way back. Earlier versions kept all of it flat: models/rollout/flat_state.py reads that for one more release.

@@ -36,7 +36,7 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind
 from models.planning.backing import Backing, back
 from models.planning.plan import Plan
-from models.rollout import reducers
+from models.rollout import time_reducers
 from models.rollout.actions import Finish, Wait
 from models.rollout.commands import CommandRequest, refusal
 from models.rollout.decide import FRESH, RECHECK, decide, recovery_pause
@@ -130,7 +130,7 @@ class Node(Observed):
                 self.lands()
                 continue
             self.hears()
-            self.r = reducers.advance(self.r, self.now)
+            self.r = time_reducers.advance(self.r, self.now)
             if self.post():
                 continue
             action = decide(self.r, self.now)

@@ -12,7 +12,7 @@ from models.cluster.quota import Quota
 from models.cluster.readings import TeamUsage
 from models.cluster.snapshot import Snapshot
 from models.planning.placement import PlacementSolver
-from models.reports.pending import in_quota
+from models.reports.queued_in_quota import in_quota
 
 ISLANDS = ("X", "Y", "Z")
 Leaf = tuple[int, tuple[str, ...] | None, int, int]

@@ -31,7 +31,16 @@ from models.notices import Notice, NoticeKind
 from models.planning.backing import Backing, back
 from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import BreachTarget, Plan, breach_target, make_plan
-from models.rollout import calls, effect_reducers, granting, long_run, looks, mailing, reducers
+from models.rollout import (
+    calls,
+    effect_reducers,
+    granting,
+    long_run,
+    look_reducers,
+    mailing,
+    plan_reducers,
+    time_reducers,
+)
 from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
@@ -181,7 +190,7 @@ class World:
             health=self.sample(),
             modes={q.team: q.mode for q in self.quotas.values()},
         )
-        self.r = reducers.opened(launch, opening, self.now)
+        self.r = plan_reducers.opened(launch, opening, self.now)
         self.run()
 
     def start(self) -> World:
@@ -324,7 +333,7 @@ class World:
         """The rollout has done all that it does now; answers until when it waits."""
         for _ in range(PATIENCE):
             self.hears()
-            self.r = reducers.advance(self.r, self.now)
+            self.r = time_reducers.advance(self.r, self.now)
             if self.post():
                 continue
             action = decide(self.r, self.now)
@@ -389,23 +398,23 @@ class World:
         if flight.effect is not None:
             self._perform(flight.effect, error, landed)
         elif flight.name == "look" and (error or flight.seen is None):
-            self.r = looks.look_failed(self.r, "no answer", self.now)
+            self.r = look_reducers.look_failed(self.r, "no answer", self.now)
         elif flight.name == "look" and flight.seen is not None:
-            self.r = warned(looks.looked(self.r, flight.seen, self.now, flight.fence), self.now)
+            self.r = warned(look_reducers.looked(self.r, flight.seen, self.now, flight.fence), self.now)
         elif flight.name == "draft" and (error or flight.draft is None):
-            failed = long_run.not_reconsidered if flight.proposed else reducers.draft_failed
+            failed = long_run.not_reconsidered if flight.proposed else plan_reducers.draft_failed
             self.r = failed(self.r, "no health sample", self.now)
         elif flight.proposed and flight.draft is not None:
             self.r = long_run.reconsidered(self.r, flight.draft.plan, self.now)
         elif flight.name == "draft" and flight.draft is not None:
-            self.r = reducers.drafted(self.r, flight.draft, self.now)
+            self.r = plan_reducers.drafted(self.r, flight.draft, self.now)
         elif flight.target is not None:
             many = self.breaching_elsewhere + 1 > self.r.policy.max_breaching_clusters and not flight.exempt
             if many or error:
                 error = "BlastRadius" if many else error
-                self.r = reducers.aim_failed(self.r, error, "too many clusters breach at once", self.now)
+                self.r = plan_reducers.aim_failed(self.r, error, "too many clusters breach at once", self.now)
             else:
-                self.r = reducers.aimed(self.r, flight.target, self.now)
+                self.r = plan_reducers.aimed(self.r, flight.target, self.now)
 
     def observe(self, look: Look) -> Observation:
         request = calls.look_at(self.r, look, self.now)

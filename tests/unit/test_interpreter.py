@@ -12,7 +12,7 @@ from models.cluster.island import Island
 from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
 from models.notices import NoticeKind
-from models.rollout import reducers
+from models.rollout import plan_reducers
 from models.rollout.actions import Action, Aim, Draft, Look, Perform
 from models.rollout.decide import urgent
 from models.rollout.effects import EffectKind
@@ -1522,7 +1522,7 @@ def test_an_adopted_rollout_whose_first_plan_fails_keeps_owing_the_undo() -> Non
     world = World(**QUICK)
     lost = world.r.but(plan=None, standing=(EffectKind.RESERVE, EffectKind.SET_SOFT))
     lost = lost.staying(replan="the first plan")
-    held = reducers.draft_failed(lost, "no health", world.now)
+    held = plan_reducers.draft_failed(lost, "no health", world.now)
     assert (held.stage, [h.id for h in held.holds]) == (Stage.PLANNED, ["replan"])
     world.r = held
     world.say(Command.RESOLVE, hold="replan")

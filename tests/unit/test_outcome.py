@@ -14,7 +14,7 @@ from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.snapshot import Snapshot, snapshot_of
 from models.planning.placement import PlacementSolver
-from models.reports.pending import in_quota
+from models.reports.queued_in_quota import in_quota
 from models.reports.tallies import Tally, slot_of, tally_of
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
