@@ -52,7 +52,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout
-    from models.rollout.status import details_of, standing_now, status_of, waiting_sentence
+    from models.rollout.status import details_of, launch_answer, standing_now, status_of, waiting_sentence
     from models.rollout.warnings import news_of_risk, warned
     from models.wire import (
         GRANT_UPDATE,
@@ -449,14 +449,7 @@ class ClusterRollout:
                 stage=Stage.ABORTED,
                 reason=self._refused_launch,
             )
-        return LaunchAnswer(
-            launched=not self._r.stage.ended,
-            rollout=self._r.id,
-            cluster=self._r.cluster,
-            stage=self._r.stage,
-            reason=self._r.ended_because,
-            plan=self._r.plan,
-        )
+        return launch_answer(self._r)
 
     @workflow.update(name=GRANT_UPDATE)
     async def grant(self, order: GrantOrder) -> Granted:

@@ -13,7 +13,7 @@ from models.rollout.flex_following import flex_published
 from models.rollout.gates import conditions, drift_of, gate_of, health_fresh, holds_now
 from models.rollout.holds import PROPOSAL, HoldKind
 from models.rollout.long_run import may_apply
-from models.rollout.messages import ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus
+from models.rollout.messages import LaunchAnswer, ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout, UndoCause, proposed_changes
 from models.rollout.stuck import LAUNCH, choices, undoing_of
@@ -69,6 +69,18 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         fence=r.fence,
         history_events=history_events,
         runs=runs,
+    )
+
+
+def launch_answer(r: Rollout) -> LaunchAnswer:
+    """What whoever launched it is told once there is a plan, or an end."""
+    return LaunchAnswer(
+        launched=not r.stage.ended,
+        rollout=r.id,
+        cluster=r.cluster,
+        stage=r.stage,
+        reason=r.ended_because,
+        plan=r.plan,
     )
 
 
