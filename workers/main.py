@@ -28,11 +28,11 @@ from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
 from activities.effects import QuotaActivities
 from activities.fleets import FleetActivities
+from activities.health_watch import WatchActivities
 from activities.notices import NoticeActivities
 from activities.ports import NotifyPort, QuotaPort
 from activities.requests import RequestActivities
 from activities.tallies import Tallier
-from activities.watch import WatchActivities
 from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches

@@ -8,7 +8,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy, VersioningBehavior
 
 with workflow.unsafe.imports_passed_through():
-    from activities.watch import WatchActivities
+    from activities.health_watch import WatchActivities
     from models.wire import WATCH_WORKFLOW, WatchInput
 
 _ROUNDS_A_RUN = 100

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities import watch
+from activities import health_watch as activity
 from client import doctor as checks
 from client.connection import NAMESPACE
 from models.rollout.stages import Stage
@@ -81,7 +81,7 @@ async def test_a_watch_in_shards_is_well_when_every_shard_is(
 async def test_a_watch_that_is_called_again_tells_nothing_twice(
     rounds: int, temporal: Client, sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_ROUND", timedelta(seconds=0.3))
+    monkeypatch.setattr(activity, "_ROUND", timedelta(seconds=0.3))
     monkeypatch.setattr(health_watch, "_ROUNDS_A_RUN", rounds)
     async with world_of(temporal, sqlite_ledger_url, tmp_path) as world:
         name = fresh("told")

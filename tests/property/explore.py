@@ -558,7 +558,12 @@ def remembering() -> Iterator[None]:
         return found
 
     with ExitStack() as stack:
-        for place in ("activities.clusters", "activities.watch", "tests.unit.pure_world", "tests.property.witness"):
+        for place in (
+            "activities.clusters",
+            "activities.health_watch",
+            "tests.unit.pure_world",
+            "tests.property.witness",
+        ):
             stack.enter_context(patch(f"{place}.back", remembered))
         stack.enter_context(patch("models.planning.plan.content_hash", hashed))
         yield

@@ -17,7 +17,7 @@ from typing import Annotated, Any, cast
 from pydantic import TypeAdapter
 
 from activities.clusters import islands_for, observed
-from activities.watch import facts_of, fingerprint
+from activities.health_watch import facts_of, fingerprint
 from models.base import parse_duration
 from models.cluster.derived_buffer import Derived, stepped
 from models.cluster.island import Island

@@ -14,8 +14,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
-from activities import watch
-from activities.watch import WatchActivities, cursor_of, digest, shard_of, told_of
+from activities import health_watch
+from activities.health_watch import WatchActivities, cursor_of, digest, shard_of, told_of
 from client.compression import data_converter
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading
@@ -121,12 +121,12 @@ def watching(
 
 @pytest.fixture(autouse=True)
 def _beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "_BEAT_SECONDS", 0.04)
+    monkeypatch.setattr(health_watch, "_BEAT_SECONDS", 0.04)
 
 
 async def test_a_round_that_is_cut_off_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call ends after three signals; the next one goes by what the last heartbeat said."""
-    monkeypatch.setattr(watch, "_AT_ONCE", 1)
+    monkeypatch.setattr(health_watch, "_AT_ONCE", 1)
     temporal = SlowTemporal()
     cursor = ""
     for _ in range(len(CLUSTERS)):
@@ -267,13 +267,13 @@ async def test_an_edge_of_all_clusters_is_told_a_few_at_a_time_and_once() -> Non
     calls = Calls(watching(temporal, clusters=MANY[:400]))
     await calls.rounds(lambda: len(temporal.told) >= 400)
     assert sorted(temporal.told) == MANY[:400]
-    assert temporal.most == watch._AT_ONCE
+    assert temporal.most == health_watch._AT_ONCE
 
 
 async def test_what_finds_no_room_in_a_round_is_told_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """So what lacks hardware since does not wait until all that came before it is told."""
-    monkeypatch.setattr(watch, "_TELLING_SECONDS", 0.1)
-    monkeypatch.setattr(watch, "_AT_ONCE", 4)
+    monkeypatch.setattr(health_watch, "_TELLING_SECONDS", 0.1)
+    monkeypatch.setattr(health_watch, "_AT_ONCE", 4)
     temporal, health = SlowTemporal(seconds=0.03), Health()
     everything = watching(temporal, clusters=MANY[:200], health=health)
     env = ActivityEnvironment()
@@ -300,7 +300,7 @@ async def test_what_lacks_hardware_is_told_first(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_server_that_refuses_is_left_alone_until_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "_BEAT_SECONDS", 60.0)  # so that it beats at the end of the round and not on the way
+    monkeypatch.setattr(health_watch, "_BEAT_SECONDS", 60.0)  # it beats at the end of the round
     temporal = SlowTemporal(seconds=0.0, refuses=MANY[:100])
     rounds = watching(temporal, clusters=MANY[:100])
     env = ActivityEnvironment()
@@ -313,7 +313,7 @@ async def test_a_server_that_refuses_is_left_alone_until_the_next_round(monkeypa
             await asyncio.sleep(0.005)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    assert len(temporal.tried) == watch._AT_ONCE
+    assert len(temporal.tried) == health_watch._AT_ONCE
     assert [told_of(beat) for beat in beats] == [set()]
 
 
@@ -338,7 +338,7 @@ async def test_a_call_goes_on_from_the_cursor_of_the_call_before() -> None:
 
 
 async def test_a_call_that_returns_answers_with_its_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "_ROUND", timedelta(seconds=0.05))
+    monkeypatch.setattr(health_watch, "_ROUND", timedelta(seconds=0.05))
     temporal = SlowTemporal(seconds=0.0)
     answer = await ActivityEnvironment().run(watching(temporal).watch, WatchInput(interval_seconds=0.01))
     assert len(told_of(answer)) == len(CLUSTERS)

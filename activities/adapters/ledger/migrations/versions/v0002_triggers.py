@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from alembic import op
 
-from activities.adapters.ledger.migrations import triggers_postgresql, triggers_sqlite
+from activities.adapters.ledger.migrations import generation_triggers_postgresql, generation_triggers_sqlite
 from activities.adapters.ledger.migrations.reservation_views import VIEWS
 
 revision = "0002"
 down_revision = "0001"
 
-TRIGGERS = {"postgresql": triggers_postgresql.STATEMENTS, "sqlite": triggers_sqlite.STATEMENTS}
+TRIGGERS = {"postgresql": generation_triggers_postgresql.STATEMENTS, "sqlite": generation_triggers_sqlite.STATEMENTS}
 
 
 def upgrade() -> None:

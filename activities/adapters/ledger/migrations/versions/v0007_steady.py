@@ -5,14 +5,17 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from activities.adapters.ledger.migrations import changes_postgresql, changes_sqlite
+from activities.adapters.ledger.migrations import foreign_change_triggers_postgresql, foreign_change_triggers_sqlite
 
 revision = "0007"
 down_revision = "0006"
 
 NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 TIME = sa.Text().with_variant(sa.TIMESTAMP(timezone=True), "postgresql")
-TRIGGERS = {"postgresql": changes_postgresql.STATEMENTS, "sqlite": changes_sqlite.STATEMENTS}
+TRIGGERS = {
+    "postgresql": foreign_change_triggers_postgresql.STATEMENTS,
+    "sqlite": foreign_change_triggers_sqlite.STATEMENTS,
+}
 
 
 def upgrade() -> None:

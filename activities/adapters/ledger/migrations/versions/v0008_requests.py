@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from activities.adapters.ledger.migrations import gates
+from activities.adapters.ledger.migrations import namespaces_in_triggers
 
 revision = "0008"
 down_revision = "0007"
@@ -39,5 +39,5 @@ def upgrade() -> None:
         sa.Column("receipt", sa.Text(), nullable=False),
     )
     connection = op.get_bind()
-    for statement in gates.STATEMENTS[connection.dialect.name]:
+    for statement in namespaces_in_triggers.STATEMENTS[connection.dialect.name]:
         connection.exec_driver_sql(statement)

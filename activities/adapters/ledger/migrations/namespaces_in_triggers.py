@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from activities.adapters.ledger.migrations import changes_postgresql, changes_sqlite
+from activities.adapters.ledger.migrations import foreign_change_triggers_postgresql, foreign_change_triggers_sqlite
 
 
 def _gated(statement: str) -> str:
@@ -13,12 +13,12 @@ def _gated(statement: str) -> str:
     return statement.replace("blocks, minimum ON quotas", "blocks, minimum, namespaces ON quotas")
 
 
-_SQLITE = next(s for s in changes_sqlite.STATEMENTS if "CREATE TRIGGER quotas_updated" in s)
+_SQLITE = next(s for s in foreign_change_triggers_sqlite.STATEMENTS if "CREATE TRIGGER quotas_updated" in s)
 
 STATEMENTS = {
     "postgresql": (
-        _gated(changes_postgresql.COUNTS_MODES),
-        _gated(changes_postgresql.UPDATED).replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"),
+        _gated(foreign_change_triggers_postgresql.COUNTS_MODES),
+        _gated(foreign_change_triggers_postgresql.UPDATED).replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"),
     ),
     "sqlite": ("DROP TRIGGER quotas_updated", _gated(_SQLITE)),
 }

@@ -6,7 +6,7 @@ again, with the note inside.
 
 from __future__ import annotations
 
-from activities.adapters.ledger.migrations.triggers_sqlite import (
+from activities.adapters.ledger.migrations.generation_triggers_sqlite import (
     QUOTAS_DELETED,
     QUOTAS_INSERTED,
     QUOTAS_RENAMED,

@@ -6,7 +6,7 @@ run as the owner of the table, so that a tool needs no more rights than before; 
 
 from __future__ import annotations
 
-from activities.adapters.ledger.migrations.triggers_postgresql import QUOTAS_UPDATED
+from activities.adapters.ledger.migrations.generation_triggers_postgresql import QUOTAS_UPDATED
 
 COUNTS_MODES = QUOTAS_UPDATED.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION").replace(
     """                AND (n.gpus, n.parent, n.islands, n.blocks, n.minimum)
