@@ -24,7 +24,7 @@ from models.buffers.hourly_health import HealthHours
 from models.cluster.derived_buffer import stepped
 from models.cluster.evidence import Evidence
 from models.cluster.fleet_file import merged_policy
-from models.cluster.flex_pool import FlexSight, flex_pool, in_quota_use
+from models.cluster.flex_size import FlexSight, flex_pool, in_quota_use
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota

@@ -22,8 +22,8 @@ from temporalio.client import Client
 from activities.adapters.ledger.database import database_url
 from activities.adapters.ledger.facade import Ledger, upgrade
 from client.backstop import Backstop
-from client.compression import data_converter
 from client.connection import NAMESPACE, TemporalTarget
+from client.converter import data_converter
 from workers.embedded_temporal import EmbeddedTemporal
 
 _START_SECONDS = 60

@@ -1,4 +1,4 @@
-"""How values cross Temporal: pydantic's JSON, compressed where it is large.
+"""The codec that compresses large payloads.
 
 A cluster of 5,000 quotas has a state of 2.3 MB, and Temporal refuses a payload above 2 MiB. Compressed it is
 about a twelfth of that (docs/adr/0011). Small payloads stay as they are, so that the Temporal UI shows them.
@@ -11,9 +11,7 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 from temporalio.api.common.v1 import Payload
-from temporalio.converter import DataConverter, PayloadCodec
-
-from client.converter import PayloadConverter
+from temporalio.converter import PayloadCodec
 
 ENCODING = b"binary/zlib"
 """As the Go SDK's zlib codec marks them, so that a codec server built on it can show them."""
@@ -51,7 +49,3 @@ def _unfolded(payload: Payload) -> Payload:
     except (zlib.error, DecodeError):
         # Left as it is, the converter refuses it; an error here would fail the workflow task that carries it, for ever.
         return payload
-
-
-data_converter = DataConverter(payload_converter_class=PayloadConverter, payload_codec=Zlib())
-"""Of every client, worker and replay."""

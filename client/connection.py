@@ -13,7 +13,7 @@ from temporalio.client import Client, Plugin
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
 
-from client.compression import data_converter
+from client.converter import data_converter
 from models.errors import BadInput, Unavailable
 
 NAMESPACE = "backstop"

@@ -14,9 +14,10 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
-from temporalio.converter import CompositePayloadConverter
+from temporalio.converter import CompositePayloadConverter, DataConverter
 from temporalio.exceptions import ApplicationError
 
+from client.compression import Zlib
 from models.base import brief, in_one_sentence
 from models.errors import BadInput
 from models.fleet.commands import FleetCommandRequest
@@ -86,3 +87,7 @@ def _from_outside(type_hints: list[type] | None) -> type | None:
 
 def _refused(sentence: str) -> ApplicationError:
     return ApplicationError(sentence, type=BadInput.__name__)
+
+
+data_converter = DataConverter(payload_converter_class=PayloadConverter, payload_codec=Zlib())
+"""Of every client, worker and replay."""

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
 from models.cluster.derived_buffer import Derived
-from models.cluster.flex_pool import FlexSight
+from models.cluster.flex_size import FlexSight
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.windows import Window

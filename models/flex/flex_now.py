@@ -7,7 +7,7 @@ from datetime import datetime
 
 from models.base import GpuCount, Model, Name, Time
 from models.cluster.evidence import Evidence
-from models.cluster.flex_pool import flex_pool, in_quota_use
+from models.cluster.flex_size import flex_pool, in_quota_use
 from models.cluster.island import Island
 from models.cluster.jobs import FlexLives, Job, RunsOn, first_to_go, flex_lives
 from models.cluster.readings import HealthSample, TeamUsage

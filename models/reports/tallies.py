@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from models.base import Count, GpuCount, Model, Name, Time
-from models.cluster.flex_pool import flex_pool, in_quota_use
+from models.cluster.flex_size import flex_pool, in_quota_use
 from models.cluster.readings import HealthSample, QuotaReading, TeamUsage
 from models.cluster.snapshot import present_snapshot
 from models.planning.backing import back_on

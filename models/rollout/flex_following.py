@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.cluster.flex_pool import following
+from models.cluster.flex_size import following
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout

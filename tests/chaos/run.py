@@ -15,7 +15,7 @@ from pathlib import Path
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from client.compression import data_converter
+from client.converter import data_converter
 from models.cluster.fleet_file import Fleet
 from tests.chaos.check import Loss, lost
 from tests.chaos.outcome import TABLES, Outcome, Row, Told

@@ -29,8 +29,8 @@ from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 
 from activities.adapters.ledger.facade import upgrade
 from client.backstop import Backstop
-from client.compression import data_converter
 from client.connection import NAMESPACE, TemporalTarget
+from client.converter import data_converter
 from tests.chaos.outcome import WITNESS, Row
 from tests.chaos.proxy import OnCommit, Proxy, Trap
 from workers.embedded_temporal import EmbeddedTemporal

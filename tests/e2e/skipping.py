@@ -42,8 +42,8 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
-from client.compression import data_converter
 from client.connection import NAMESPACE
+from client.converter import data_converter
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import (
     AimRequest,

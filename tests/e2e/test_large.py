@@ -12,7 +12,8 @@ from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError
 
-from client.compression import COMPRESS_FROM, ENCODING, data_converter
+from client.compression import COMPRESS_FROM, ENCODING
+from client.converter import data_converter
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout

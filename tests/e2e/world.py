@@ -26,8 +26,8 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
 from activities.ports import QuotaPort
 from client.backstop import Backstop
-from client.compression import data_converter
 from client.connection import NAMESPACE, TemporalTarget
+from client.converter import data_converter
 from models.audit import AuditEntry, ChainedEntry, ChainHead, broken_links
 from models.cluster.fleet_file import Fleet
 from models.cluster.island import Island

@@ -20,8 +20,7 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.slurm import Slurms
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
-from client.compression import data_converter
-from client.converter import FROM_OUTSIDE
+from client.converter import FROM_OUTSIDE, data_converter
 from models.base import Model
 from models.fleet import commands as fleet_commands
 from models.fleet import reducers as fleet_outcomes

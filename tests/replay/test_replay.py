@@ -16,7 +16,8 @@ from temporalio.converter import DataConverter
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
-from client.compression import Zlib, data_converter
+from client.compression import Zlib
+from client.converter import data_converter
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Stage
 from tests.replay.record import HISTORIES, LARGEST, SCENES

@@ -10,7 +10,7 @@ import pytest
 from temporalio.client import WorkflowHistory
 
 from client.audit import AuditRecord, audit_of
-from client.compression import data_converter
+from client.converter import data_converter
 from models.rollout.effects import Receipt
 
 FOLDER = Path(__file__).parents[1] / "replay" / "histories"

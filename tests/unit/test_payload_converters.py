@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from temporalio.converter import ActivitySerializationContext, WorkflowSerializationContext
 
-from client.compression import data_converter
-from client.converter import PayloadConverter
+from client.converter import PayloadConverter, data_converter
 
 
 def test_no_converter_of_ours_takes_a_context() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.cluster.flex_pool import FlexSight, following
+from models.cluster.flex_size import FlexSight, following
 from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
 from models.notices import NoticeKind

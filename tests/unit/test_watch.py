@@ -16,7 +16,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities import health_watch
 from activities.health_watch import WatchActivities, cursor_of, digest, shard_of, told_of
-from client.compression import data_converter
+from client.converter import data_converter
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading
 from models.errors import BadInput, Unavailable

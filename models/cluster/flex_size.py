@@ -1,4 +1,4 @@
-"""The flex pool: what is healthy and not promised, and what is promised and unused."""
+"""How large the flex pool is (what is healthy and not promised, promised and unused), and what size to publish."""
 
 from __future__ import annotations
 
