@@ -315,7 +315,8 @@ class World:
                 found: dict[str, Any] = await self.handle(cluster).query("state")
                 return found
             except WorkflowQueryFailedError as error:
-                if not (tries_left and MOVES_ON in str(error)):
+                too_slow = self.shaky and "TMPRL1101" in str(error)  # a state is long in copying on a busy machine
+                if not tries_left or not (MOVES_ON in str(error) or too_slow):
                     raise
             await asyncio.sleep(0.2)
         raise AssertionError("the last try neither answered nor failed")
