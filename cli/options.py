@@ -43,6 +43,10 @@ def needed(cluster: str) -> str:
 Cluster = Annotated[
     str, typer.Argument(metavar="CLUSTER", help="The cluster's name.", show_default=False, callback=needed)
 ]
+ClusterOrAll = Annotated[
+    str,
+    typer.Argument(metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False, callback=named),
+]
 Actor = Annotated[
     str,
     typer.Option(

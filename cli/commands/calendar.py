@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import HALT, LOOK, Actor, AsJson, Cluster, NeededReason, checked, examples, named, needed, who
+from cli.options import (
+    HALT,
+    LOOK,
+    Actor,
+    AsJson,
+    Cluster,
+    ClusterOrAll,
+    NeededReason,
+    checked,
+    examples,
+    needed,
+    who,
+)
 from cli.session import ask
 from models.cluster.windows import WindowKind
 from models.errors import BadInput
@@ -109,12 +121,7 @@ def hold(
 
 
 def show_calendar(
-    cluster: Annotated[
-        str,
-        typer.Argument(
-            metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False, callback=named
-        ),
-    ] = "",
+    cluster: ClusterOrAll = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from cli.commands import fleet_import, fleet_rollout
-from cli.options import SET_UP, Actor, AsJson, examples, named, who
+from cli.options import SET_UP, Actor, AsJson, ClusterOrAll, examples, who
 from cli.session import ask
 from models.errors import BadInput
 
@@ -25,12 +25,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def show_(
-    cluster: Annotated[
-        str,
-        typer.Argument(
-            metavar="CLUSTER", help="One cluster in full; without it, all.", show_default=False, callback=named
-        ),
-    ] = "",
+    cluster: ClusterOrAll = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:

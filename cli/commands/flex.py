@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import LOOK, Actor, AsJson, Otherwise, examples, named, who
+from cli.options import LOOK, Actor, AsJson, ClusterOrAll, Otherwise, examples, who
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -53,12 +53,7 @@ class _Flex(Otherwise):
 
 
 def show_flex(
-    cluster: Annotated[
-        str,
-        typer.Argument(
-            metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False, callback=named
-        ),
-    ] = "",
+    cluster: ClusterOrAll = "",
     mode: Annotated[
         str, typer.Option(metavar="MODE", help="equal, quota or weight: what flex is shared by, for who is above it.")
     ] = "equal",

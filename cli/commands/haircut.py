@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.plan import snapshots_of
-from cli.options import LOOK, Actor, AsJson, MaxTier, SettingsOption, examples, named, overlay_of, who
+from cli.options import LOOK, Actor, AsJson, ClusterOrAll, MaxTier, SettingsOption, examples, overlay_of, who
 from models.base import fraction_text
 from models.errors import BadInput, Refusal
 
@@ -45,12 +45,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def haircut(
-    named: Annotated[
-        str,
-        typer.Argument(
-            metavar="CLUSTER", help="The cluster's name; without it, the fleet.", show_default=False, callback=named
-        ),
-    ] = "",
+    named: ClusterOrAll = "",
     file: Annotated[
         str, typer.Option(metavar="FILE", help="A fleet file (- is standard input); without it, the ledger.")
     ] = "",

@@ -12,11 +12,11 @@ from cli.options import (
     Actor,
     AsJson,
     Buffer,
+    ClusterOrAll,
     MaxTier,
     Overlay,
     SettingsOption,
     examples,
-    named,
     overlay_of,
     who,
 )
@@ -43,12 +43,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def plan(
-    named: Annotated[
-        str,
-        typer.Argument(
-            metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False, callback=named
-        ),
-    ] = "",
+    named: ClusterOrAll = "",
     cluster: Annotated[str, typer.Option(metavar="NAME", help="The same as CLUSTER.")] = "",
     file: Annotated[
         str, typer.Option(metavar="FILE", help="A fleet file (- is standard input); without it, the ledger.")

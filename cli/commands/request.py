@@ -15,12 +15,12 @@ from cli.options import (
     Actor,
     AsJson,
     Cluster,
+    ClusterOrAll,
     NeededReason,
     Otherwise,
     ReasonOption,
     checked,
     examples,
-    named,
     who,
 )
 from cli.session import ask
@@ -129,9 +129,7 @@ def new(
 
 
 def list_all(
-    cluster: Annotated[
-        str, typer.Argument(metavar="CLUSTER", help="Of this cluster; without it, of all.", callback=named)
-    ] = "",
+    cluster: ClusterOrAll = "",
     ended: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
     as_json: AsJson = False,
     actor: Actor = "",

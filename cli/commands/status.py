@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cli.options import LOOK, Actor, AsJson, examples, named, who
+from cli.options import LOOK, Actor, AsJson, ClusterOrAll, examples, who
 from cli.session import ask
 from models.cluster.policy import Tier
 from models.errors import BadInput
@@ -40,12 +40,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def status(
-    cluster: Annotated[
-        str,
-        typer.Argument(
-            metavar="CLUSTER", help="One rollout in full; without it, all.", show_default=False, callback=named
-        ),
-    ] = "",
+    cluster: ClusterOrAll = "",
     stage: Annotated[str, typer.Option(metavar="STAGE", help="Only rollouts in this stage, such as stuck.")] = "",
     wave: Annotated[str, typer.Option(metavar="TIER", help="Only rollouts of this wave, such as busy.")] = "",
     owner: Annotated[str, typer.Option(metavar="NAME", help="Only this owner's rollouts.")] = "",
