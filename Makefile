@@ -54,8 +54,8 @@ swift: setup
 test: setup packages ## all tests but the nightly ones (ARGS="-k name" for some, JOBS=0 for one process)
 	$(PYTEST) -m "not nightly" $(ARGS)
 
-nightly: setup packages ## the tests that take minutes each: benchmark, Slurm's story, chaos
-	$(PYTEST) -m nightly $(ARGS)
+nightly: setup packages ## the tests that take minutes each: benchmark, Slurm's story, chaos; all examples of fuzzed ones
+	TRIES=all $(PYTEST) -m "nightly or fuzzed" $(ARGS)
 
 packages: ## Debian's packages of the services that tests start: Slurm, Prometheus (as root; else it says which)
 	@tests/packages.sh

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.tried import SAID, TRIED
+from tests.tried import SAID, TRIED, examples
 
 TESTS = Path(__file__).parent
 LONG = (
@@ -55,6 +55,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         chosen = getattr(getattr(item, "module", None), "nightly", None)
         if chosen is not None and chosen(item):
             item.add_marker(pytest.mark.nightly)
+        if getattr(getattr(item, "module", None), "examples", None) is examples:
+            item.add_marker(pytest.mark.fuzzed)
 
 
 class ByFile(LoadScopeScheduling):

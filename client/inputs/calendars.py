@@ -132,7 +132,8 @@ def _moment(event: Any, field: str, name: str) -> datetime:
             which = "no time zone" if zone is None else f"a time zone that is not known, {zone!r}"
             raise BadInput(f"{name}: event {_title(event)!r}: {field} has {which}: {value:%Y-%m-%dT%H:%M}")
         return value.astimezone(UTC)
-    assert isinstance(value, date)
+    if not isinstance(value, date):
+        raise BadInput(f"{name}: event {_title(event)!r}: {field} is no day and no time")
     return datetime.combine(value, time(), UTC)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from models.base import Documented, Name
 
 WHOLE = "main"
@@ -40,3 +43,10 @@ class PrometheusSource(Documented):
     """Which one: a name of the file that BACKSTOP_PROMETHEUS names."""
     cluster: Name | None = None
     """The value of its label for clusters. Without it: the cluster's name."""
+
+
+class Sources(NamedTuple):
+    """By cluster, of those that have one."""
+
+    slurm: Mapping[str, SlurmSource]
+    prometheus: Mapping[str, PrometheusSource]

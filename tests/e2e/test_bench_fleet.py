@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.fleet import main
+
 ROOT = Path(__file__).parents[2]
 TINY = (
     *("--quick", "--clusters", "8", "--sizes", "45", "--naive", "45", "--watches", "1,0.5", "--quiet-seconds", "5"),
@@ -92,9 +94,14 @@ def test_every_part_runs_on_a_few_clusters_and_leaves_nothing_behind(folder: Pat
         (["--json", "/nowhere/figures.json"], "--json: there is no directory /nowhere"),
     ],
 )
-def test_a_bad_option_is_refused_in_one_sentence(words: list[str], sentence: str) -> None:
-    done = run(*words)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+def test_a_bad_option_is_refused_in_one_sentence(
+    words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks/fleet.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
     assert line.startswith(sentence)

@@ -139,7 +139,7 @@ def spec(name: str) -> dict[str, Any]:
         team("org-2", 30, parent="org"),
     ]
     waits = dict.fromkeys(("notice", "soak_buffered", "soak_enforced"), "0s")
-    policy = {**waits, "breach_after": "0.3s", "recover_after": "1h", "max_breaching_clusters": 1000}
+    policy = {**waits, "breach_after": "2s", "recover_after": "1h", "max_breaching_clusters": 1000}
     return cluster(name, ISLANDS, quotas, **policy)
 
 
@@ -229,7 +229,7 @@ class Story:
             if seen != self.path[: len(seen)] or asyncio.get_running_loop().time() > ends:
                 told = [f"{e['text']} {e['reason']}" for e in self.sql.archive(self.name)]
                 raise AssertionError("\n".join([f"{self.name} does not go {' -> '.join(self.path)}:", *told]))
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.5)
 
     async def say(self, command: Command, *stages: Stage) -> None:
         await self.world.say(self.name, command)

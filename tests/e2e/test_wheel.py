@@ -123,6 +123,7 @@ def test_its_modules_are_its_own(installed: Installed) -> None:
     assert all(path.is_relative_to(installed.scripts.parent) for path in paths), paths
 
 
+@pytest.mark.nightly
 def test_up_runs_and_pages_are_written(installed: Installed, up: str) -> None:
     assert "embedded" in up
     work = installed.work
@@ -137,6 +138,7 @@ def test_up_runs_and_pages_are_written(installed: Installed, up: str) -> None:
     assert "<html" in page.read_text()
 
 
+@pytest.mark.nightly
 def test_the_demo_tells_its_story_to_the_end(installed: Installed) -> None:
     story = installed.run("demo", seconds=300)
     assert "$ backstop audit h100-worked --verify" in story

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -46,7 +46,9 @@ from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
 from workflows.quota_request import QuotaRequest
 
-WATCH_SECONDS = 0.1
+WATCH_SECONDS = 0.3
+PAUSES = (0.03, 0.03, 0.03, 0.06, 0.06, 0.06, 0.12)
+"""Seconds between two questions, the last again and again: a machine that answers all the time does nothing else."""
 PATIENCE = 40.0
 """Seconds until a wait is a failure; far above what any scene needs on a noisy machine."""
 CLOCKS: dict[str, Any] = {
@@ -164,12 +166,16 @@ def without_flex_moves(kinds: Iterable[str]) -> list[str]:
     return left
 
 
+def pausing() -> Iterator[float]:
+    return itertools.chain(PAUSES, itertools.repeat(PAUSES[-1]))
+
+
 async def eventually(true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
     """It has become true. Fails with what it waited for."""
-    ends = time.monotonic() + seconds
+    ends, pauses = time.monotonic() + seconds, pausing()
     while not true():
         assert time.monotonic() < ends, f"not within {seconds:g} s: {what}"
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(next(pauses))
 
 
 class World:
@@ -325,13 +331,13 @@ class World:
         self, cluster: str, reached: Stage | Callable[[RolloutStatus], bool], seconds: float = PATIENCE
     ) -> RolloutStatus:
         """The status once it is so. Fails, with where the rollout is instead, when it takes too long."""
-        ends = time.monotonic() + seconds
+        ends, pauses = time.monotonic() + seconds, pausing()
         while True:
             status = await self.status(cluster, seconds)
             if status.stage is reached or (callable(reached) and reached(status)):
                 return status
             assert time.monotonic() < ends, f"{cluster} is {status.stage}: {status.model_dump_json(indent=1)}"
-            await asyncio.sleep(0.03)
+            await asyncio.sleep(next(pauses))
 
     async def ended(self, cluster: str) -> dict[str, Any]:
         """How the rollout's workflow ended; the archive is complete then."""

@@ -1,4 +1,4 @@
-"""`make test` and `make nightly` share all tests between them: none is run twice, and none never."""
+"""`make test` and `make nightly` share all tests between them: only fuzzed ones are run twice, and none never."""
 
 from __future__ import annotations
 
@@ -40,13 +40,16 @@ def collected(typed: str) -> set[str]:
 
 
 def test_the_two_differ_only_in_their_marker() -> None:
-    assert command("test").replace('-m "not nightly"', "-m nightly") == command("nightly")
+    by_day = command("test").replace('-m "not nightly"', '-m "nightly or fuzzed"')
+    assert f"TRIES=all {by_day}" == command("nightly")
     assert "for target in lint test nightly; do" in (ROOT / ".ci" / "run").read_text()
 
 
 @pytest.mark.nightly
 def test_each_test_is_one_of_the_two() -> None:
-    by_day, by_night = collected(command("test")), collected(command("nightly"))
-    assert not by_day & by_night
+    by_day, by_night = collected(command("test")), collected(command("nightly").removeprefix("TRIES=all "))
+    fuzzed = collected(f"{sys.executable} -m pytest -m fuzzed")
+    assert fuzzed
+    assert by_day & by_night == fuzzed
     assert by_day | by_night == collected(f"{sys.executable} -m pytest")
     assert 0 < len(by_night) < len(by_day)

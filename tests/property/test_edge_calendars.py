@@ -13,7 +13,7 @@ from client.inputs.calendars import read_calendar
 from models.cluster.windows import Declared
 from models.errors import BadInput
 from tests.mangling import as_bytes
-from tests.tried import TRIED
+from tests.tried import TRIED, examples
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 VALUES = st.one_of(
@@ -88,7 +88,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(400),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(content=files())
 def test_a_calendar_is_windows_or_one_sentence(folder: Path, content: bytes) -> None:

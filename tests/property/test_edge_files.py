@@ -27,7 +27,7 @@ from models.cluster.readings import HealthSample
 from models.errors import BadInput, Refusal
 from tests.integration.ledger.world import NOW, ForeignTool, fleet, minutes
 from tests.mangling import spoilt, spoilt_files
-from tests.tried import TRIED
+from tests.tried import TRIED, examples
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet.yaml"
 DOCUMENTS: tuple[dict[str, Any], ...] = (
@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("files")
 
 
-@settings(FUZZ, max_examples=250)
+@settings(FUZZ, max_examples=examples(250))
 @given(content=st.sampled_from(DOCUMENTS).flatmap(spoilt_files), name=st.sampled_from(["f.yaml", "f.json"]))
 def test_a_fleet_file_is_a_fleet_or_one_sentence(folder: Path, content: bytes, name: str) -> None:
     path = folder / name
@@ -160,7 +160,7 @@ def read_or_refused(path: Path) -> tuple[HealthSample, ...] | None:
     return None
 
 
-@settings(FUZZ, max_examples=400)
+@settings(FUZZ, max_examples=examples(400))
 @given(content=health_files())
 def test_a_health_file_is_samples_or_one_sentence(folder: Path, content: bytes) -> None:
     path = folder / "h.csv"
@@ -268,7 +268,7 @@ def documents(draw: st.DrawFn) -> bytes:
 def test_the_ledger_takes_a_fleet_whole_or_not_at_all(ledger_url: str) -> None:
     numbers = itertools.count(1)
 
-    @settings(FUZZ, max_examples=60)
+    @settings(FUZZ, max_examples=examples(60))
     @given(payload=documents())
     def tries(payload: bytes) -> None:
         number = next(numbers)

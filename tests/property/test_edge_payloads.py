@@ -45,7 +45,7 @@ from models.wire import WatchInput
 from tests.integration.ledger.world import ForeignTool, fleet, import_fleet
 from tests.mangling import spoilt
 from tests.property.test_edge_files import assert_a_sentence, dump
-from tests.tried import TRIED
+from tests.tried import TRIED, examples
 from tests.unit.pure_world import World
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -169,7 +169,7 @@ def decoded(model: type[Model], payload: Payload) -> Any:
     return value
 
 
-@settings(FUZZ, max_examples=400)
+@settings(FUZZ, max_examples=examples(400))
 @given(data=st.data())
 def test_a_payload_is_read_or_refused_in_one_sentence(data: st.DataObject) -> None:
     model: type[Model] = data.draw(st.sampled_from(tuple(VALID)))
@@ -224,7 +224,7 @@ def rollouts() -> tuple[Rollout, ...]:
 ROLLOUTS = rollouts()
 
 
-@settings(FUZZ, max_examples=150)
+@settings(FUZZ, max_examples=examples(150))
 @given(
     payload=payloads(({**COMMAND, "plan_hash": ROLLOUTS[0].plan and ROLLOUTS[0].plan.hash}, COMMAND, {"actor": "tpm"})),
     command=st.sampled_from(Command),
@@ -261,7 +261,7 @@ def test_the_desk_answers_or_refuses_and_then_writes_nothing(ledger_url: str) ->
         more = {t: tool.rows(f"SELECT * FROM {t} ORDER BY 1, 2") for t in ("audit", "audit_heads", "import_parts")}
         return {**dump(tool), **more}
 
-    @settings(FUZZ, max_examples=80)
+    @settings(FUZZ, max_examples=examples(80))
     @given(payload=payloads(DESK))
     def tries(payload: Payload) -> None:
         request = decoded(DeskRequest, payload)

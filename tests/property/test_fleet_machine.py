@@ -31,6 +31,7 @@ from models.fleet.order import pick, plan_hash, taken_by
 from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import waiting_sentence
 from models.rollout.actions import Finish, Wait
+from tests.tried import examples
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 NEXT = {"planned": "buffered", "buffered": "enforced", "enforced": "monitored", "rolled_back": "planned"}
@@ -202,7 +203,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(PROSPECTS, PACES, st.integers(0, 3), EVENTS)
 def test_whatever_happens_the_pace_the_budget_and_the_breaker_hold(
     prospects: list[Prospect], pace: Pace, pilots: int, events: list[tuple[str, int]]

@@ -18,9 +18,10 @@ from models.planning.backing import back
 from models.planning.ceiling import ceiling_of
 from models.planning.plan import Cut, Plan, breach_target, envelope_of, make_plan
 from tests.strategies import LARGE, Breach, breaches, large_snapshots, policies, snapshots
+from tests.tried import examples
 
 LOOSE = settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 
@@ -162,6 +163,7 @@ def test_an_envelope_holds_its_plan_and_no_deeper_one(snapshot: Snapshot, policy
     plan = make_plan(snapshot, policy)
     envelope = envelope_of(plan)
     assert envelope.holds(plan)
+    assume(plan.quotas)
     one = data.draw(st.sampled_from(plan.quotas))
 
     def held(**changed: object) -> bool:

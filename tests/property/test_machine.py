@@ -23,6 +23,7 @@ from models.rollout.effects import EffectKind
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Command, Stage
 from tests.property.witness import Observed
+from tests.tried import examples
 from tests.unit.pure_world import TWO, Refused, parent, quota
 
 FLAT = (*TWO, quota("c", 0))
@@ -236,7 +237,7 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(
-    max_examples=100,
+    max_examples=examples(100),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],

@@ -16,6 +16,7 @@ from models.planning.divide import divide
 from models.planning.plan import Plan, breach_target, make_plan
 from tests import reference
 from tests.strategies import Breach, breaches, policies, small_snapshots
+from tests.tried import examples
 
 settings.register_profile(
     "agree", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -30,7 +31,7 @@ def island(name: str, gpus: int) -> Island:
 counts = st.dictionaries(st.sampled_from("aZbé"), st.tuples(st.integers(1, 30), st.integers(0, 12)), min_size=1)
 
 
-@settings(AGREE, max_examples=300)
+@settings(AGREE, max_examples=examples(300))
 @given(counts, st.data())
 def test_whole_gpus_are_divided_as_webster_divides_them(
     wanted: dict[str, tuple[int, int]], data: st.DataObject
@@ -41,7 +42,7 @@ def test_whole_gpus_are_divided_as_webster_divides_them(
     assert divide(amount, weights, caps) == reference.divide(amount, weights, caps)
 
 
-@settings(AGREE, max_examples=100)
+@settings(AGREE, max_examples=examples(100))
 @given(counts, st.data())
 def test_a_division_goes_on_where_an_earlier_one_stopped(
     wanted: dict[str, tuple[int, int]], data: st.DataObject
@@ -54,7 +55,7 @@ def test_a_division_goes_on_where_an_earlier_one_stopped(
     assert {name: first[name] + then[name] for name in first} == reference.divide(amount, weights, caps)
 
 
-@settings(AGREE, max_examples=400)
+@settings(AGREE, max_examples=examples(400))
 @given(small_snapshots())
 def test_backing_is_the_largest_assignment(snapshot: Snapshot) -> None:
     mine, theirs = reference.backing(snapshot), back(snapshot)
@@ -113,7 +114,7 @@ BLOCKS_UNDER_A_TIGHT_PARENT = Snapshot(
 )
 
 
-@settings(AGREE, max_examples=300)
+@settings(AGREE, max_examples=examples(300))
 @given(small_snapshots(), policies())
 @example(BLOCK_FILLS_THE_ISLAND, Policy.model_validate({"buffer": 0.34, "scope": "quota", "spare_gpus": 0}))
 @example(BLOCKS_UNDER_A_TIGHT_PARENT, Policy.model_validate({"buffer": 0}))
@@ -123,7 +124,7 @@ def test_a_plan_cuts_whom_the_ladder_cuts(snapshot: Snapshot, policy: Policy) ->
     assert {q.team: q.before_gpus for q in plan.quotas} == {q.team: q.gpus for q in snapshot.quotas}
 
 
-@settings(AGREE, max_examples=150)
+@settings(AGREE, max_examples=examples(150))
 @given(small_snapshots(), policies(), st.sampled_from(Tier))
 def test_a_deepest_tier_that_is_asked_for_wins_over_the_policy(snapshot: Snapshot, policy: Policy, tier: Tier) -> None:
     plan = make_plan(snapshot, policy, max_tier=tier)
@@ -143,7 +144,7 @@ def blocks_all_stand(breach: Breach) -> bool:
     return not reference.backing(now).unplaced
 
 
-@settings(AGREE, max_examples=400)
+@settings(AGREE, max_examples=examples(400))
 @given(breaches())
 def test_a_breach_lowers_whom_it_touches_and_nobody_else(breach: Breach) -> None:
     expected = reference.breach_target(breach.baseline, breach.current, breach.islands)
@@ -181,7 +182,7 @@ MINIMUM_AGAINST_NONE = Breach(
 )
 
 
-@settings(AGREE, max_examples=200)
+@settings(AGREE, max_examples=examples(200))
 @given(breaches())
 @example(MINIMUM_AGAINST_NONE)
 def test_a_minimum_is_broken_only_when_nothing_else_is_left(breach: Breach) -> None:
@@ -200,7 +201,7 @@ BLOCK_WITHOUT_A_PLACE = Breach(
 )
 
 
-@settings(AGREE, max_examples=200)
+@settings(AGREE, max_examples=examples(200))
 @given(breaches())
 @example(BLOCK_WITHOUT_A_PLACE)
 def test_a_block_without_a_place_is_broken_after_the_minimums(breach: Breach) -> None:
@@ -208,7 +209,7 @@ def test_a_block_without_a_place_is_broken_after_the_minimums(breach: Breach) ->
     agrees(breach)
 
 
-@settings(AGREE, max_examples=100)
+@settings(AGREE, max_examples=examples(100))
 @given(breaches())
 def test_where_every_gpu_is_backed_a_breach_target_changes_nothing(breach: Breach) -> None:
     now = reference.backing(breach.baseline.with_values(breach.current).with_islands(breach.islands))

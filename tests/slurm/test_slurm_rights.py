@@ -38,7 +38,7 @@ def test_whoever_may_only_look_can_plan_and_rehearse(lesser: Site) -> None:
     assert lesser.quotas.read(lesser.cluster).values == {lesser.team("a"): 24, lesser.team("b"): 16}
     sample = lesser.health.read([lesser.cluster])[lesser.cluster]
     assert sum(i.healthy_gpus for i in sample.islands) == 48
-    lesser.slurms.refresh_use([lesser.cluster])
+    lesser.usage.latest([lesser.cluster], lesser.ledger.now())
     assert ACCOUNTS in lesser.quotas.barred(lesser.cluster)
     check = lesser.slurms.check()[lesser.cluster]
     assert (check.wrong, ACCOUNTS in check.barred) == ("", True)

@@ -176,6 +176,10 @@ def test_a_cancelled_event_takes_back_what_it_declared(tmp_path: Path) -> None:
         ),
         ([event("20261202T060000Z", "20261201T070000Z")], "m.ics: event 'new firmware' ends before it starts"),
         ([event().replace("DTSTART:20261201T060000Z\n", "")], "m.ics: event 'new firmware' has no DTSTART"),
+        (
+            [event().replace("DTSTART:20261201T060000Z\n", "DTSTART:-PT5H\n")],
+            "m.ics: event 'new firmware': DTSTART is no day and no time",
+        ),
     ],
 )
 def test_a_bad_event_is_named(events: list[str], said: str, tmp_path: Path) -> None:

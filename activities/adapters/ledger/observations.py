@@ -18,10 +18,12 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.history import stretches_of
+from activities.adapters.ledger.scheduler_mirror import sources_of
 from models.base import duration_text
 from models.buffers.hourly_health import Stretch
 from models.cluster.island import Island
 from models.cluster.readings import CLOCK_SKEW, HealthSample, TeamUsage, UsageReading
+from models.cluster.sources import Sources
 from models.errors import BadInput
 from models.tables import HealthRow, IslandRow, QuotaRow, UsageRow
 
@@ -29,7 +31,7 @@ ENOUGH_SAMPLES = 20
 """From here on one in twenty may lie above the 95th percentile, and nearest-rank is not the maximum."""
 
 
-Refresh = Callable[[Sequence[str]], None]
+Refresh = Callable[[Sources], None]
 """What a source says of those of these clusters that are its own is in the ledger; where it is silent, what was known
 stands, and grows old."""
 
@@ -39,15 +41,19 @@ class _Fed:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._sources: tuple[Refresh, ...] = ()
+        self._refreshes: tuple[Refresh, ...] = ()
 
-    def fed_by(self, *sources: Refresh) -> Self:
-        self._sources = sources
+    def fed_by(self, *refreshes: Refresh) -> Self:
+        self._refreshes = refreshes
         return self
 
     def _refresh(self, clusters: Sequence[str]) -> None:
-        for refresh in self._sources:
-            refresh(clusters)
+        if not self._refreshes:
+            return
+        with self._database.reading() as session:
+            sources = sources_of(session, clusters)
+        for refresh in self._refreshes:
+            refresh(sources)
 
 
 class LedgerHealth(_Fed):

@@ -22,7 +22,7 @@ from activities.adapters.slurm.parsing import Held, admitted
 from models.cluster.island import Island
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
-from models.cluster.sources import PrometheusSource, SlurmSource
+from models.cluster.sources import PrometheusSource, SlurmSource, Sources
 from models.errors import Refusal, Unavailable
 from models.tables import ClusterRow, IslandRow, QuotaRow, RolloutRow, SchedulerLimitRow, SchedulerLockRow
 
@@ -81,6 +81,20 @@ class MirroredCluster:
         return total
 
 
+def sources_of(session: Session, clusters: Sequence[str] | None) -> Sources:
+    """Of these clusters, or of all, those that something beside the ledger speaks for."""
+    quotas, health = col(ClusterRow.source), col(ClusterRow.health_source)
+    rows = sa.select(col(ClusterRow.name), quotas, health).where(quotas.is_not(None) | health.is_not(None))
+    given = {}
+    if clusters is not None:
+        rows, given = rows.where(among(ClusterRow.name, "clusters")), {"clusters": list(clusters)}
+    found = session.connection().execute(rows, given).all()
+    return Sources(
+        slurm={name: SlurmSource.model_validate_json(text) for name, text, _ in found if text is not None},
+        prometheus={name: PrometheusSource.model_validate_json(text) for name, _, text in found if text is not None},
+    )
+
+
 class SchedulerBook:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -99,20 +113,8 @@ class SchedulerBook:
 
     def sources(self, clusters: Sequence[str] | None = None) -> dict[str, SlurmSource]:
         """Of these clusters, those whose quotas a scheduler holds; of all where none are named."""
-        return {n: SlurmSource.model_validate_json(text) for n, text in self._texts(ClusterRow.source, clusters)}
-
-    def prometheus_sources(self, clusters: Sequence[str]) -> dict[str, PrometheusSource]:
-        """Of these clusters, those whose health a Prometheus says."""
-        texts = self._texts(ClusterRow.health_source, clusters)
-        return {name: PrometheusSource.model_validate_json(text) for name, text in texts}
-
-    def _texts(self, column: Any, clusters: Sequence[str] | None) -> list[tuple[str, str]]:
-        rows = sa.select(col(ClusterRow.name), column).where(column.is_not(None))
-        given = {}
-        if clusters is not None:
-            rows, given = rows.where(among(ClusterRow.name, "clusters")), {"clusters": list(clusters)}
         with self._database.reading() as session:
-            return [(name, text) for name, text in session.connection().execute(rows, given)]
+            return dict(sources_of(session, clusters).slurm)
 
     def standing(self, cluster: str) -> MirroredCluster:
         with self._database.reading() as session:

@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from pydantic import Field
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.queries import Queries, answers, dcgm, samples_of, wanted
 from models.base import Duration, Model, Name
-from models.cluster.sources import PrometheusSource
+from models.cluster.sources import PrometheusSource, Sources
 from models.errors import BackstopError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -67,15 +67,15 @@ class Prometheuses:
         self._every = every.total_seconds()
         self._read_at: dict[str, float] = {}
 
-    def refresh_health(self, clusters: Sequence[str]) -> None:
+    def refresh_health(self, sources: Sources) -> None:
         by_connection: dict[str, dict[str, PrometheusSource]] = {}
-        for cluster, source in self._ledger.schedulers.prometheus_sources(clusters).items():
+        for cluster, source in sources.prometheus.items():
             by_connection.setdefault(source.connection, {})[cluster] = source
-        for name, sources in by_connection.items():
+        for name, its_clusters in by_connection.items():
             now = time.monotonic()
             if now - self._read_at.get(name, -self._every) >= self._every:
                 self._read_at[name] = now
-                self._look(name, sources)
+                self._look(name, its_clusters)
 
     def _look(self, name: str, sources: Mapping[str, PrometheusSource]) -> None:
         """What is known stands where it does not answer: it grows old, and whoever reads it sees that."""

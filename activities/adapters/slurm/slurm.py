@@ -41,7 +41,7 @@ from models.cluster.island import Island
 from models.cluster.jobs import ClusterJob
 from models.cluster.quota import Quota
 from models.cluster.readings import ForeignChange, HealthSample, QuotaReading
-from models.cluster.sources import SlurmSource
+from models.cluster.sources import SlurmSource, Sources
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.questions import SchedulerCheck
 from models.rollout.effects import Change, Receipt
@@ -232,11 +232,10 @@ class Slurms:
     def jobs(self, source: SlurmSource) -> tuple[SlurmJob, ...]:
         return jobs_in(self.talk(source).run("squeue", "--json"), source.tres)
 
-    def refresh_health(self, clusters: Sequence[str]) -> None:
+    def refresh_health(self, sources: Sources) -> None:
         """What nodes are now is in the ledger, but for clusters whose health a Prometheus has."""
-        elsewhere = self.book.prometheus_sources(clusters)
-        for cluster, source in self.book.sources(clusters).items():
-            if cluster in elsewhere or not self.due("health", cluster, self.every):
+        for cluster, source in sources.slurm.items():
+            if cluster in sources.prometheus or not self.due("health", cluster, self.every):
                 continue
             with _tolerated():
                 if islands := self.capacity(source):
@@ -244,9 +243,9 @@ class Slurms:
                     sample = HealthSample(cluster=cluster, at=self.ledger.now(), islands=islands)
                     self.ledger.samples.keep(sample, "slurm")
 
-    def refresh_use(self, clusters: Sequence[str]) -> None:
+    def refresh_use(self, sources: Sources) -> None:
         """What jobs hold now is in the ledger, where the last sample is old enough."""
-        for cluster, source in self.book.sources(clusters).items():
+        for cluster, source in sources.slurm.items():
             if self.due("use", cluster, self.use_every):
                 with _tolerated():
                     self._look_at_jobs(cluster, source)
