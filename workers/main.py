@@ -69,7 +69,7 @@ Imported anew for each, it was a fifteenth of a worker's time and most of its me
 
 def sandbox() -> SandboxedWorkflowRunner:
     """What workflows run in when a history is replayed."""
-    return SandboxedWorkflowRunner(restrictions=_RESTRICTIONS)
+    return OnTimeRunner(restrictions=_RESTRICTIONS, versioned=False)
 
 
 def make_worker(

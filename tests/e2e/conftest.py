@@ -28,7 +28,7 @@ async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> Asy
 @pytest.fixture
 async def world_on_each(temporal: Client, ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
     """On SQLite and on PostgreSQL in turn."""
-    async with world_of(temporal, ledger_url, tmp_path) as found:
+    async with world_of(temporal, ledger_url, tmp_path, replays=ledger_url.startswith("sqlite")) as found:
         yield found
 
 

@@ -25,7 +25,8 @@ SECOND = timedelta(seconds=1)
 @pytest.fixture
 async def world(temporal: Client, ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
     """On each database, with a tally each half second."""
-    async with world_of(temporal, ledger_url, tmp_path, tally_seconds=0.5) as found:
+    replays = ledger_url.startswith("sqlite")
+    async with world_of(temporal, ledger_url, tmp_path, tally_seconds=0.5, replays=replays) as found:
         yield found
 
 
