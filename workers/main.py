@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pydantic
+import scipy.optimize  # noqa: F401 - a workflow's task must not wait for its import
 from temporalio.client import Client
 from temporalio.common import WorkerDeploymentVersion, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError

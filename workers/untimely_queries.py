@@ -37,7 +37,7 @@ _NO_EVENTS = {"query_workflow", "remove_from_cache"}
 
 @dataclass(frozen=True)
 class OnTimeRunner(SandboxedWorkflowRunner):
-    """The sandbox, for workers; a replay has no queries, and is faster for it too. `versioned`: they name their build."""
+    """The sandbox, for workers; a replay is faster for it too. `versioned`: they name their build."""
 
     versioned: bool = False
 

@@ -81,8 +81,6 @@ def import_(
     What the file leaves out stays as it is: nothing is removed. Health may come alone, for clusters that the ledger
     has: a file with the quotas of before a rollout is refused while that is open.
     """
-    from cli.answers import ImportAnswer
-    from cli.output import show_json
     from client.inputs.documents import read_fleet
     from client.inputs.health_samples import read_health
     from client.inputs.jobs import read_jobs
@@ -97,6 +95,9 @@ def import_(
     source = _source(slurm, root, connection, size_flex, settings)
     policy = settings_given("--policy", settings or ())
     Overlay(policy).on(Policy())
+
+    from cli.answers import ImportAnswer  # with the planner behind it, for which a refusal need not wait
+    from cli.output import show_json
 
     async def question(door: Backstop) -> ImportAnswer:
         whole = await _from_slurm(door, named(slurm), source, policy) if slurm else fleet

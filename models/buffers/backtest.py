@@ -17,7 +17,6 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-from scipy.stats import binom
 
 from models.base import Model
 from models.buffers.estimator import SHAPE, WEEK_HOURS, Hours, Shape, derived
@@ -51,6 +50,7 @@ def fixed(buffer: Fraction) -> Decide:
 
 def binomial(terms: HealthTerms = TERMS) -> Decide:
     """Every node is down by itself, as often as in the past."""
+    from scipy.stats import binom  # a second and a half to import, which only a back-test needs
 
     def needed(seen: Hours, view: View) -> int:
         nodes = max(1, view.total // view.node)

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
@@ -315,6 +314,9 @@ class _Program:
             self._row(terms, 0, self.bounds[team])
 
     def _solve(self, gains: np.ndarray) -> np.ndarray | None:
+        # It takes half a second to import, which most commands would wait for in vain; workers import it at once.
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
         size = len(self.block_at) + len(self.loose_at)
         rows = [r for r, terms in enumerate(self._rows) for _ in terms]
         cols = [c for terms in self._rows for c in terms]
