@@ -261,8 +261,10 @@ class EmbeddedTemporal:
         return False
 
     def _lost_a_free_port(self) -> bool:
-        """True where a port that was free when we looked was not when the server came to bind it."""
-        return None in self._wanted_ports and "address already in use" in self._log_tail()
+        """True where a port that was free when we looked, or when the server itself did, was not when it was bound."""
+        log = self.log_path.read_text(errors="replace")  # whole: of a panic the first line says why
+        taken = None in self._wanted_ports and "address already in use" in log
+        return taken or "failed assigning ephemeral port" in log
 
     async def _start_new(self) -> None:
         with self._lock_path.open("a+") as lock:

@@ -241,6 +241,7 @@ async def the_server_dies_while_the_worker_goes_on(home: Path) -> None:
         assert await asyncio.wait_for(worker.wait(), 30) == 0
 
 
+@pytest.mark.nightly
 async def test_a_fleet_goes_on_where_it_was_when_everything_dies(tmp_path: Path) -> None:
     names = [f"fleet-{number}" for number in range(6)]
     async with processes(tmp_path / "up") as running:

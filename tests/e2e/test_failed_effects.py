@@ -109,9 +109,9 @@ CASES = (
 
 
 def nightly(item: pytest.Item) -> bool:
-    """Databases differ in what happens at once; what PostgreSQL does with one call after the other can wait."""
+    """By day they are played on one database."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    return params.get("database_url") == "postgresql" and "case" in params and not params["case"].mode.crowded
+    return params.get("database_url") == "postgresql" and "case" in params
 
 
 # --- the world, worked out by hand -----------------------------------------------------------

@@ -184,6 +184,7 @@ def assert_timeline(found: list[tuple[str, float]], by_hand: list[tuple[str, flo
         assert due - 1e-6 <= at < due + LATE, f"{what} at hour {at}, by hand {due}"
 
 
+@pytest.mark.nightly
 async def test_days_with_a_breach_each_stay_small_and_lose_nothing(played: Played) -> None:
     year = await play(played, 7, breaches=True, suggested=SUGGESTED, says=lambda _: None)
     assert len(year.runs) > 1

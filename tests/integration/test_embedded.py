@@ -133,6 +133,21 @@ async def test_a_taken_port_is_named(tmp_path: Path, on_taken_port: Callable[[Pa
             await on_taken_port(tmp_path, port).start()
 
 
+async def test_a_free_port_that_was_lost_is_chosen_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporal panics then: the reason stands above a trace that is longer than what we show of its log."""
+    real, lost = embedded.temporal_binary(), tmp_path / "lost"
+    unlucky = tmp_path / "temporal"
+    unlucky.write_text(
+        f'#!/bin/sh\n[ -e {lost} ] && exec {real} "$@"\ntouch {lost}\n'
+        "echo 'listen tcp 127.0.0.1:44563: bind: address already in use'\nseq 100\nexit 2\n"
+    )
+    unlucky.chmod(0o755)
+    monkeypatch.setattr(embedded, "temporal_binary", lambda: str(unlucky))
+    async with EmbeddedTemporal(tmp_path / "home", None, None) as server:
+        await Client.connect(server.address, namespace=NAMESPACE)
+    assert lost.exists()
+
+
 async def test_a_second_server_on_the_same_files_is_refused_and_the_first_one_named(tmp_path: Path) -> None:
     async with EmbeddedTemporal(tmp_path, None, None) as first:
         with pytest.raises(Refusal, match=f"process {first.pid}"):
