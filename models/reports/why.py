@@ -1,16 +1,15 @@
 """Why a team cannot use its quota: what could start now, what is missing, and reasons that add up to it.
 
-Theory of operation. Who asks for N GPUs within its quota G wants min(N, G). What could start now is what stands behind
-the quota (its backing B) less what its own jobs hold inside it (U = min(S, G)), and with `block` no more than one
-island's hardware could hold. The gap is the difference. It is told in reasons, counted in this order, each up to what
-is left of the gap: what the quotas above withhold, what declared windows took, what is unhealthy, what the team's own
-jobs hold idle, what they hold busy; then what only fragmentation takes. G - B splits into the first three and U into
-the next two, so the reasons always add up to the gap. Jobs on flex are in nobody's way: they are preempted.
+Theory of operation. Who asks for N GPUs within its quota G wants min(N, G). What could start now is what hardware gives
+it beside all jobs that run inside their quotas, its own included (models/planning/occupancy.py); with `block` no more
+than one island has free. The gap is the difference. It is told by taking away one cause after the other, in the order
+of `Cause`, and looking each time what more could start: a cause that binds nothing is not named, and where all that
+are named are gone, the jobs start. Jobs on flex are in nobody's way: they are preempted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -27,17 +26,19 @@ from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot, present_snapshot
 from models.cluster.windows import Window, active, without_absences
 from models.errors import Refusal
-from models.planning.backing import back
+from models.planning.occupancy import in_quota, startable, startable_block
 
 
 class Cause(StrEnum):
-    """In the order in which they are counted."""
+    """In the order in which they are taken away, where taking one away starts anything."""
 
     WITHHELD = "withheld"
     DECLARED = "declared"
     UNHEALTHY = "unhealthy"
+    OTHERS = "others"
     IDLE = "idle"
     USED = "used"
+    ABSENT = "absent"
     FRAGMENTED = "fragmented"
 
 
@@ -85,13 +86,11 @@ class TeamWhy(Model):
     use_known: bool
 
 
-class _Behind(NamedTuple):
-    """A quota, split by what stands behind it: it is the sum of these."""
+class _World(NamedTuple):
+    """A cluster as it is, or as it would be without a cause. `held`: GPUs by leaf that jobs hold inside their quota."""
 
-    backed: int
-    unhealthy: int
-    declared: int
-    withheld: int
+    snapshot: Snapshot
+    held: Mapping[str, int]
 
 
 class _Held(NamedTuple):
@@ -116,25 +115,39 @@ def why(
         raise Refusal(f"nobody knows the health of cluster {cluster}")
     snapshot = present_snapshot(seen.reading, sample.islands)
     if team not in snapshot.tree.leaves:
-        what = "is a sum of others: name one of them" if team in snapshot.tree.by_team else "is not there"
-        raise Refusal(f"the quota of {team!r} in cluster {cluster} {what}")
+        under = ", ".join(snapshot.tree.children.get(team, ()))
+        raise Refusal(
+            f"the quota of {team!r} in cluster {cluster} "
+            + (f"is a sum of others: name one of them ({under})" if under else "is not there")
+        )
     quota = snapshot.tree.by_team[team]
-    behind, held = _behind(snapshot, quota, seen), _held(quota, seen)
+    held = _held(quota, seen)
     asked = quota.gpus if asked_gpus is None else asked_gpus
     wanted = min(asked, quota.gpus)
-    loose = min(wanted, max(0, behind.backed - held.used))
-    reach = [i for i in snapshot.islands if quota.islands is None or i.name in quota.islands]
-    largest = max((i.room_for_blocks for i in reach), default=0)
-    startable = min(loose, largest) if block else loose
+    here = _World(snapshot, {**in_quota(snapshot, seen.usage), team: held.used})
+    loose = min(wanted, startable(*here, team))
+    largest = startable_block(*here, team, seen.jobs) if block else loose
+    as_declared = snapshot.with_islands(without_absences(snapshot.islands, seen.windows, seen.at))
+    reach = [i for i in as_declared.islands if quota.islands is None or i.name in quota.islands]
     missing = tuple(_missing(i, history.get(i.name)) for i in reach if i.healthy_gpus < i.total_gpus)
-    causes = (
-        (Cause.WITHHELD, behind.withheld, "the quotas above it promise less than the sum of theirs"),
-        (Cause.DECLARED, behind.declared, _windows(seen.windows, seen.at)),
-        (Cause.UNHEALTHY, behind.unhealthy, _unhealthy(missing, sample)),
-        (Cause.IDLE, held.idle, _idle(team, held)),
-        (Cause.USED, held.used - held.idle, _used(quota, held)),
-    )
-    fragments = f"{loose} are there, and the largest block of healthy nodes in one island is {largest}"
+    texts = {
+        Cause.WITHHELD: "the quotas above it promise less than the sum of theirs, or their other jobs hold it",
+        Cause.DECLARED: _windows(seen.windows, seen.at),
+        Cause.UNHEALTHY: _unhealthy(missing, sample),
+        Cause.OTHERS: _others(here, team),
+        Cause.IDLE: _idle(team, held),
+        Cause.USED: _used(quota, held),
+    }
+    counted, could = [], loose
+    for cause, more in _lifted(here, as_declared, quota, held, wanted):
+        counted.append(Reason(cause=cause, gpus=more, text=texts[cause]))
+        could += more
+    if could < wanted:
+        installed = f"the islands where it may stand have {sum(i.total_gpus for i in reach)} GPUs in all"
+        counted.append(Reason(cause=Cause.ABSENT, gpus=wanted - could, text=installed))
+    fits = min(loose, largest)
+    if fits < loose:
+        counted.append(Reason(cause=Cause.FRAGMENTED, gpus=loose - fits, text=_fragments(loose, largest, here, seen)))
     return TeamWhy(
         cluster=cluster,
         team=team,
@@ -144,12 +157,9 @@ def why(
         asked_gpus=asked,
         block=block,
         wanted_gpus=wanted,
-        startable_gpus=startable,
-        gap_gpus=wanted - startable,
-        reasons=(
-            *_counted(causes, wanted - loose),
-            *_counted([(Cause.FRAGMENTED, loose - startable, fragments)], loose - startable),
-        ),
+        startable_gpus=fits,
+        gap_gpus=wanted - fits,
+        reasons=tuple(counted),
         missing=missing,
         over_gpus=asked - wanted,
         used_gpus=held.used,
@@ -157,13 +167,40 @@ def why(
     )
 
 
-def _behind(snapshot: Snapshot, quota: Quota, seen: Evidence) -> _Behind:
-    backing, team = back(snapshot), quota.team
-    as_declared = back(snapshot.with_islands(without_absences(snapshot.islands, seen.windows, seen.at)))
-    backed = backing.of[team]
-    entitled = backed + backing.shortage.get(team, 0)
-    declared = max(0, min(entitled, as_declared.of[team]) - backed)
-    return _Behind(backed, entitled - backed - declared, declared, quota.gpus - entitled)
+def _lifted(here: _World, as_declared: Snapshot, quota: Quota, held: _Held, wanted: int) -> Iterator[tuple[Cause, int]]:
+    """One cause after the other, and what more could start once it is gone too.
+
+    Next is the first that starts something by itself; where none does, they bind together, and the first goes unnamed.
+    """
+    gone: list[Cause] = []
+    left = [Cause.WITHHELD, Cause.DECLARED, Cause.UNHEALTHY, Cause.OTHERS, Cause.IDLE, Cause.USED]
+    could = min(wanted, startable(*here, quota.team))
+    while left and could < wanted:
+        for cause in left:
+            world = _without({*gone, cause}, here, as_declared, quota.team, held)
+            more = min(wanted, startable(*world, quota.team)) - could
+            if more > 0:
+                yield cause, more
+                break
+        else:
+            cause, more = left[0], 0
+        could += more
+        gone.append(cause)
+        left.remove(cause)
+
+
+def _without(gone: Set[Cause], here: _World, as_declared: Snapshot, team: str, held: _Held) -> _World:
+    tree, snapshot = here.snapshot.tree, here.snapshot
+    if Cause.WITHHELD in gone:
+        snapshot = snapshot.with_values(dict.fromkeys(tree.ancestors(team), sum(q.gpus for q in snapshot.quotas)))
+    islands = []
+    for now, declared in zip(snapshot.islands, as_declared.islands, strict=True):
+        mended = (declared.healthy_gpus - now.healthy_gpus) * (Cause.DECLARED in gone)
+        mended += (now.total_gpus - declared.healthy_gpus) * (Cause.UNHEALTHY in gone)
+        islands.append(now.model_copy(update={"healthy_gpus": now.healthy_gpus + mended}))
+    own = (0 if Cause.USED in gone else held.used - held.idle) + (0 if Cause.IDLE in gone else held.idle)
+    others = dict.fromkeys(here.held, 0) if Cause.OTHERS in gone else here.held
+    return _World(snapshot.with_islands(tuple(islands)), {**others, team: own})
 
 
 def _held(quota: Quota, seen: Evidence) -> _Held:
@@ -172,15 +209,6 @@ def _held(quota: Quota, seen: Evidence) -> _Held:
     idle = 0 if usage is None else min(usage.idle_gpus, used)
     jobs = tuple(j for j in seen.jobs if j.team == quota.team and j.ended is None and j.on is RunsOn.QUOTA)
     return _Held(used, idle, usage is not None, jobs)
-
-
-def _counted(causes: Iterable[tuple[Cause, int, str]], gap: int) -> Iterator[Reason]:
-    """Each cause up to what is left of the gap."""
-    for cause, most, text in causes:
-        gpus = min(gap, most)
-        gap -= gpus
-        if gpus:
-            yield Reason(cause=cause, gpus=gpus, text=text)
 
 
 def _missing(island: Island, stretch: Stretch | None) -> Missing:
@@ -210,7 +238,25 @@ def _unhealthy(missing: Sequence[Missing], sample: HealthSample) -> str:
         for m in missing
     )
     healthy = f"no healthy GPU stands behind them: {sample.healthy_gpus} of {sample.total_gpus} are healthy"
-    return f"{healthy} (unhealthy: {lacking})" if lacking else f"{healthy}, and more is promised"
+    return f"{healthy} (unhealthy: {lacking})"
+
+
+def _others(here: _World, team: str) -> str:
+    """Who holds what it could stand on, the most first."""
+    tree = here.snapshot.tree
+    mine = tree.by_team[team].islands
+    held = {
+        leaf: gpus
+        for leaf, gpus in here.held.items()
+        if gpus and leaf != team and (mine is None or not {*mine}.isdisjoint(tree.by_team[leaf].islands or mine))
+    }
+    return f"other teams' jobs run there inside their own quotas: {jobs_text(held.items())}"
+
+
+def _fragments(loose: int, largest: int, here: _World, seen: Evidence) -> str:
+    text = f"{loose} could start, and the largest block that is free in one island is {largest}"
+    named = sum(j.gpus for j in seen.jobs if j.ended is None and j.on is RunsOn.QUOTA and j.island is not None)
+    return text if named >= sum(here.held.values()) else f"{text} at most: nobody says where all jobs run"
 
 
 def _idle(team: str, held: _Held) -> str:
@@ -221,5 +267,6 @@ def _idle(team: str, held: _Held) -> str:
 def _used(quota: Quota, held: _Held) -> str:
     if not held.known:
         return f"nobody says what {quota.team}'s jobs hold, so all of the quota counts as used"
-    names = jobs_text((j.job, j.gpus) for j in held.jobs)
-    return f"{quota.team}'s own running jobs hold {held.used} of its {quota.gpus}" + (f": {names}" if names else "")
+    names = jobs_text((j.job, j.gpus - j.idle_gpus) for j in held.jobs if j.gpus > j.idle_gpus)
+    busy = held.used - held.idle
+    return f"{quota.team}'s own jobs work on {busy} of its {quota.gpus}" + (f": {names}" if names else "")

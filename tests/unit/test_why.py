@@ -14,6 +14,7 @@ from cli.main import run
 from models.buffers.hourly_health import Stretch, stretches
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
+from models.cluster.jobs import Job, RunsOn
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.windows import Window, WindowKind
 from models.errors import Refusal
@@ -46,7 +47,7 @@ def asked(gpus: int | None = None, *, block: bool = False, **changes: Any) -> Te
     reading = QuotaReading(cluster="h100-worked", generation=1, quotas=quotas)
     sample = HealthSample(cluster="h100-worked", at=NOW, islands=islands)
     past = changes.pop("history", {"main": history(361, 361, 340, 319)})
-    seen = Evidence(reading, sample, usage, NOW, windows=changes.pop("windows", ()))
+    seen = Evidence(reading, sample, usage, NOW, windows=changes.pop("windows", ()), jobs=changes.pop("jobs", ()))
     return why(seen, past, "research", gpus, block=block)
 
 
@@ -94,7 +95,77 @@ def test_a_block_is_missing_what_only_fragmentation_takes() -> None:
     usage = {"research": TeamUsage(team="research", scheduled_gpus=10)}
     found = asked(200, block=True, islands=islands, usage=usage, history={})
     assert (found.startable_gpus, reasons(found)) == (152, [("fragmented", 48)])
-    assert found.reasons[0].text == "200 are there, and the largest block of healthy nodes in one island is 152"
+    said = "200 could start, and the largest block that is free in one island is 152 at most"
+    assert found.reasons[0].text == f"{said}: nobody says where all jobs run"
+
+
+def held(**gpus: int) -> dict[str, TeamUsage]:
+    return {team: TeamUsage(team=team, scheduled_gpus=scheduled) for team, scheduled in gpus.items()}
+
+
+def whole(gpus: int, name: str = "main", healthy: int | None = None) -> Island:
+    return Island(name=name, total_gpus=gpus, healthy_gpus=gpus if healthy is None else healthy)
+
+
+def test_what_other_teams_jobs_hold_in_quota_is_not_free() -> None:
+    quotas = (Present(team="research", gpus=100), Present(team="b", gpus=100))
+    found = asked(quotas=quotas, usage=held(research=0, b=100), islands=(whole(150),))
+    assert (found.startable_gpus, reasons(found)) == (50, [("others", 50)])
+    assert found.reasons[0].text == "other teams' jobs run there inside their own quotas: b 100"
+    found = asked(quotas=quotas, usage=held(research=0, b=180), islands=(whole(150),))
+    assert found.startable_gpus == 50, "what b runs beyond its quota yields"
+
+
+def test_a_sibling_that_holds_what_the_parent_promises_is_in_the_way() -> None:
+    quotas = (
+        Present(team="org", gpus=100),
+        Present(team="research", gpus=100, parent="org"),
+        Present(team="sibling", gpus=100, parent="org"),
+    )
+    found = asked(quotas=quotas, usage=held(research=0, sibling=80), islands=(whole(361),))
+    assert (found.startable_gpus, reasons(found)) == (20, [("withheld", 80)])
+
+
+def running(name: str, team: str, gpus: int, island: str, on: RunsOn = RunsOn.QUOTA) -> Job:
+    return Job(job=name, team=team, gpus=gpus, island=island, on=on, started=NOW)
+
+
+def test_a_block_counts_the_jobs_that_run_in_its_island() -> None:
+    quotas = (Present(team="research", gpus=100), Present(team="b", gpus=64))
+    jobs = (running("b-1", "b", 32, "x"), running("b-2", "b", 32, "y"), running("guest", "c", 16, "y", RunsOn.FLEX))
+    found = asked(
+        64, block=True, quotas=quotas, islands=(whole(64, "x"), whole(64, "y")), jobs=jobs, usage=held(research=0, b=64)
+    )
+    assert (found.startable_gpus, reasons(found)) == (32, [("fragmented", 32)])
+    assert found.reasons[0].text == "64 could start, and the largest block that is free in one island is 32"
+
+
+def test_only_a_cause_that_binds_is_named() -> None:
+    """All of the quota is in use: repairing hardware would start nothing."""
+    quotas = (Present(team="research", gpus=100),)
+    found = asked(10, quotas=quotas, usage=held(research=100), islands=(whole(200, healthy=100),))
+    assert (found.startable_gpus, reasons(found)) == (0, [("used", 10)])
+
+
+def test_more_quota_than_was_ever_installed_is_said() -> None:
+    quotas = (Present(team="research", gpus=100, islands=("x",)),)
+    found = asked(quotas=quotas, usage=held(research=0), islands=(whole(64, "x"), whole(64, "y")))
+    assert (found.startable_gpus, reasons(found)) == (64, [("absent", 36)])
+    assert found.reasons[0].text == "the islands where it may stand have 64 GPUs in all"
+
+
+def test_idle_jobs_and_declared_gpus_are_counted_once() -> None:
+    quotas = (Present(team="research", gpus=361),)
+    usage = {"research": TeamUsage(team="research", scheduled_gpus=40, idle_gpus=24)}
+    jobs = (
+        Job(job="sleeper", team="research", gpus=24, idle_gpus=24, started=NOW),
+        Job(job="train", team="research", gpus=16, started=NOW),
+    )
+    found = asked(quotas=quotas, usage=usage, jobs=jobs, windows=(SWITCHES,))
+    texts = {r.cause.value: r.text for r in found.reasons}
+    assert reasons(found) == [("declared", 20), ("unhealthy", 22), ("idle", 24), ("used", 16)]
+    assert "22 of 361 in main" in texts["unhealthy"]
+    assert texts["used"] == "research's own jobs work on 16 of its 361: train 16"
 
 
 def test_what_the_tree_withholds_is_its_own_reason() -> None:
@@ -106,11 +177,12 @@ def test_what_the_tree_withholds_is_its_own_reason() -> None:
 def test_unknown_use_counts_as_all_of_the_quota_and_says_so() -> None:
     found = asked(usage={})
     assert (found.startable_gpus, found.use_known) == (0, False)
-    assert "nobody says what research's jobs hold" in found.reasons[-1].text
+    assert reasons(found) == [("used", 319), ("unhealthy", 26)]
+    assert "nobody says what research's jobs hold" in found.reasons[0].text
 
 
 def test_a_sum_and_a_stranger_are_refused() -> None:
-    with pytest.raises(Refusal, match="is a sum of others"):
+    with pytest.raises(Refusal, match=r"is a sum of others: name one of them \(x\)"):
         asked(quotas=(Present(team="research", gpus=9), Present(team="x", gpus=9, parent="research")))
     with pytest.raises(Refusal, match="is not there"):
         asked(quotas=(Present(team="evals", gpus=9),))

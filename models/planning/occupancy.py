@@ -1,0 +1,72 @@
+"""Who holds what of a cluster's hardware, and how much more of a quota could start beside it.
+
+Pure. Theory of operation. A job that runs inside its team's quota keeps its GPUs; one that runs beyond it, or on flex,
+yields to whoever claims a quota. So what could start of a quota is what the largest assignment of hardware gains when
+that quota is asked for whole, and every other is asked for only what its jobs hold inside it. Islands, the bounds of
+the quotas above, and siblings' jobs under them are all in that one assignment. Source: DESIGN.md, "Jobs and flex".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from models.cluster.island import Island
+from models.cluster.jobs import Job, RunsOn
+from models.cluster.readings import TeamUsage
+from models.cluster.snapshot import Snapshot
+from models.planning.placement import PlacementSolver
+
+
+def in_quota(snapshot: Snapshot, usage: Mapping[str, TeamUsage]) -> dict[str, int]:
+    """GPUs by leaf quota that jobs hold inside it; of a quota whose use nobody tells, all of it."""
+    return {
+        leaf: gpus if (own := usage.get(leaf)) is None else min(own.scheduled_gpus, gpus)
+        for leaf, gpus in snapshot.tree.leaf_gpus.items()
+    }
+
+
+def startable(snapshot: Snapshot, held: Mapping[str, int], team: str) -> int:
+    """GPUs more that jobs of this leaf quota could hold inside it now, were all on flex to yield.
+
+    `held`: GPUs by leaf quota, as of `in_quota`.
+    """
+    ground = PlacementSolver(snapshot)
+    asked = {q.team: q.gpus for q in snapshot.quotas} | dict(held)
+    return ground.loose(asked | {team: snapshot.tree.by_team[team].gpus}) - ground.loose(asked)
+
+
+def startable_block(snapshot: Snapshot, held: Mapping[str, int], team: str, jobs: Sequence[Job]) -> int:
+    """The largest block of one island that could start so. Jobs of which nobody tells the island may stand anywhere.
+
+    `jobs`: those that run.
+    """
+    reach = snapshot.tree.by_team[team].islands
+    islands = [i for i in snapshot.islands if reach is None or i.name in reach]
+    return max((_block_in(island, snapshot, held, team, jobs) for island in islands), default=0)
+
+
+def _block_in(island: Island, snapshot: Snapshot, held: Mapping[str, int], team: str, jobs: Sequence[Job]) -> int:
+    """As large a block as leaves room for all that is held: the larger it is, the less room there is."""
+    ground = PlacementSolver(snapshot)
+    asked = {q.team: q.gpus for q in snapshot.quotas} | dict(held)
+    running = ground.loose(asked)
+    high = min(_free_in(island, held, jobs), startable(snapshot, held, team))
+    low = 0
+    while low < high:
+        size = (low + high + 1) // 2
+        if ground.loose(asked, used={island.name: size}) >= running:
+            low = size
+        else:
+            high = size - 1
+    return low
+
+
+def _free_in(island: Island, held: Mapping[str, int], jobs: Sequence[Job]) -> int:
+    """What healthy contiguous hardware has free of jobs that are known to run there in quota."""
+    here: dict[str, int] = {}
+    for job in jobs:
+        if job.island == island.name and job.on is RunsOn.QUOTA and job.ended is None:
+            here[job.team] = here.get(job.team, 0) + job.gpus
+    known = sum(min(gpus, held.get(team, 0)) for team, gpus in here.items())
+    unfit = island.healthy_gpus - island.room_for_blocks  # jobs may run on these, and leave the block whole
+    return max(0, island.room_for_blocks - max(0, known - unfit))
