@@ -227,7 +227,9 @@ class ClusterActivities:
         windows = self._calendar.windows([cluster]).get(cluster, ())
         history = self._health.history(cluster, now - _SINCE, now)
         jobs = self._jobs.jobs([cluster], now).get(cluster, ())
-        return why(Evidence(reading, sample, usage, now, jobs, windows), history, team, gpus, block=block)
+        seen = Evidence(reading, sample, usage, now, jobs, windows)
+        stale_after = self._registry.facts(cluster).policy.stale_after
+        return why(seen, history, team, gpus, block=block, stale_after=stale_after)
 
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:
         """What a buffer from health history goes by. Errors: Refusal for an unknown cluster."""

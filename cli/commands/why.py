@@ -43,8 +43,9 @@ def why(
 ) -> None:
     """Say why a team cannot use its quota: what could start now, and what is missing, in reasons that add up.
 
-    Counted in this order: what the quotas above withhold, what declared windows took, what is unhealthy, what the
-    team's own jobs hold idle, what they hold busy, and for a block what only fragmentation takes.
+    Each reason counts what more could start without it: what the quotas above withhold, what declared windows took,
+    what is unhealthy, what other teams' jobs hold in quota, what the team's own jobs hold idle, what they work on, and
+    for a block what only fragmentation takes.
     """
     if not team.strip():
         raise BadInput("TEAM is empty: name a team")

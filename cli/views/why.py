@@ -53,13 +53,28 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexNow | None)
         free = 0 if flex is None else max(0, flex.available_gpus - one.startable_gpus)
         offers = "" if flex is None else f"; flex has {free} free there beside that, junior to every quota"
         parts.append(line(f"{one.over_gpus} more are beyond the quota{offers}."))
-    parts.append(line((f"By its health of {moment(one.health_at)}.", "dim")))
+    stale = "; that is stale, and nothing newer is known" if one.health_stale else ""
+    parts.append(line((f"By its health of {moment(one.health_at)}{stale}.", "yellow" if stale else "dim")))
     return parts
 
 
 def _rollout(one: TeamWhy, status: RolloutStatus) -> str:
     was = next((t.baseline_gpus for t in status.teams if t.team == one.team), one.quota_gpus)
     before = "" if was == one.quota_gpus else f": the quota was {was} before it"
-    until = "" if status.next_at is None or status.gate is None else f"; it goes on at {moment(status.next_at)}"
-    what = f"; {status.needs}" if status.needs else until
-    return f"A rollout of {one.cluster} is {status.stage}{before}{what}. backstop status {one.cluster} has it all."
+    stands = f"A rollout of {one.cluster} is {status.stage}{before}{_next(status)}"
+    return f"{stands}. backstop status {one.cluster} has it all."
+
+
+def _next(status: RolloutStatus) -> str:
+    """What holds it, who has to act, or when its next gate can open by itself: not when it looks next."""
+    held = "".join(
+        f"; held: {h.kind}, {h.reason}" + (f", until {moment(h.until)}" if h.until is not None else "")
+        for h in status.holds
+    )
+    if status.needs:
+        return f"{held}; its owner, {status.owner}, has been asked to act"
+    times = [c.until for c in status.waiting_for]
+    known = [t for t in times if t is not None]
+    if not times or len(known) < len(times):
+        return held
+    return f"{held}; it can go on at {moment(max(known))}"

@@ -10,7 +10,7 @@ are named are gone, the jobs start. Jobs on flex are in nobody's way: they are p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -67,6 +67,8 @@ class TeamWhy(Model):
     team: Name
     at: Time
     health_at: Time
+    health_stale: bool = False
+    """Nothing newer is known, and that is older than the cluster's policy lets health be."""
     quota_gpus: GpuCount
     asked_gpus: GpuCount
     block: bool
@@ -103,7 +105,13 @@ class _Held(NamedTuple):
 
 
 def why(
-    seen: Evidence, history: Mapping[str, Stretch], team: str, asked_gpus: int | None, *, block: bool = False
+    seen: Evidence,
+    history: Mapping[str, Stretch],
+    team: str,
+    asked_gpus: int | None,
+    *,
+    block: bool = False,
+    stale_after: timedelta | None = None,
 ) -> TeamWhy:
     """Why the team cannot have so many GPUs now; all of its quota where none are named.
 
@@ -153,6 +161,7 @@ def why(
         team=team,
         at=seen.at,
         health_at=sample.at,
+        health_stale=stale_after is not None and seen.at - sample.at >= stale_after,
         quota_gpus=quota.gpus,
         asked_gpus=asked,
         block=block,
@@ -269,4 +278,5 @@ def _used(quota: Quota, held: _Held) -> str:
         return f"nobody says what {quota.team}'s jobs hold, so all of the quota counts as used"
     names = jobs_text((j.job, j.gpus - j.idle_gpus) for j in held.jobs if j.gpus > j.idle_gpus)
     busy = held.used - held.idle
-    return f"{quota.team}'s own jobs work on {busy} of its {quota.gpus}" + (f": {names}" if names else "")
+    does = "work on" if held.idle else "hold"
+    return f"{quota.team}'s own running jobs {does} {busy} of its {quota.gpus}" + (f": {names}" if names else "")

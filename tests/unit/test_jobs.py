@@ -101,7 +101,8 @@ def test_why_names_the_jobs_that_hold_the_quota_and_those_that_idle() -> None:
         "a's own running jobs hold them and do no work on them: eval-1 1, eval-3 1, eval-5 1, eval-7 1"
     )
     assert (
-        used.text == "a's own running jobs hold 16 of its 16: train 8, eval-0 1, eval-1 1, eval-2 1 and 5 more with 5"
+        used.text
+        == "a's own running jobs work on 12 of its 16: train 8, eval-0 1, eval-2 1, eval-4 1 and 1 more with 1"
     )
     assert idle.gpus + used.gpus == found.gap_gpus == 16
 

@@ -20,6 +20,7 @@ from models.cluster.windows import Window, WindowKind
 from models.errors import Refusal
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.why import TeamWhy, why
+from models.rollout.gates import Condition
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 
@@ -165,7 +166,7 @@ def test_idle_jobs_and_declared_gpus_are_counted_once() -> None:
     texts = {r.cause.value: r.text for r in found.reasons}
     assert reasons(found) == [("declared", 20), ("unhealthy", 22), ("idle", 24), ("used", 16)]
     assert "22 of 361 in main" in texts["unhealthy"]
-    assert texts["used"] == "research's own jobs work on 16 of its 361: train 16"
+    assert texts["used"] == "research's own running jobs work on 16 of its 361: train 16"
 
 
 def test_what_the_tree_withholds_is_its_own_reason() -> None:
@@ -216,8 +217,32 @@ def test_the_answer_is_in_plain_words_and_adds_up(fake: FakeBackstop, capsys: py
     numbers = [int(line.split()[0]) for line in shown.splitlines() if line[:1] == " " and line.split()[0].isdigit()]
     assert sum(numbers) == 336
     assert "55 more are beyond the quota" in shown
-    assert "A rollout of h100-worked is buffered; paused by oncall: backstop resume h100-worked." in shown
+    assert "is buffered; held: paused, a SEV; its owner, tpm, has been asked to act. backstop status" in shown
+    assert "backstop resume" not in shown, "a researcher is told whom to wait for, not what to type in their place"
     assert fake.asked[0] == ("why", "research", "", 400, False)
+
+
+def test_it_goes_on_when_the_gate_can_open_and_not_when_it_looks_next(
+    fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    soak = Condition(name="soak", met=False, text="soaking", until=NOW + timedelta(hours=5))
+    notice = Condition(name="notice", met=False, text="notice", until=NOW + timedelta(hours=9))
+    waits = status(Stage.BUFFERED, needs="", holds=(), next_at=NOW, waiting_for=(soak, notice))
+    fake.statuses = [waits]
+    assert run(["why", "research", "--gpus", "400"]) == 0
+    assert "is buffered; it can go on at 2026-01-31 21:00:00Z." in capsys.readouterr().out
+    backed = Condition(name="backed", met=False, text="health does not back it")
+    fake.statuses = [waits.model_copy(update={"waiting_for": (soak, backed)})]
+    assert run(["why", "research", "--gpus", "400"]) == 0
+    assert "is buffered. backstop status" in capsys.readouterr().out, "nobody knows when"
+
+
+def test_stale_health_is_said(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.whys = [asked(400).model_copy(update={"health_stale": True})]
+    assert run(["why", "research", "--gpus", "400"]) == 0
+    assert (
+        "By its health of 2026-01-31 12:00:00Z; that is stale, and nothing newer is known." in capsys.readouterr().out
+    )
 
 
 def test_the_answer_as_json(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
