@@ -89,6 +89,7 @@ async def test_a_pilot_that_breaches_stops_the_fleet_before_wave_1(world: World)
     assert world.sql.gpus(other) == {"research": 85}
 
 
+@pytest.mark.nightly
 async def test_the_breaker_stops_a_fleet_of_which_too_many_fail_and_resume_lets_it_go_on(world: World) -> None:
     """30% of ten clusters fail; one in ten may."""
     names = [fresh("c") for _ in range(10)]

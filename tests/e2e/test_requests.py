@@ -18,10 +18,12 @@ from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage, RequestState
 from models.rollout.stages import Command, Stage
 from models.wire import request_workflow_id
-from tests.e2e.world import PATIENCE, World, cluster, eventually, fresh, team, worked_case
+from tests.e2e.world import PATIENCE, World, cluster, eventually, fresh, on_postgresql, team, worked_case
 
 _numbers = itertools.count(1)
 OWNERS = {"owners": ["capacity"]}
+
+nightly = on_postgresql
 
 
 def roomy(name: str, **policy: Any) -> dict[str, Any]:

@@ -11,9 +11,11 @@ import pytest
 
 from models.rollout.messages import RolloutStatus
 from models.rollout.stages import Command, Stage
-from tests.e2e.world import World, cluster, eventually, fresh, team, worked_case
+from tests.e2e.world import World, cluster, eventually, fresh, on_postgresql, team, worked_case
 
 ISLAND = "main"
+
+nightly = on_postgresql
 
 
 async def monitored(world: World, name: str, spec: dict[str, Any]) -> None:

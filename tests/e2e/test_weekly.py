@@ -17,9 +17,11 @@ from models.questions import NoteMilestone, PlanMilestones
 from models.reports.milestones import Milestone, State
 from models.reports.weekly import WEEK, Week
 from models.rollout.stages import Command, Stage
-from tests.e2e.world import World, eventually, fresh, team, worked_case, world_of
+from tests.e2e.world import World, eventually, fresh, on_postgresql, team, worked_case, world_of
 
 SECOND = timedelta(seconds=1)
+
+nightly = on_postgresql
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
@@ -93,6 +94,12 @@ def cluster(
 def worked_case(name: str, **policy: Any) -> dict[str, Any]:
     """DESIGN.md, "A worked case": 345 -> 306."""
     return cluster(name, {"main": (361, 319)}, [team("research", 345, busy=310)], **policy)
+
+
+def on_postgresql(item: pytest.Item) -> bool:
+    """Of a file whose stories the second database plays by night: test_rollout_story.py has both by day."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return params.get("ledger_url") == "postgresql"
 
 
 class Sql(ForeignTool):
