@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from models.errors import BackstopError, BadInput, Refusal
@@ -39,6 +40,7 @@ def _ran(arguments: Sequence[str]) -> int:
     from cli.output import PipeClosed, complain
 
     try:
+        _refuse_empty(arguments)
         ended = typer.main.get_command(app).main(args=list(arguments), prog_name="backstop", standalone_mode=False)
         sys.stdout.flush()
     except BackstopError as error:
@@ -54,6 +56,15 @@ def _ran(arguments: Sequence[str]) -> int:
         complain(f"this should not have happened, and is a fault of Backstop's own: {type(error).__name__}: {error}")
         return FAILED
     return ended if isinstance(ended, int) else 0
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """An unset variable of a shell must not read as if an option had been left out. Errors: BadInput."""
+    for before, word in pairwise(("", *arguments)):
+        option, sign, value = word.partition("=")
+        name = before if not word else option if sign and not value else ""
+        if name.startswith("--"):
+            raise BadInput(f"{name} is empty: give it a value or leave it out")
 
 
 def _code(error: BackstopError) -> int:

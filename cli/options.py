@@ -40,12 +40,22 @@ def needed(cluster: str) -> str:
     return named(cluster)
 
 
+def named_or_all(context: typer.Context, parameter: typer.CallbackParam, cluster: str) -> str:
+    """A cluster's name, or nothing where none was given. Errors: BadInput, also for one that is empty."""
+    source = context.get_parameter_source(parameter.name or "")
+    if not cluster.strip() and source is not None and source.name == "COMMANDLINE":
+        raise BadInput("CLUSTER is empty: name a cluster, or leave it out")
+    return named(cluster)
+
+
 Cluster = Annotated[
     str, typer.Argument(metavar="CLUSTER", help="The cluster's name.", show_default=False, callback=needed)
 ]
 ClusterOrAll = Annotated[
     str,
-    typer.Argument(metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False, callback=named),
+    typer.Argument(
+        metavar="CLUSTER", help="The cluster's name; without it, all.", show_default=False, callback=named_or_all
+    ),
 ]
 Actor = Annotated[
     str,

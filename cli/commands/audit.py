@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import LOOK, Actor, examples, named, needed, who
+from cli.options import LOOK, Actor, examples, named_or_all, needed, who
 from cli.session import ask
 from models.errors import BadInput, Refusal
 
@@ -31,7 +31,7 @@ def audit(
     cluster: Annotated[
         str,
         typer.Argument(
-            metavar="CLUSTER", help="The cluster; or none, with --fleet.", show_default=False, callback=named
+            metavar="CLUSTER", help="The cluster; or none, with --fleet.", show_default=False, callback=named_or_all
         ),
     ] = "",
     fleet: Annotated[bool, typer.Option("--fleet", help="The fleet rollouts themselves, from the archive.")] = False,

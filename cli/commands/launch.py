@@ -20,7 +20,7 @@ from cli.options import (
     SettingsOption,
     checked,
     examples,
-    named,
+    named_or_all,
     needed,
     overlay_of,
     who,
@@ -51,7 +51,7 @@ def launch(
     cluster: Annotated[
         str,
         typer.Argument(
-            metavar="CLUSTER", help="One cluster; or none, with --fleet.", show_default=False, callback=named
+            metavar="CLUSTER", help="One cluster; or none, with --fleet.", show_default=False, callback=named_or_all
         ),
     ] = "",
     fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger, in waves.")] = False,

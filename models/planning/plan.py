@@ -175,7 +175,10 @@ def make_plan(snapshot: Snapshot, policy: Policy, *, max_tier: Tier | None = Non
             sketches[tier] = _Sketch(snapshot, policy, tier)
         return sketches[tier]
 
-    suffices = next((t for t in TIERS if at(t).sufficient), None) if not chosen.sufficient else chosen.deepest
+    if chosen.sufficient and policy.scope is Scope.CLUSTER:
+        suffices: Tier | None = chosen.deepest  # it cut no deeper than it had to
+    else:
+        suffices = next((t for t in TIERS if at(t).sufficient), None)
     return chosen.plan(wave=at(Tier.BUSY).deepest, suffices=suffices)
 
 

@@ -276,7 +276,10 @@ def _idle(team: str, held: _Held) -> str:
 def _used(quota: Quota, held: _Held) -> str:
     if not held.known:
         return f"nobody says what {quota.team}'s jobs hold, so all of the quota counts as used"
-    names = jobs_text((j.job, j.gpus - j.idle_gpus) for j in held.jobs if j.gpus > j.idle_gpus)
     busy = held.used - held.idle
+    at_work = [
+        (j.job, j.gpus - j.idle_gpus * bool(held.idle)) for j in held.jobs
+    ]  # idle ones are a reason of their own
+    names = jobs_text((job, gpus) for job, gpus in at_work if gpus)
     does = "work on" if held.idle else "hold"
     return f"{quota.team}'s own running jobs {does} {busy} of its {quota.gpus}" + (f": {names}" if names else "")

@@ -239,6 +239,11 @@ def test_a_window_is_ended_by_its_number(capsys: pytest.CaptureFixture[str]) -> 
         (["calendar", "end", "c", "7", "--reason", " "], "--reason must say why"),
         (["hold", "", "--kind", "sev", "--until", "1h", "--reason", "x"], "CLUSTER is empty: name a cluster"),
         (["approve", " ", "--plan", "x"], "CLUSTER is empty: name a cluster"),
+        (["plan", ""], "CLUSTER is empty: name a cluster, or leave it out"),
+        (["status", ""], "CLUSTER is empty: name a cluster, or leave it out"),
+        (["plan", "--cluster", ""], "--cluster is empty: give it a value or leave it out"),
+        (["plan", "--buffer="], "--buffer is empty: give it a value or leave it out"),
+        (["launch", "c", "--max-tier", "", "--yes"], "--max-tier is empty: give it a value or leave it out"),
     ],
 )
 def test_what_an_empty_word_leaves_open_is_asked_for(
