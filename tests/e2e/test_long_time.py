@@ -192,6 +192,7 @@ async def test_days_with_a_breach_each_stay_small_and_lose_nothing(played: Playe
     check(played, year, suggested=SUGGESTED)
 
 
+@pytest.mark.nightly
 async def test_so_do_they_through_many_runs(sqlite_ledger_url: str, tmp_path: Path) -> None:
     few = 300
     async with playing(sqlite_ledger_url, tmp_path, f"limit.historyCount.suggestContinueAsNew={few}") as played:
@@ -214,6 +215,7 @@ async def test_quiet_days_cost_their_polls_alone(played: Played) -> None:
     assert played.said == played.audited() == []
 
 
+@pytest.mark.nightly
 async def test_a_ledger_that_is_away_for_long_does_not_use_up_the_history(
     sqlite_ledger_url: str, tmp_path: Path
 ) -> None:

@@ -146,6 +146,17 @@ def test_scope_quota_takes_the_buffer_from_each_then_goes_down_to_the_ceiling() 
     assert plan.values == {"a": 48, "b": 24}
 
 
+def test_under_scope_quota_the_first_tier_limit_that_would_do_is_named_and_not_the_one_that_was_chosen() -> None:
+    """Each gives 15: a from busy. Limited to what is unscheduled, b alone gives all 30, and that is under C as well."""
+    quotas = [Quota(team="a", gpus=100, scheduled_gpus=100), Quota(team="b", gpus=100, scheduled_gpus=0)]
+    here = snapshot([island("main", 200, 200)], quotas)
+    policy = Policy.model_validate({"buffer": 0.15, "scope": "quota"})
+    plan = make_plan(here, policy)
+    assert (plan.deepest_tier, plan.suffices) == (Tier.BUSY, Tier.UNSCHEDULED)
+    narrower = make_plan(here, policy, max_tier=Tier.UNSCHEDULED)
+    assert (narrower.backed, narrower.short_by_gpus, narrower.cut_gpus) == (True, 0, 30)
+
+
 def test_usage_above_quota_is_no_reason_to_cut_it_differently() -> None:
     over = snapshot([island("m", 100, 100)], [Quota(team="a", gpus=50, scheduled_gpus=70, idle_gpus=30)])
     plan = make_plan(over, Policy.model_validate({"buffer": 0.6}))
