@@ -28,7 +28,8 @@ from benchmarks.sites import Site
 from models.cluster.fleet_file import Fleet
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest, RolloutInput
-from models.rollout.stages import Command
+from models.rollout.stages import Command, Stage
+from models.rollout.state import Rollout
 from models.wire import ROLLOUT_WORKFLOW, TASK_QUEUE, WATCH_ID, WATCH_WORKFLOW, WatchInput, rollout_workflow_id
 
 TOTAL, HEALTHY, AT_RISK, BREACHED = 400, 380, 330, 326
@@ -135,10 +136,10 @@ class Crowd:
         handle = self._site.client.get_workflow_handle(rollout_workflow_id(_FIRST))
 
         async def at_rest() -> bool:
-            state = await handle.query("state")
-            busy = state["outbox"] or state["mail"] or state["look_asked"]
-            self._state = json.dumps(state)
-            return state["stage"] == state["noted"] == "monitored" and not busy
+            state: Rollout = await handle.query("state", result_type=Rollout)
+            busy = state.post.outbox or state.post.mail or state.look_asked
+            self._state = state.model_dump_json()
+            return state.stage is state.post.noted is Stage.MONITORED and not busy
 
         await until(at_rest, "the first rollout is monitored and at rest")
         self.names = [_FIRST]
