@@ -17,7 +17,7 @@ from models.cluster.snapshot import Snapshot
 from models.planning.placement import PlacementSolver
 
 
-def in_quota(snapshot: Snapshot, usage: Mapping[str, TeamUsage]) -> dict[str, int]:
+def held_in_quota(snapshot: Snapshot, usage: Mapping[str, TeamUsage]) -> dict[str, int]:
     """GPUs by leaf quota that jobs hold inside it; of a quota whose use nobody tells, all of it."""
     return {
         leaf: gpus if (own := usage.get(leaf)) is None else min(own.scheduled_gpus, gpus)
@@ -28,7 +28,7 @@ def in_quota(snapshot: Snapshot, usage: Mapping[str, TeamUsage]) -> dict[str, in
 def startable(snapshot: Snapshot, held: Mapping[str, int], team: str) -> int:
     """GPUs more that jobs of this leaf quota could hold inside it now, were all on flex to yield.
 
-    `held`: GPUs by leaf quota, as of `in_quota`.
+    `held`: GPUs by leaf quota, as of `held_in_quota`.
     """
     ground = PlacementSolver(snapshot)
     asked = {q.team: q.gpus for q in snapshot.quotas} | dict(held)
@@ -40,25 +40,19 @@ def startable_block(snapshot: Snapshot, held: Mapping[str, int], team: str, jobs
 
     `jobs`: those that run.
     """
-    reach = snapshot.tree.by_team[team].islands
-    islands = [i for i in snapshot.islands if reach is None or i.name in reach]
-    return max((_block_in(island, snapshot, held, team, jobs) for island in islands), default=0)
-
-
-def _block_in(island: Island, snapshot: Snapshot, held: Mapping[str, int], team: str, jobs: Sequence[Job]) -> int:
-    """As large a block as leaves room for all that is held: the larger it is, the less room there is."""
-    ground = PlacementSolver(snapshot)
+    ground, reach = PlacementSolver(snapshot), snapshot.tree.by_team[team].islands
     asked = {q.team: q.gpus for q in snapshot.quotas} | dict(held)
-    running = ground.loose(asked)
-    high = min(_free_in(island, held, jobs), startable(snapshot, held, team))
-    low = 0
-    while low < high:
-        size = (low + high + 1) // 2
-        if ground.loose(asked, used={island.name: size}) >= running:
-            low = size
-        else:
-            high = size - 1
-    return low
+    running, most = ground.loose(asked), startable(snapshot, held, team)
+    largest = 0
+    for island in snapshot.islands:
+        if reach is None or island.name in reach:
+            low, high = largest, max(largest, min(most, _free_in(island, held, jobs)))
+            while low < high:  # the larger it is, the less room there is for all that is held
+                size = (low + high + 1) // 2
+                fits = ground.loose(asked, used={island.name: size}) >= running
+                low, high = (size, high) if fits else (low, size - 1)
+            largest = low
+    return largest
 
 
 def _free_in(island: Island, held: Mapping[str, int], jobs: Sequence[Job]) -> int:

@@ -26,7 +26,7 @@ from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot, present_snapshot
 from models.cluster.windows import Window, active, without_absences
 from models.errors import Refusal
-from models.planning.occupancy import in_quota, startable, startable_block
+from models.planning.occupancy import held_in_quota, startable, startable_block
 
 
 class Cause(StrEnum):
@@ -132,7 +132,7 @@ def why(
     held = _held(quota, seen)
     asked = quota.gpus if asked_gpus is None else asked_gpus
     wanted = min(asked, quota.gpus)
-    here = _World(snapshot, {**in_quota(snapshot, seen.usage), team: held.used})
+    here = _World(snapshot, held_in_quota(snapshot, seen.usage))
     loose = min(wanted, startable(*here, team))
     largest = startable_block(*here, team, seen.jobs) if block else loose
     as_declared = snapshot.with_islands(without_absences(snapshot.islands, seen.windows, seen.at))

@@ -66,7 +66,9 @@ def without(cause: Cause, seen: Evidence, team: str) -> Evidence:
             )
             return replace(seen, usage={**seen.usage, team: busy})
         case Cause.USED:
-            return replace(seen, usage={**seen.usage, team: nothing[team]})
+            idle = 0 if own is None else min(own.idle_gpus, by_team[team].gpus)  # these go on, a cause of their own
+            rest = TeamUsage(team=team, scheduled_gpus=idle, idle_gpus=idle)
+            return replace(seen, usage={**seen.usage, team: rest})
         case _:
             raise AssertionError(f"nobody does away with {cause}")
 
