@@ -24,19 +24,21 @@ from models.buffers.hourly_health import HealthHours
 from models.cluster.derived_buffer import stepped
 from models.cluster.evidence import Evidence
 from models.cluster.fleet_file import merged_policy
-from models.cluster.flex_size import FlexSight, flex_pool, in_quota_use
+from models.cluster.flex_size import FlexSight, flex_pool
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
-from models.cluster.readings import HealthSample, Observation, PresentBacking, QuotaReading, truthful
+from models.cluster.readings import HealthSample, Observation, PresentBacking, QuotaReading, TeamUsage, truthful
 from models.cluster.snapshot import Snapshot, filled, on_islands
 from models.cluster.windows import Window, without_absences
 from models.errors import BlastRadius, Refusal
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow, flex_now
-from models.planning.backing import Backing, back
+from models.planning.backing import Backing, back, back_on
+from models.planning.occupancy import standing_in_quota
+from models.planning.placement import PlacementSolver
 from models.planning.plan import BreachTarget, Envelope, breach_target, make_plan
-from models.questions import ClusterFacts
+from models.questions import ClusterFacts, WhyNot
 from models.reports.why import TeamWhy, why
 from models.rollout.messages import (
     AimRequest,
@@ -158,7 +160,9 @@ class ClusterActivities:
             usual = {}
             if request.long_run is not None:
                 usual = self._health.usual(request.cluster, request.long_run, request.at)
-            seen = observed(reading, sample, windows, request, least, usual)
+            usage = self._usage.latest([request.cluster], request.at).get(request.cluster, {})
+            known = Evidence(reading, sample, usage, request.at, windows=windows)
+            seen = observed(known, request, least, usual)
             if request.derive is not None and seen.health is not None:
                 derived = self.deriver.derived(
                     request.cluster, seen.health.islands, request.gpus_per_node, request.derive, request.at
@@ -210,26 +214,34 @@ class ClusterActivities:
                 Evidence(self._quotas.read(c), truthful(samples.get(c), now), usage.get(c, {}), now, jobs.get(c, ())),
                 mode,
                 since,
-            )
+            ).model_copy(update={"gpu_model": self._registry.facts(c).gpu_model})
             for c in clusters
         ]
 
-    def why(self, cluster: str, team: str, gpus: int | None, now: datetime, *, block: bool) -> TeamWhy | None:
-        """Why the team cannot have so many GPUs there; None where it has no quota, or nobody knows the health.
+    def why(self, cluster: str, question: WhyNot, now: datetime) -> TeamWhy | None:
+        """Why the team cannot have so many GPUs there; None where it has no quota.
 
-        Errors: Refusal for a quota that is a sum of others.
+        Errors: Refusal for a quota that is a sum of others, an unknown cluster, and where nobody knows the health.
         """
         reading = self._quotas.read(cluster)
-        sample = self._sample(cluster, now)
-        if sample is None or team not in {q.team for q in reading.quotas}:
+        if question.team not in reading.values:
             return None
+        sample = self._sample(cluster, now)
         usage = self._usage.latest([cluster], now).get(cluster, {})
         windows = self._calendar.windows([cluster]).get(cluster, ())
         history = self._health.history(cluster, now - _SINCE, now)
         jobs = self._jobs.jobs([cluster], now).get(cluster, ())
         seen = Evidence(reading, sample, usage, now, jobs, windows)
         stale_after = self._registry.facts(cluster).policy.stale_after
-        return why(seen, history, team, gpus, block=block, stale_after=stale_after)
+        return why(
+            seen,
+            history,
+            question.team,
+            question.gpus,
+            block=question.block,
+            namespace=question.namespace,
+            stale_after=stale_after,
+        )
 
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:
         """What a buffer from health history goes by. Errors: Refusal for an unknown cluster."""
@@ -310,9 +322,7 @@ def _with_usage_of(baseline: Snapshot, frozen: Snapshot) -> Snapshot:
 
 
 def observed(
-    reading: QuotaReading,
-    sample: HealthSample | None,
-    windows: tuple[Window, ...],
+    known: Evidence,
     request: ObserveRequest,
     least: Mapping[str, int] | None = None,
     usual: Mapping[str, int] | None = None,
@@ -321,6 +331,7 @@ def observed(
 
     Windows that are over are left out: a calendar forgets nothing, and a rollout carries what it last saw.
     """
+    reading, sample = known.reading, known.sample
     values: Mapping[str, int] = reading.values if request.values is None else request.values
     timely = truthful(sample, request.at)
     ahead_to = None
@@ -332,7 +343,7 @@ def observed(
         reading=reading,
         health=None,
         ahead_to=ahead_to,
-        windows=tuple(w for w in windows if w.ends > request.at),
+        windows=tuple(w for w in known.windows if w.ends > request.at),
         tested=dict(values),
     )
     if timely is None or not timely.islands:
@@ -349,19 +360,20 @@ def observed(
     return bare.model_copy(
         update={
             "health": timely,
-            **_tested(tested, bare.windows, request),
+            **_tested(tested, bare.windows, known),
             "flex": None if request.flex_after is None else _flex(tested if request.shadow else present, least or {}),
             "long_run": _long_run(tested.islands, usual or {}),
-            "present": None if present.quotas == tested.quotas else _standing(present, back(present), request),
+            "present": None if present.quotas == tested.quotas else _standing(PlacementSolver(present), known.usage),
         }
     )
 
 
-def _tested(snapshot: Snapshot, windows: tuple[Window, ...], request: ObserveRequest) -> dict[str, Any]:
+def _tested(snapshot: Snapshot, windows: tuple[Window, ...], known: Evidence) -> dict[str, Any]:
     """What an observation says of the values that it tests."""
-    backing = back(snapshot)
-    whole = without_absences(snapshot.islands, windows, request.at)
-    standing = _standing(snapshot, backing, request)
+    ground = PlacementSolver(snapshot)
+    backing = back_on(ground)
+    whole = without_absences(snapshot.islands, windows, known.at)
+    standing = _standing(ground, known.usage, backing)
     return {
         "tested": {q.team: q.gpus for q in snapshot.quotas},
         "backing": backing.of,
@@ -393,11 +405,13 @@ def _surplus(snapshot: Snapshot) -> int:
     return backing.healthy_gpus - backing.backed_gpus
 
 
-def _standing(snapshot: Snapshot, backing: Backing, request: ObserveRequest) -> PresentBacking:
-    use = in_quota_use(snapshot.tree.leaf_gpus, request.scheduled)
+def _standing(
+    ground: PlacementSolver, usage: Mapping[str, TeamUsage], backing: Backing | None = None
+) -> PresentBacking:
+    backing = back_on(ground) if backing is None else backing
     return PresentBacking(
         assigned_gpus=backing.assigned_gpus,
         backed_gpus=backing.backed_gpus,
-        flex_gpus=flex_pool(backing.healthy_gpus, backing.backed_gpus, use).gpus,
+        flex_gpus=flex_pool(backing.healthy_gpus, backing.backed_gpus, standing_in_quota(ground, usage)).gpus,
         backing=backing.of,
     )

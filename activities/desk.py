@@ -31,7 +31,7 @@ from models.errors import BadInput, Refusal
 from models.flex.flex_now import FlexNow
 from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
 from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, PlanNow
-from models.reports.why import TeamWhy
+from models.reports.why import WhyAnswers
 from models.requests.state import RequestState
 
 _T = TypeVar("_T")
@@ -40,6 +40,7 @@ _BYTES_A_PAGE = 8_000_000
 """Of JSON, which crosses Temporal at a tenth of its size (client/compression.py); 2 MiB is the most there."""
 
 _REQUESTS_SHOWN = 500
+_CLUSTERS_NAMED = 5
 
 
 class DeskActivities:
@@ -151,21 +152,34 @@ class DeskActivities:
             names = sorted(n for n in self._registry.names() if n > question.after)[: question.limit]
         return tuple(self._rollouts.flex(names, question.mode, datetime.now(UTC)))
 
-    def _why(self, question: ask.WhyNot, _: DeskRequest) -> tuple[TeamWhy, ...]:
+    def _why(self, question: ask.WhyNot, _: DeskRequest) -> WhyAnswers:
         now = datetime.now(UTC)
-        names = [question.cluster] if question.cluster else sorted(self._registry.names())
-        reasons: list[TeamWhy] = []
-        refused: Refusal | None = None
-        for name in names:
+        if question.cluster:
+            one = self._rollouts.why(question.cluster, question, now)
+            if one is None:
+                raise Refusal(self._no_quota(question.team, question.cluster))
+            return WhyAnswers(teams=(one,))
+        teams, unanswered = [], {}
+        for name in sorted(self._registry.names()):
             try:
-                one = self._rollouts.why(name, question.team, question.gpus, now, block=question.block)
+                teams += [one] if (one := self._rollouts.why(name, question, now)) is not None else []
             except Refusal as error:  # a sum of quotas here, and elsewhere perhaps one that jobs run in
-                refused = error
-            else:
-                reasons += [] if one is None else [one]
-        if refused is not None and not reasons:
-            raise refused
-        return tuple(reasons)
+                unanswered[name] = str(error)
+        return WhyAnswers(teams=tuple(teams), unanswered=unanswered)
+
+    def _no_quota(self, team: str, cluster: str) -> str:
+        """That it has none there, and where it has."""
+        has = {
+            spec.name: quota.gpus
+            for spec, _ in self._fleet.clusters("", len(self._registry.names()))
+            for quota in spec.quotas
+            if quota.team == team
+        }
+        most = sorted(has, key=lambda name: (-has[name], name))[:_CLUSTERS_NAMED]
+        named = ", ".join(f"{name} ({has[name]})" for name in most)
+        more = f" and {len(has) - len(most)} clusters more" if len(has) > len(most) else ""
+        elsewhere = f"it has in {named}{more}" if has else "nor in any other"
+        return f"{team} has no quota in cluster {cluster}; {elsewhere}"
 
     def _archive(self, question: ask.Archive, _: DeskRequest) -> int:
         self._registry.archive(question.entries)

@@ -23,11 +23,12 @@ from models.flex.scenario import Scene
 from models.planning.haircut import Haircut
 from models.planning.plan import Plan
 from models.planning.window_forecast import Foretold
+from models.reports.flex_offers import flex_offers
 from models.reports.milestones import MilestoneStanding
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.tallies import Point
 from models.reports.weekly import Week
-from models.reports.why import TeamWhy
+from models.reports.why import TeamWhy, WhyAnswers
 from models.requests.state import RequestState
 from models.rollout.stages import Command, Stage
 
@@ -144,16 +145,17 @@ class WhyAnswer(JsonAnswer, schema="why"):
     """Why a team cannot use its quota, cluster by cluster."""
 
     clusters: tuple[WhyLine, ...]
+    unanswered: dict[str, str]
+    """Clusters where the team has a quota of which nothing can be said, and why."""
     elsewhere: dict[str, int]
-    """What flex has free in other clusters."""
+    """What flex has free in other clusters of the same GPU model; of a block, the largest that it has room for."""
 
     @staticmethod
-    def of(whys: Sequence[TeamWhy], flexes: Sequence[FlexNow]) -> WhyAnswer:
+    def of(whys: WhyAnswers, flexes: Sequence[FlexNow]) -> WhyAnswer:
         free = {f.cluster: f.available_gpus for f in flexes}
-        here = {one.cluster for one in whys}
-        lines = (WhyLine(**one.model_dump(), flex_free_gpus=free.get(one.cluster)) for one in whys)
-        others = {name: gpus for name, gpus in sorted(free.items()) if gpus and name not in here}
-        return WhyAnswer(clusters=tuple(lines), elsewhere=others)
+        lines = (WhyLine(**one.model_dump(), flex_free_gpus=free.get(one.cluster)) for one in whys.teams)
+        others = {offer.cluster: offer.gpus for offer in flex_offers(whys.teams, flexes)}
+        return WhyAnswer(clusters=tuple(lines), unanswered=whys.unanswered, elsewhere=others)
 
 
 class RequestAnswer(JsonAnswer, schema="request"):

@@ -28,7 +28,7 @@ from models.flex.flex_now import FlexNow
 from models.reports.milestones import MilestoneFile, PlanNow
 from models.reports.tallies import Point
 from models.reports.weekly import Past
-from models.reports.why import TeamWhy
+from models.reports.why import WhyAnswers
 from models.requests.state import RequestState
 
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
@@ -254,16 +254,18 @@ class FlexOf(_Page, Question[tuple[FlexNow, ...]], kind="flex"):
     mode: FlexMode = FlexMode.EQUAL
 
 
-class WhyNot(Question[tuple[TeamWhy, ...]], kind="why"):
+class WhyNot(Question[WhyAnswers], kind="why"):
     """Why the team cannot have so many GPUs, in one cluster or wherever it has a quota.
 
-    Errors: BadInput for an unknown cluster, Refusal for a quota that is a sum of others.
+    `namespace`: on whose behalf, where it is not the team itself. Errors: Refusal for an unknown cluster, and where
+    nothing can be said of the one that is named.
     """
 
     team: Name
     cluster: Words = ""
     gpus: PositiveCount | None = None
     block: bool = False
+    namespace: Words = ""
 
 
 class Archive(Question[int], kind="archive"):

@@ -12,7 +12,7 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.flex.flex_now import FlexNow
-    from models.reports.why import TeamWhy
+    from models.reports.why import WhyAnswers
     from models.rollout.messages import RolloutStatus
 
 _MOST = 10_000_000
@@ -24,6 +24,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop why research",
             "backstop why research --cluster h100-worked --gpus 64",
             "backstop why research --gpus 352 --block --json",
+            "backstop why research --cluster h100-worked --gpus 8 --namespace evals",
         ),
         rich_help_panel=LOOK,
     )(why)
@@ -38,6 +39,10 @@ def why(
         str, typer.Option(metavar="COUNT", help="How many are asked for.", show_default="all of the quota")
     ] = "",
     block: Annotated[bool, typer.Option("--block", help="As one contiguous block, in one island.")] = False,
+    namespace: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="On whose behalf, where only some may target the quota.", show_default=False),
+    ] = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -52,18 +57,19 @@ def why(
     wanted = _count(gpus) if gpus else None
     from cli.session import ask
 
-    async def question(door: Backstop) -> tuple[list[TeamWhy], dict[str, RolloutStatus], list[FlexNow]]:
+    async def question(door: Backstop) -> tuple[WhyAnswers, dict[str, RolloutStatus], list[FlexNow]]:
         from models.questions import WhyNot
 
-        answers = list(await door.ask(WhyNot(team=team, cluster=cluster, gpus=wanted, block=block)))
-        lacking = [w for w in answers if w.gap_gpus or w.over_gpus]
+        asked = WhyNot(team=team, cluster=cluster, gpus=wanted, block=block, namespace=namespace)
+        answers = await door.ask(asked)
+        lacking = [w for w in answers.teams if w.gap_gpus or w.over_gpus]
         rollouts = {r.cluster for r in await door.rollouts() if r.open} & {w.cluster for w in lacking}
         statuses = {name: await door.status(name) for name in sorted(rollouts)}
         return answers, statuses, await door.flex() if lacking else []
 
     answers, statuses, flexes = ask(who(actor), question)
-    if not answers:
-        raise BadInput(f"no cluster of the ledger has a quota of {team!r}, or nobody knows its health")
+    if not answers.teams:
+        raise BadInput("; ".join(answers.unanswered.values()) or f"no cluster of the ledger has a quota of {team!r}")
     _answer(answers, statuses, flexes, as_json=as_json)
 
 
@@ -74,9 +80,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _answer(
-    answers: list[TeamWhy], statuses: dict[str, RolloutStatus], flexes: list[FlexNow], *, as_json: bool
-) -> None:
+def _answer(answers: WhyAnswers, statuses: dict[str, RolloutStatus], flexes: list[FlexNow], *, as_json: bool) -> None:
     from cli.answers import WhyAnswer
     from cli.output import show, show_json
     from cli.views.why import parts

@@ -9,29 +9,37 @@ from rich.text import Text
 
 from cli.output import gpus, line, moment
 from models.flex.flex_now import FlexNow
-from models.reports.why import TeamWhy
+from models.reports.flex_offers import flex_offers
+from models.reports.why import TeamWhy, WhyAnswers
 from models.rollout.messages import RolloutStatus
 
 _ELSEWHERE = 3
 
 
 def parts(
-    teams: Sequence[TeamWhy], statuses: Mapping[str, RolloutStatus], flexes: Sequence[FlexNow]
+    answers: WhyAnswers, statuses: Mapping[str, RolloutStatus], flexes: Sequence[FlexNow]
 ) -> list[RenderableType]:
     """A paragraph for each cluster, and who else could take it."""
     parts: list[RenderableType] = []
-    for one in teams:
+    for one in answers.teams:
         parts += [Text()] if parts else []
         parts += _paragraph(one, statuses.get(one.cluster), {f.cluster: f for f in flexes}.get(one.cluster))
-    lacks = max((one.gap_gpus + one.over_gpus for one in teams), default=0)
-    here = {one.cluster for one in teams}
-    others = sorted(
-        (f for f in flexes if f.cluster not in here and f.available_gpus), key=lambda f: (-f.available_gpus, f.cluster)
+    if answers.unanswered:
+        parts += [Text(), *(line(f"{why[:1].upper()}{why[1:]}.") for why in answers.unanswered.values())]
+    return parts + (_elsewhere(answers.teams, flexes) if flexes else [])
+
+
+def _elsewhere(teams: Sequence[TeamWhy], flexes: Sequence[FlexNow]) -> list[RenderableType]:
+    block = any(one.block for one in teams)
+    offers = flex_offers(teams, flexes)
+    if not offers:
+        what = "a free block of that size" if block else "free GPUs"
+        return [Text(), line(f"No other cluster of this GPU model is known to have {what} on flex now.")]
+    named = "; ".join(
+        f"{o.cluster}{f' ({o.gpu_model})' if o.gpu_model else ''} {'at most ' * o.at_most}{o.gpus}"
+        for o in offers[:_ELSEWHERE]
     )
-    if lacks and others:
-        named = "; ".join(f"{f.cluster} {f.available_gpus}" for f in others[:_ELSEWHERE])
-        parts += [Text(), line(f"Elsewhere flex has free now: {named}.")]
-    return parts
+    return [Text(), line(f"Elsewhere flex has free now{', as one block' * block}: {named}.")]
 
 
 def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexNow | None) -> list[RenderableType]:
@@ -46,6 +54,7 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexNow | None)
         )
     ]
     parts += [line(f"{r.gpus:>6}  {r.text}.") for r in one.reasons]
+    parts += _gate(one)
     if status is not None and not status.stage.ended:
         parts.append(line(_rollout(one, status)))
     if one.over_gpus:
@@ -56,6 +65,17 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexNow | None)
     stale = "; that is stale, and nothing newer is known" if one.health_stale else ""
     parts.append(line((f"By its health of {moment(one.health_at)}{stale}.", "yellow" if stale else "dim")))
     return parts
+
+
+def _gate(one: TeamWhy) -> list[RenderableType]:
+    """Who may target the quota, where not everybody may, and whose gate that is."""
+    if one.namespaces is None:
+        return []
+    who = " and ".join((one.team, *one.namespaces))
+    if not one.barred:
+        return [line(f"Only {who} may target this quota.")]
+    opens = "whoever keeps the fleet file can let it in, and flex is open to all"
+    return [line((f"Only {who} may target this quota, not {one.barred}: {opens}.", "yellow"))]
 
 
 def _rollout(one: TeamWhy, status: RolloutStatus) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from models.base import Count, Model
 
 
@@ -40,8 +38,3 @@ def flex_pool(healthy_gpus: int, backed_gpus: int, in_quota_use_gpus: int) -> Fl
     """The pool of one cluster. Source: DESIGN.md, "Words": unused = max(0, H - in-quota use - surplus)."""
     surplus = healthy_gpus - backed_gpus
     return FlexPool(surplus_gpus=surplus, unused_gpus=max(0, healthy_gpus - in_quota_use_gpus - surplus))
-
-
-def in_quota_use(values: Mapping[str, int], scheduled: Mapping[str, int]) -> int:
-    """GPUs that running jobs hold inside their quota; unknown usage counts as all of it."""
-    return sum(min(gpus, scheduled.get(team, gpus)) for team, gpus in values.items())

@@ -7,13 +7,15 @@ from datetime import datetime
 
 from models.base import GpuCount, Model, Name, Time
 from models.cluster.evidence import Evidence
-from models.cluster.flex_size import flex_pool, in_quota_use
+from models.cluster.flex_size import flex_pool
 from models.cluster.island import Island
 from models.cluster.jobs import FlexLives, Job, RunsOn, first_to_go, flex_lives
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.snapshot import Snapshot, present_snapshot
 from models.flex.division import FlexDemand, FlexMode, FlexTeam, division
-from models.planning.backing import back
+from models.planning.backing import back_on
+from models.planning.occupancy import standing_in_quota, used_in_quota
+from models.planning.placement import PlacementSolver
 
 
 class IslandNow(Model):
@@ -44,6 +46,7 @@ class FlexNow(Model):
     """One cluster. In quota and flex are told apart: what is promised and used, and what is not. Units: whole GPUs."""
 
     cluster: Name
+    gpu_model: str | None = None
     at: Time
     health_at: Time | None
     """None: nobody knows its health, and nothing below stands."""
@@ -86,15 +89,16 @@ def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL, since: datetime | 
     if sample is None or not sample.islands:
         return FlexNow(cluster=seen.reading.cluster, at=seen.at, health_at=None)
     snapshot = present_snapshot(seen.reading, sample.islands)
-    backing, quotas = back(snapshot), snapshot.tree.leaf_gpus
+    ground, quotas = PlacementSolver(snapshot), snapshot.tree.leaf_gpus
+    backing = back_on(ground)
     scheduled = {team: usage.scheduled_gpus for team, usage in seen.usage.items() if team in quotas}
-    in_quota = in_quota_use(quotas, scheduled)
-    pool = flex_pool(backing.healthy_gpus, backing.backed_gpus, in_quota)
+    held = used_in_quota(snapshot.tree, seen.usage)
+    pool = flex_pool(backing.healthy_gpus, backing.backed_gpus, standing_in_quota(ground, seen.usage))
     running = [j for j in seen.jobs if j.ended is None]
     shares = _shares(snapshot, seen.usage, mode)
     on_flex = [
         OnFlex(team=team, gpus=gpus, share_gpus=max(0, shares[team] - quotas[team]))
-        for team, gpus in _beyond(quotas, scheduled, running).items()
+        for team, gpus in _beyond(held, scheduled, running).items()
     ]
     return FlexNow(
         cluster=seen.reading.cluster,
@@ -104,7 +108,7 @@ def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL, since: datetime | 
         healthy_gpus=snapshot.healthy_gpus,
         promised_gpus=backing.assigned_gpus,
         backed_gpus=backing.backed_gpus,
-        in_quota_gpus=in_quota,
+        in_quota_gpus=sum(held.values()),
         surplus_gpus=pool.surplus_gpus,
         unused_gpus=pool.unused_gpus,
         used_gpus=sum(o.gpus for o in on_flex),
@@ -117,12 +121,12 @@ def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL, since: datetime | 
     )
 
 
-def _beyond(quotas: Mapping[str, int], scheduled: Mapping[str, int], running: Sequence[Job]) -> dict[str, int]:
-    """What each team holds beyond its quota: by the sums, or by its jobs on flex where these are more."""
-    beyond = {team: gpus - quotas[team] for team, gpus in scheduled.items() if gpus > quotas[team]}
+def _beyond(held: Mapping[str, int], scheduled: Mapping[str, int], running: Sequence[Job]) -> dict[str, int]:
+    """What each team holds beyond what is in quota: by the sums, or by its jobs on flex where these are more."""
+    beyond = {team: gpus - held[team] for team, gpus in scheduled.items() if gpus > held[team]}
     by_name: dict[str, int] = {}
     for job in running:
-        if job.on is RunsOn.FLEX and job.team in quotas:
+        if job.on is RunsOn.FLEX and job.team in held:
             by_name[job.team] = by_name.get(job.team, 0) + job.gpus
     return beyond | {team: max(gpus, beyond.get(team, 0)) for team, gpus in by_name.items()}
 

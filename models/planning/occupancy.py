@@ -12,17 +12,36 @@ from collections.abc import Mapping, Sequence
 
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn
+from models.cluster.quota import QuotaTree
 from models.cluster.readings import TeamUsage
 from models.cluster.snapshot import Snapshot
+from models.planning.divide import divide
 from models.planning.placement import PlacementSolver
 
 
-def held_in_quota(snapshot: Snapshot, usage: Mapping[str, TeamUsage]) -> dict[str, int]:
+def held_in_quota(tree: QuotaTree, usage: Mapping[str, TeamUsage]) -> dict[str, int]:
     """GPUs by leaf quota that jobs hold inside it; of a quota whose use nobody tells, all of it."""
     return {
         leaf: gpus if (own := usage.get(leaf)) is None else min(own.scheduled_gpus, gpus)
-        for leaf, gpus in snapshot.tree.leaf_gpus.items()
+        for leaf, gpus in tree.leaf_gpus.items()
     }
+
+
+def used_in_quota(tree: QuotaTree, usage: Mapping[str, TeamUsage]) -> dict[str, int]:
+    """The same as far as the quotas above promise it, divided among who holds it; what they do not is on flex."""
+    values = {team: quota.gpus for team, quota in tree.by_team.items()}
+    part = tree.assigned_of(values | held_in_quota(tree, usage))
+    for team in reversed(tree.bottom_up):
+        if team in tree.children:
+            below = tree.children[team]
+            part |= divide(part[team], {c: values[c] for c in below}, {c: part[c] for c in below})
+    return {leaf: part[leaf] for leaf in tree.leaves}
+
+
+def standing_in_quota(ground: PlacementSolver, usage: Mapping[str, TeamUsage]) -> int:
+    """Healthy GPUs that jobs stand on inside quotas: less than they hold where hardware is gone from under them."""
+    values = {team: quota.gpus for team, quota in ground.tree.by_team.items()}
+    return ground.loose(values | held_in_quota(ground.tree, usage))
 
 
 def startable(snapshot: Snapshot, held: Mapping[str, int], team: str) -> int:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from models.base import Count, GpuCount, Model, Name, Time
-from models.cluster.flex_size import flex_pool, in_quota_use
+from models.cluster.flex_size import flex_pool
 from models.cluster.readings import HealthSample, QuotaReading, TeamUsage
 from models.cluster.snapshot import present_snapshot
 from models.planning.backing import back_on
+from models.planning.occupancy import standing_in_quota
 from models.planning.placement import PlacementSolver
 from models.reports.queued_in_quota import in_quota
 
@@ -85,7 +86,7 @@ def tally_of(
     snapshot = present_snapshot(reading, sample.islands)
     ground = PlacementSolver(snapshot)
     backing = back_on(ground)
-    use = in_quota_use(ground.tree.leaf_gpus, {team: u.scheduled_gpus for team, u in usage.items()})
+    use = standing_in_quota(ground, usage)
     fresh = {team: u for team, u in usage.items() if u.at is None or now - u.at <= USAGE_SAYS_NOW}
     waiting = in_quota(ground, fresh)
     return bare.model_copy(

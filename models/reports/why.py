@@ -15,8 +15,9 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from models.base import GpuCount, Model, Name, Time
+from models.base import GpuCount, Model, Name, Time, Words
 from models.buffers.hourly_health import Stretch
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
@@ -32,6 +33,7 @@ from models.planning.occupancy import held_in_quota, startable, startable_block
 class Cause(StrEnum):
     """In the order in which they are taken away, where taking one away starts anything."""
 
+    BARRED = "barred"
     WITHHELD = "withheld"
     DECLARED = "declared"
     UNHEALTHY = "unhealthy"
@@ -86,6 +88,17 @@ class TeamWhy(Model):
     used_gpus: GpuCount
     """Held by its jobs inside the quota; all of it where that is not known."""
     use_known: bool
+    namespaces: tuple[Name, ...] | None = None
+    """Who may target the quota beside the team itself; None: anybody."""
+    barred: Words = ""
+    """The namespace that asks and may not target it; nothing of it could start here in quota."""
+
+
+class WhyAnswers(Model):
+    """A team in every cluster where it has a quota; `unanswered`: by cluster, why nothing can be said of it there."""
+
+    teams: tuple[TeamWhy, ...]
+    unanswered: dict[str, str] = Field(default_factory=dict)
 
 
 class _World(NamedTuple):
@@ -111,49 +124,33 @@ def why(
     asked_gpus: int | None,
     *,
     block: bool = False,
+    namespace: str = "",
     stale_after: timedelta | None = None,
 ) -> TeamWhy:
     """Why the team cannot have so many GPUs now; all of its quota where none are named.
 
-    `history`: the health of each island of late. Errors: Refusal where the team holds no quota that jobs run in, or
-    nobody knows the cluster's health.
+    `history`: the health of each island of late. `namespace`: who asks, where not the team itself. Errors: Refusal
+    where the team holds no quota that jobs run in, or nobody knows the cluster's health.
     """
     cluster, sample = seen.reading.cluster, seen.sample
     if sample is None:
         raise Refusal(f"nobody knows the health of cluster {cluster}")
     snapshot = present_snapshot(seen.reading, sample.islands)
-    if team not in snapshot.tree.leaves:
-        under = ", ".join(snapshot.tree.children.get(team, ()))
-        raise Refusal(
-            f"the quota of {team!r} in cluster {cluster} "
-            + (f"is a sum of others: name one of them ({under})" if under else "is not there")
-        )
-    quota = snapshot.tree.by_team[team]
+    quota = _of_jobs(snapshot, team)
     held = _held(quota, seen)
     asked = quota.gpus if asked_gpus is None else asked_gpus
     wanted = min(asked, quota.gpus)
-    here = _World(snapshot, held_in_quota(snapshot, seen.usage))
+    here = _World(snapshot, held_in_quota(snapshot.tree, seen.usage))
     loose = min(wanted, startable(*here, team))
     largest = startable_block(*here, team, seen.jobs) if block else loose
     as_declared = snapshot.with_islands(without_absences(snapshot.islands, seen.windows, seen.at))
-    reach = [i for i in as_declared.islands if quota.islands is None or i.name in quota.islands]
+    reach = _reach(as_declared, quota)
     missing = tuple(_missing(i, history.get(i.name)) for i in reach if i.healthy_gpus < i.total_gpus)
-    texts = {
-        Cause.WITHHELD: "the quotas above it promise less than the sum of theirs, or their other jobs hold it",
-        Cause.DECLARED: _windows(seen.windows, seen.at),
-        Cause.UNHEALTHY: _unhealthy(missing, sample),
-        Cause.OTHERS: _others(here, team),
-        Cause.IDLE: _idle(team, held),
-        Cause.USED: _used(quota, held),
-    }
-    counted, could = [], loose
-    for cause, more in _lifted(here, as_declared, quota, held, wanted):
-        counted.append(Reason(cause=cause, gpus=more, text=texts[cause]))
-        could += more
-    if could < wanted:
-        installed = f"the islands where it may stand have {sum(i.total_gpus for i in reach)} GPUs in all"
-        counted.append(Reason(cause=Cause.ABSENT, gpus=wanted - could, text=installed))
+    counted = _counted(here, as_declared, seen, quota, held, wanted, missing)
     fits = min(loose, largest)
+    barred = bool(namespace) and not quota.admits(namespace)
+    if barred and fits:
+        counted.insert(0, Reason(cause=Cause.BARRED, gpus=fits, text=f"{namespace} may not target this quota"))
     if fits < loose:
         counted.append(Reason(cause=Cause.FRAGMENTED, gpus=loose - fits, text=_fragments(loose, largest, here, seen)))
     return TeamWhy(
@@ -166,14 +163,61 @@ def why(
         asked_gpus=asked,
         block=block,
         wanted_gpus=wanted,
-        startable_gpus=fits,
-        gap_gpus=wanted - fits,
+        startable_gpus=0 if barred else fits,
+        gap_gpus=wanted - (0 if barred else fits),
         reasons=tuple(counted),
         missing=missing,
         over_gpus=asked - wanted,
         used_gpus=held.used,
         use_known=held.known,
+        namespaces=quota.namespaces,
+        barred=namespace if barred else "",
     )
+
+
+def _of_jobs(snapshot: Snapshot, team: str) -> Quota:
+    """The team's quota. Errors: Refusal where jobs run in none of that name."""
+    if team not in snapshot.tree.leaves:
+        under = ", ".join(snapshot.tree.children.get(team, ()))
+        raise Refusal(
+            f"the quota of {team!r} in cluster {snapshot.cluster} "
+            + (f"is a sum of others: name one of them ({under})" if under else "is not there")
+        )
+    return snapshot.tree.by_team[team]
+
+
+def _reach(snapshot: Snapshot, quota: Quota) -> list[Island]:
+    return [i for i in snapshot.islands if quota.islands is None or i.name in quota.islands]
+
+
+def _counted(
+    here: _World,
+    as_declared: Snapshot,
+    seen: Evidence,
+    quota: Quota,
+    held: _Held,
+    wanted: int,
+    missing: Sequence[Missing],
+) -> list[Reason]:
+    """What could start loose, and is missing, by cause."""
+    assert seen.sample is not None
+    texts = {
+        Cause.WITHHELD: "the quotas above it promise less than the sum of theirs, or their other jobs hold it",
+        Cause.DECLARED: _windows(seen.windows, seen.at),
+        Cause.UNHEALTHY: _unhealthy(missing, seen.sample),
+        Cause.OTHERS: _others(here, quota.team),
+        Cause.IDLE: _idle(quota.team, held),
+        Cause.USED: _used(quota, held),
+    }
+    counted, could = [], min(wanted, startable(*here, quota.team))
+    for cause, more in _lifted(here, as_declared, quota, held, wanted):
+        counted.append(Reason(cause=cause, gpus=more, text=texts[cause]))
+        could += more
+    if could < wanted:
+        total = sum(i.total_gpus for i in _reach(as_declared, quota))
+        installed = f"the islands where it may stand have {total} GPUs in all"
+        counted.append(Reason(cause=Cause.ABSENT, gpus=wanted - could, text=installed))
+    return counted
 
 
 def _lifted(here: _World, as_declared: Snapshot, quota: Quota, held: _Held, wanted: int) -> Iterator[tuple[Cause, int]]:

@@ -29,12 +29,10 @@ _NEEDS = 500
 
 def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
     """What a look needs to know; the baseline itself would be most of a large rollout's history."""
-    tree = r.baseline.tree
     return ObserveRequest(
         cluster=r.cluster,
         values=look.values,
         gpus_per_node=r.baseline.gpus_per_node,
-        scheduled={leaf: tree.by_team[leaf].scheduled for leaf in tree.leaves},
         generation=r.generation,
         flex_after=r.policy.clear_after if r.stage.promises else None,
         long_run=r.policy.replan_window if may_propose(r, now) else None,

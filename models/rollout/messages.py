@@ -283,12 +283,11 @@ class Drafted(Model):
 
 
 class ObserveRequest(Model):
-    """`values` None: test what the cluster holds. `scheduled`: S by leaf; a leaf without it counts as full."""
+    """`values` None: test what the cluster holds."""
 
     cluster: Name
     values: dict[str, int] | None = None
     gpus_per_node: PositiveCount = 8
-    scheduled: dict[str, int] = Field(default_factory=dict)
     generation: Count | None = None
     """The one that the rollout knows: who changed the quotas since is wanted too."""
     flex_after: timedelta | None = None
@@ -299,9 +298,9 @@ class ObserveRequest(Model):
     """Say what buffer health history asks for."""
     shadow: bool = False
     """The surplus is that beside the tested values: the quota system does not hold them."""
-    baseline: Snapshot | None = None
-    """Sent by earlier versions, which knew neither `gpus_per_node` nor `scheduled`."""
     at: Time
+
+    _earlier = _passing_over("scheduled", "baseline")
 
 
 class AimRequest(Model):

@@ -46,10 +46,10 @@ async def test_jobs_by_name_stand_in_the_ledger(world_on_each: World) -> None:
     assert found.lives is not None
     assert (found.lives.preempted, found.lives.median_seconds) == (1, 2 * 3600)
     assert [i.free_block_gpus for i in found.islands] == [319 - 304]
-    (told,) = await world.tpm.ask(WhyNot(team="research", cluster=name))
+    (told,) = (await world.tpm.ask(WhyNot(team="research", cluster=name))).teams
     assert told.reasons[-1].text == "research's own running jobs hold 300 of its 300: train 300"
     await exporter.add_jobs([train.model_copy(update={"ended": now})])
-    assert "train" not in (await world.tpm.ask(WhyNot(team="research", cluster=name)))[0].reasons[-1].text
+    assert "train" not in (await world.tpm.ask(WhyNot(team="research", cluster=name))).teams[0].reasons[-1].text
     for changes, sentence in (
         ({"cluster": "nowhere"}, "a job names cluster 'nowhere', which the ledger does not have"),
         ({"team": "nobody"}, "names team 'nobody', which has no quota there that jobs run in"),

@@ -42,7 +42,7 @@ from models.reports.milestones import PlanNow
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.tallies import Point
 from models.reports.weekly import Past
-from models.reports.why import TeamWhy
+from models.reports.why import TeamWhy, WhyAnswers
 from models.requests.state import RequestState
 from models.rollout.commands import CommandRequest
 from models.rollout.holds import Hold, HoldKind
@@ -147,6 +147,7 @@ class FakeBackstop:
     )
     flexes: list[FlexNow] = field(default_factory=list)
     whys: list[TeamWhy] = field(default_factory=list)
+    unanswered: dict[str, str] = field(default_factory=dict)
     requests_open: list[RequestState] = field(default_factory=list)
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)
@@ -181,7 +182,7 @@ class FakeBackstop:
             case YearOfHealth():
                 return self.hours
             case WhyNot():
-                return tuple(self.whys)
+                return WhyAnswers(teams=tuple(self.whys), unanswered=self.unanswered)
         raise AssertionError(f"nobody has told the fake what to answer to {question!r}")
 
     async def launch(self, request: LaunchRequest) -> LaunchAnswer:

@@ -20,10 +20,19 @@ from activities.clusters import islands_for, observed
 from activities.health_watch import facts_of, fingerprint
 from models.base import parse_duration
 from models.cluster.derived_buffer import Derived, stepped
+from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree
-from models.cluster.readings import ForeignChange, HealthSample, LimitMode, Observation, Present, QuotaReading
+from models.cluster.readings import (
+    ForeignChange,
+    HealthSample,
+    LimitMode,
+    Observation,
+    Present,
+    QuotaReading,
+    TeamUsage,
+)
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind, without_absences
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
@@ -420,7 +429,13 @@ class World:
         request = calls.look_at(self.r, look, self.now)
         since = self.now - (request.flex_after or timedelta(0))
         usual = {} if request.long_run is None else self.usual(request.long_run)
-        seen = observed(self.reading(), self.sample(), self.windows, request, self.least(since), usual)
+        usage = {
+            team: TeamUsage(team=team, scheduled_gpus=scheduled, idle_gpus=idle or 0)
+            for team, (scheduled, idle) in self.usage.items()
+            if scheduled is not None
+        }
+        known = Evidence(self.reading(), self.sample(), usage, self.now, windows=self.windows)
+        seen = observed(known, request, self.least(since), usual)
         if request.derive is not None:
             seen = seen.model_copy(update={"derived": self.asked})
         changes = (c for c in self.changes.values() if c.generation > self.r.generation)

@@ -46,7 +46,13 @@ def test_so_do_their_arguments() -> None:
     assert EndWindow(cluster="a", number=3).model_dump(mode="json") == {"cluster": "a", "number": 3, "reason": ""}
     assert LedgerClusters(limit=50).model_dump(mode="json") == {"after": "", "limit": 50}
     assert SnapshotNow(cluster="a").model_dump(mode="json") == {"cluster": "a", "policy": {}}
-    assert WhyNot(team="a").model_dump(mode="json") == {"team": "a", "cluster": "", "gpus": None, "block": False}
+    assert WhyNot(team="a").model_dump(mode="json") == {
+        "team": "a",
+        "cluster": "",
+        "gpus": None,
+        "block": False,
+        "namespace": "",
+    }
     assert FlexOf().model_dump(mode="json") == {"after": "", "limit": 20, "cluster": "", "mode": "equal"}
 
 

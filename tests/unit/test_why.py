@@ -18,6 +18,8 @@ from models.cluster.jobs import Job, RunsOn
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.windows import Window, WindowKind
 from models.errors import Refusal
+from models.flex.flex_now import FlexNow, IslandNow
+from models.reports.flex_offers import flex_offers
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.why import TeamWhy, why
 from models.rollout.gates import Condition
@@ -49,7 +51,7 @@ def asked(gpus: int | None = None, *, block: bool = False, **changes: Any) -> Te
     sample = HealthSample(cluster="h100-worked", at=NOW, islands=islands)
     past = changes.pop("history", {"main": history(361, 361, 340, 319)})
     seen = Evidence(reading, sample, usage, NOW, windows=changes.pop("windows", ()), jobs=changes.pop("jobs", ()))
-    return why(seen, past, "research", gpus, block=block)
+    return why(seen, past, "research", gpus, block=block, namespace=changes.pop("namespace", ""))
 
 
 def reasons(found: TeamWhy) -> list[tuple[str, int]]:
@@ -189,6 +191,47 @@ def test_a_sum_and_a_stranger_are_refused() -> None:
         asked(quotas=(Present(team="evals", gpus=9),))
 
 
+GATED = (Present(team="research", gpus=100, namespaces=("evals",)),)
+
+
+def test_a_barred_caller_can_start_nothing() -> None:
+    open_to: dict[str, Any] = {"quotas": GATED, "islands": (whole(150, healthy=90),)}
+    assert reasons(asked(**open_to, usage=held(research=60), namespace="evals")) == [("unhealthy", 10), ("used", 60)]
+    found = asked(**open_to, usage=held(research=60), namespace="training")
+    assert (found.startable_gpus, found.barred, found.namespaces) == (0, "training", ("evals",))
+    assert reasons(found) == [("barred", 30), ("unhealthy", 10), ("used", 60)]
+    full = asked(**open_to, usage=held(research=100), namespace="training")
+    assert (full.barred, sum(gpus for _, gpus in reasons(full))) == ("training", full.gap_gpus)
+
+
+def flex_of(cluster: str, free: int, *blocks: int | None, model: str | None = "H100") -> FlexNow:
+    islands = tuple(
+        IslandNow(name=f"i{n}", total_gpus=100, healthy_gpus=100, block_gpus=100, free_block_gpus=block)
+        for n, block in enumerate(blocks)
+    )
+    return FlexNow(
+        cluster=cluster, gpu_model=model, at=NOW, health_at=NOW, surplus_gpus=free, healthy_gpus=100, islands=islands
+    )
+
+
+def test_elsewhere_is_of_the_same_model_and_has_room_for_the_block() -> None:
+    flexes = [
+        flex_of("h100-worked", 9, 9),
+        flex_of("a100", 90, 90, model="A100"),
+        flex_of("full", 0, 0),
+        flex_of("pods", 60, 40, 20),
+        flex_of("quiet", 80, None),
+        flex_of("unnamed", 50, 50, model=None),
+    ]
+
+    def offered(found: TeamWhy) -> list[tuple[str, int, bool]]:
+        return [(o.cluster, o.gpus, o.at_most) for o in flex_offers([found], flexes)]
+
+    assert offered(asked(400)) == [("quiet", 80, False), ("pods", 60, False), ("unnamed", 50, False)]
+    assert offered(asked(45, block=True)) == [("unnamed", 50, False), ("quiet", 80, True)]
+    assert offered(asked(9)) == [], "nothing is lacking"
+
+
 # --- the command ------------------------------------------------------------------------------------------------
 
 
@@ -219,7 +262,7 @@ def test_the_answer_is_in_plain_words_and_adds_up(fake: FakeBackstop, capsys: py
     assert "55 more are beyond the quota" in shown
     assert "is buffered; held: paused, a SEV; its owner, tpm, has been asked to act. backstop status" in shown
     assert "backstop resume" not in shown, "a researcher is told whom to wait for, not what to type in their place"
-    assert fake.asked[0] == ("why", "research", "", 400, False)
+    assert fake.asked[0] == ("why", "research", "", 400, False, "")
 
 
 def test_it_goes_on_when_the_gate_can_open_and_not_when_it_looks_next(
@@ -245,6 +288,20 @@ def test_stale_health_is_said(fake: FakeBackstop, capsys: pytest.CaptureFixture[
     )
 
 
+def test_whose_gate_it_is_and_where_there_is_room(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.whys = [asked(40, quotas=GATED, usage=held(research=0), namespace="training", block=True)]
+    fake.flexes = [flex_of("pods", 60, 40, 20), flex_of("quiet", 80, None)]
+    fake.unanswered = {"b": "nobody knows the health of cluster b"}
+    assert run(["why", "research", "--gpus", "40", "--block", "--namespace", "training"]) == 0
+    shown = capsys.readouterr().out
+    assert "Only research and evals may target this quota, not training: whoever keeps the fleet file" in shown
+    assert "Elsewhere flex has free now, as one block: pods (H100) 40; quiet (H100) at most 80." in shown
+    assert "Nobody knows the health of cluster b." in shown
+    fake.flexes = [flex_of("pods", 60, 30, 30)]
+    assert run(["why", "research", "--gpus", "40", "--block"]) == 0
+    assert "No other cluster of this GPU model is known to have a free block of that size" in capsys.readouterr().out
+
+
 def test_the_answer_as_json(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["why", "research", "--cluster", "h100-worked", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -257,5 +314,8 @@ def test_a_team_that_nobody_knows_is_refused(fake: FakeBackstop, capsys: pytest.
     fake.whys = []
     assert run(["why", "nobody"]) == 2
     assert "no cluster of the ledger has a quota of 'nobody'" in capsys.readouterr().err
+    fake.unanswered = {"a": "nobody knows the health of cluster a"}
+    assert run(["why", "research"]) == 2
+    assert "nobody knows the health of cluster a" in capsys.readouterr().err
     assert run(["why", "research", "--gpus", "-1"]) == 2
     assert "--gpus must be a whole number from 1 to 10000000, not -1" in capsys.readouterr().err

@@ -1,0 +1,49 @@
+"""Where else flex has room for what a team lacks: clusters of the same GPU model, and room for its block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from models.base import GpuCount, Model, Name
+from models.flex.flex_now import FlexNow
+from models.reports.why import TeamWhy
+
+
+class FlexOffer(Model):
+    """What flex has free in one cluster. Units: whole GPUs; where a block is asked for, the largest of one island."""
+
+    cluster: Name
+    gpu_model: str | None = None
+    gpus: GpuCount
+    at_most: bool = False
+    """Nobody says where all jobs run, and so what of the block they leave."""
+
+
+def flex_offers(whys: Sequence[TeamWhy], flexes: Sequence[FlexNow]) -> tuple[FlexOffer, ...]:
+    """Clusters that have room, those with the most first; none where nothing is lacking.
+
+    A cluster whose model nobody gave may be of any. A block has room where all that is asked for fits.
+    """
+    lacking = [one for one in whys if one.gap_gpus or one.over_gpus]
+    model = {f.cluster: f.gpu_model for f in flexes}
+    models = {model.get(one.cluster) for one in lacking}
+    here = {one.cluster for one in whys}
+    least = min((one.asked_gpus if one.block else 1 for one in lacking), default=0)
+    block = any(one.block for one in lacking)
+    offers = [
+        _offer(f, block=block)
+        for f in flexes
+        if lacking and f.cluster not in here and (f.gpu_model is None or None in models or f.gpu_model in models)
+    ]
+    return tuple(sorted((o for o in offers if o.gpus >= least), key=lambda o: (o.at_most, -o.gpus, o.cluster)))
+
+
+def _offer(flex: FlexNow, *, block: bool) -> FlexOffer:
+    free, at_most = flex.available_gpus, False
+    if block:
+        at_most = any(i.free_block_gpus is None for i in flex.islands)
+        largest = max(
+            (i.block_gpus if i.free_block_gpus is None else i.free_block_gpus for i in flex.islands), default=0
+        )
+        free = min(free, largest)
+    return FlexOffer(cluster=flex.cluster, gpu_model=flex.gpu_model, gpus=free, at_most=at_most)

@@ -1,0 +1,57 @@
+"""The same cluster with the same jobs has the same free GPUs in whatever view tells of it: `why`, `flex`, `flex
+simulate`, `status` and `request`; and they are what a linear program finds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from activities.clusters import observed
+from models.cluster.evidence import Evidence
+from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
+from models.cluster.snapshot import Snapshot
+from models.flex.flex_now import flex_now, share_expected
+from models.reports.why import why
+from models.rollout.messages import ObserveRequest
+from tests.property.test_why import most
+from tests.strategies import SMALL, snapshots
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.mark.fuzzed
+@settings(deadline=None)
+@given(snapshot=snapshots(SMALL, blocks=False), data=st.data())
+def test_every_view_tells_the_same_free_gpus(snapshot: Snapshot, data: st.DataObject) -> None:
+    values = {q.team: q.gpus for q in snapshot.quotas}
+    leaves = snapshot.tree.leaf_gpus
+    known = data.draw(st.sets(st.sampled_from(sorted(leaves)))) if leaves else set()
+    usage = {t: TeamUsage(team=t, scheduled_gpus=data.draw(st.integers(0, leaves[t]))) for t in sorted(known)}
+    quotas = tuple(Present(team=q.team, gpus=q.gpus, islands=q.islands, parent=q.parent) for q in snapshot.quotas)
+    seen = Evidence(
+        QuotaReading(cluster="c", generation=1, quotas=quotas),
+        HealthSample(cluster="c", at=NOW, islands=snapshot.islands),
+        usage,
+        NOW,
+    )
+    held = values | {t: usage[t].scheduled_gpus if t in usage else g for t, g in leaves.items()}
+    standing, backed = most(snapshot, held), most(snapshot, values)
+    free = snapshot.healthy_gpus - standing
+
+    flex = flex_now(seen)
+    assert (flex.flex_gpus, flex.backed_gpus) == (free, backed)
+    if len(known) == len(leaves):
+        assert flex.in_quota_gpus == snapshot.tree.assigned(held)
+        assert flex.used_gpus == sum(held[t] for t in leaves) - flex.in_quota_gpus, "what no quota promises is on flex"
+    status = observed(seen, ObserveRequest(cluster="c", at=NOW)).now
+    assert (status.flex_gpus, status.backed_gpus) == (free, backed)
+    for team, gpus in leaves.items():
+        startable = why(seen, {}, team, None).startable_gpus
+        assert startable == most(snapshot, held | {team: gpus}) - standing <= free
+        # What it would have of flex beside a quota that it uses whole.
+        beside = snapshot.healthy_gpus - most(snapshot, held | {team: gpus})
+        if not snapshot.tree.children and all(q.islands is None for q in quotas):
+            assert share_expected(snapshot, usage, team, 1000) >= beside
