@@ -7,7 +7,10 @@ holds one of these (docs/notices.md):
 
     until           how long a shortage is expected to last (at_risk)
     left            what is left to undo or to wait for: texts (stuck, held, breach)
-    commands        commands that can be given, in place of those that the stage allows (the same kinds)
+    commands        commands that can be given (the same kinds)
+    goes_on         when it goes on by itself, in words (held)
+    late            whether it is an objection that came too late to hold anything (held)
+    ends            whether the rollout has ended, so that nothing can be answered (all)
     to_owner        whether the audience is the rollout's owner, where the names do not tell
 """
 
@@ -24,24 +27,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from models.base import gpus_text
 from models.notices import Notice, NoticeKind
-from models.rollout.stages import ANSWERS, Command, Refused, Stage
+from models.rollout.stages import Stage
 
 TO_OWNER = frozenset({NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.FLEET_HELD})
 """Kinds that go to the rollout's owner only; breach goes to the owner and to teams."""
 
-DOES: dict[Command, str] = {
-    Command.RETRY: "Try again",
-    Command.RESUME: "Lift a pause",
-    Command.RESOLVE: "Lift an objection or another hold",
-    Command.ROLLBACK: "Undo the rollout",
-    Command.ABORT: "Undo the rollout and end it",
-    Command.CLOSE: "End the rollout and leave the quotas as they are",
-}
-UNKNOWN_STAGE: dict[NoticeKind, tuple[Command, ...]] = {
-    NoticeKind.STUCK: (Command.RETRY, Command.CLOSE),
-    NoticeKind.HELD: (Command.RESUME, Command.RESOLVE, Command.ABORT),
-    NoticeKind.BREACH: (Command.RESOLVE, Command.ROLLBACK),
-}
 # Not strftime: its names follow the locale of the machine.
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS = (
@@ -92,6 +82,9 @@ def _words(notice: Notice) -> dict[str, Any]:
         "missing_gpus": 0 if quota is None or backing is None else max(0, quota - backing),
         "to_owner": to_owner,
         "applied": notice.stage not in ("", Stage.PLANNED),
+        "ends": bool(facts.get("ends")),
+        "late": bool(facts.get("late")),
+        "goes_on": str(facts.get("goes_on", "")),
         "left": _texts(facts, "left"),
         "commands": _commands(notice),
         "until": datetime.fromisoformat(str(until)) if (until := facts.get("until")) else None,
@@ -99,16 +92,12 @@ def _words(notice: Notice) -> dict[str, Any]:
 
 
 def _commands(notice: Notice) -> list[dict[str, str]]:
-    """The commands that the answer table allows in the notice's stage, as lines to type."""
+    """The commands that the rollout would take, as lines to type; where none came along, the one that has them."""
     if given := notice.facts.get("commands"):
         return [_command(each) for each in (given if isinstance(given, list | tuple) else [given])]
-    if notice.stage in {stage.value for stage in Stage}:
-        stage = Stage(notice.stage)
-        allowed = [command for command in DOES if not _refuses(stage, command)]
-    else:
-        allowed = list(UNKNOWN_STAGE.get(notice.kind, ()))
-    cluster = shlex.quote(notice.cluster)
-    return [{"does": DOES[c], "line": f'backstop {c.value} {cluster} --reason "..."'} for c in allowed]
+    return [
+        {"does": "See what holds it, and what can be done", "line": f"backstop status {shlex.quote(notice.cluster)}"}
+    ]
 
 
 def _command(given: Any) -> dict[str, str]:
@@ -116,12 +105,6 @@ def _command(given: Any) -> dict[str, str]:
     if not isinstance(given, Mapping):
         return {"does": "", "line": _one_line(str(given))}
     return {name: _one_line(str(given.get(name, ""))) for name in ("does", "line")}
-
-
-def _refuses(stage: Stage, command: Command) -> bool:
-    """True where the command is refused, or would be with no effects standing."""
-    answer = ANSWERS[stage, command]
-    return isinstance(answer, Refused) or isinstance(getattr(answer, "otherwise", None), Refused)
 
 
 def _texts(facts: Mapping[str, Any], name: str) -> list[str]:

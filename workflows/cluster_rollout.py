@@ -23,7 +23,6 @@ with workflow.unsafe.imports_passed_through():
     from activities.clusters import ClusterActivities
     from activities.effects import QuotaActivities
     from activities.notices import NoticeActivities
-    from models.audit import AuditKind
     from models.planning.grants import Granted, GrantOrder, GrantOutcome
     from models.rollout import (
         calls,
@@ -36,10 +35,10 @@ with workflow.unsafe.imports_passed_through():
         time_reducers,
     )
     from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
-    from models.rollout.commands import CommandRequest, obey, refusal
+    from models.rollout.commands import CommandRequest, cancelled, obey, refusal
     from models.rollout.decide import decide, urgent
     from models.rollout.effect_table import EFFECT
-    from models.rollout.effects import Change, EffectKind
+    from models.rollout.effects import EffectKind
     from models.rollout.messages import (
         CommandAnswer,
         HealthChanged,
@@ -50,6 +49,7 @@ with workflow.unsafe.imports_passed_through():
         RolloutResult,
         RolloutStatus,
     )
+    from models.rollout.owner_news import news_for_owner, owner_told
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout
     from models.rollout.status import details_of, launch_answer, standing_now, status_of, waiting_sentence
@@ -94,6 +94,10 @@ _UNDO_FIRST = "undo-first"
 """The patch since which archive and mail wait while a breach is answered."""
 _WARNS = "at-risk-told"
 """The patch since which teams are told of a quota that is at risk."""
+_LOOKS_FIRST = "told-after-a-look"
+"""The patch since which teams are told of a rollback after a look at what stands behind their quotas then."""
+_CALLS_OWNER = "owner-told"
+"""The patch since which owners are told of breaches, and of holds that come of commands and of time."""
 _HASTE = timedelta(seconds=5)
 """How long they wait at most: an answer that does not get through has to be told."""
 _GRANT_PATIENCE = timedelta(seconds=20)
@@ -124,6 +128,7 @@ class ClusterRollout:
         self._haste = False
         """Archive and mail wait: they take the workers and the ledger that a breach's answer needs."""
         self._haste_ends: asyncio.TimerHandle | None = None
+        self._looks_first = False
         self._shown: tuple[Any, ...] = ()
         take_commands(Command, CommandRequest, check=self._check, obey=self._obey)
 
@@ -162,6 +167,10 @@ class ClusterRollout:
                 self._look_wanted = False
                 self._set(self._state.but(look_asked=True))
             self._set(time_reducers.advance(self._state, now))
+            if self._state.post.unseen and not self._looks_first:
+                self._looks_first = workflow.patched(_LOOKS_FIRST)
+            if news_for_owner(self._state, now) and workflow.patched(_CALLS_OWNER):
+                self._set(owner_told(self._state, now))
             self._show(now)
             action = decide(self._state, now)
             self._hasten(action)
@@ -336,7 +345,7 @@ class ClusterRollout:
                 QuotaActivities.apply_effect,
                 calls.effect(begun, change, workflow.now()),
                 **(EFFECT_CALL if kind in EFFECT else INVERSE_CALL),
-                summary=_summary(change),
+                summary=calls.effect_summary(change),
             )
         except ActivityError as error:
             why = reason_of(error)
@@ -370,11 +379,15 @@ class ClusterRollout:
         post = self._state.post
         return post.noted is not self._state.stage or (bool(post.outbox) and not self._haste)
 
+    def _may_mail(self) -> bool:
+        r = self._state
+        return not (self._leaving or self._haste) and (mailing.may_mail(r) if self._looks_first else bool(r.post.mail))
+
     async def _mail(self) -> None:
         while True:
-            await workflow.wait_condition(lambda: not self._leaving and not self._haste and bool(self._state.post.mail))
+            await workflow.wait_condition(self._may_mail)
             self._busy_mailing = True
-            request = calls.tell(self._state)
+            request = calls.tell(self._state, workflow.now())
             try:
                 answer = await workflow.execute_activity_method(
                     NoticeActivities.tell,
@@ -478,17 +491,4 @@ class ClusterRollout:
         if self._r is None:
             self._cancelled_early = True
             return
-        request = CommandRequest(actor="temporal", reason="the workflow was cancelled")
-        if refusal(self._r, Command.ABORT, request) is None:
-            self._obey(Command.ABORT, request)
-        else:
-            self._set(
-                self._r.noting(
-                    AuditKind.COMMAND, f"cancel ignored while {self._r.stage}", workflow.now(), actor="temporal"
-                )
-            )
-
-
-def _summary(change: Change) -> str:
-    moved = [f"{w.team} {w.expected_gpus} -> {w.gpus}" for w in change.writes if w.leaf and w.expected_gpus != w.gpus]
-    return f"{change.kind} (fence {change.fence.counter}){': ' + ', '.join(moved) if moved else ''}"[:190]
+        self._set(cancelled(self._r, workflow.now()))

@@ -8,9 +8,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit import AuditEntry
+from models.notices import Notice, NoticeKind
 from models.planning.grants import GrantOrder
 from models.rollout.actions import Draft, Look
 from models.rollout.changes import baseline_with
+from models.rollout.choices import choices_now
 from models.rollout.effect_table import EFFECT
 from models.rollout.effects import Change, EffectKind
 from models.rollout.long_run import derives, may_propose
@@ -84,6 +86,12 @@ def effect(r: Rollout, change: Change, now: datetime) -> EffectRequest:
     )
 
 
+def effect_summary(change: Change) -> str:
+    """What Temporal's UI shows of the call."""
+    moved = [f"{w.team} {w.expected_gpus} -> {w.gpus}" for w in change.writes if w.leaf and w.expected_gpus != w.gpus]
+    return f"{change.kind} (fence {change.fence.counter}){': ' + ', '.join(moved) if moved else ''}"[:190]
+
+
 def record(r: Rollout, now: datetime) -> RecordRequest:
     """The next entries for the archive, and what the registry shows of the rollout."""
     return RecordRequest(
@@ -107,6 +115,15 @@ def _carried(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
     return outbox[:_BATCH]
 
 
-def tell(r: Rollout) -> TellRequest:
-    """The next notices."""
-    return TellRequest(cluster=r.cluster, notices=r.post.mail[:_BATCH])
+def tell(r: Rollout, now: datetime) -> TellRequest:
+    """The next notices, with what can be answered now."""
+    return TellRequest(cluster=r.cluster, notices=tuple(_answerable(r, n, now) for n in r.post.mail[:_BATCH]))
+
+
+def _answerable(r: Rollout, notice: Notice, now: datetime) -> Notice:
+    facts = dict(notice.facts)
+    if notice.kind is NoticeKind.HELD or (notice.kind is NoticeKind.BREACH and facts.get("to_owner")):
+        facts["commands"] = [{"does": c.does, "line": c.line} for c in choices_now(r, now)]
+    if r.stage.ended:
+        facts["ends"] = True
+    return notice if facts == notice.facts else notice.model_copy(update={"facts": facts})

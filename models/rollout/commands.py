@@ -186,6 +186,14 @@ def obey(r: Rollout, command: Command, request: CommandRequest, now: datetime) -
             return closed.reaching(Stage.CLOSED, now, request.reason or "closed", request.actor), _closed(r)
 
 
+def cancelled(r: Rollout, now: datetime) -> Rollout:
+    """Temporal's own cancel is an abort by whoever sent it; where that is refused, a rollback under way goes on."""
+    request = CommandRequest(actor="temporal", reason="the workflow was cancelled")
+    if refusal(r, Command.ABORT, request) is None:
+        return obey(r, Command.ABORT, request, now)[0]
+    return r.noting(AuditKind.COMMAND, f"cancel ignored while {r.stage}", now, actor="temporal")
+
+
 def _closed(r: Rollout) -> str:
     if r.stage is not Stage.STUCK:
         return "closed; the promise ends and the values stay"
@@ -288,15 +296,29 @@ def _resolve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollou
         return again, "another plan is made, if quotas are still short"
     match hold.kind:
         case HoldKind.DRIFT:
-            if request.how == "restore":
-                return restoring(freed, now), "our values are written again"
-            return taken_as_given(freed, now), "the changed values are taken as given"
+            return _answered_drift(r, freed, request.how, now)
         case HoldKind.BLAST_RADIUS:
             return freed.staying(exempt=True), "the blast radius is lifted for what is next written"
         case HoldKind.BREACH:
             return freed, "the hold is lifted; the promise stays withdrawn until health has been good for long enough"
         case _:
             return freed, f"hold {hold.id} is lifted"
+
+
+def _answered_drift(r: Rollout, freed: Rollout, how: str, now: datetime) -> tuple[Rollout, str]:
+    """The answer says what is done, which may be less than was asked: what is gone cannot be written again."""
+    if how != "restore":
+        return taken_as_given(freed, now), "the changed values are taken as given"
+    present, ours = {} if r.seen is None else r.seen.reading.values, believed(r)
+    back = [f"{team} at {ours[team]}" for team in sorted(ours) if present.get(team, ours[team]) != ours[team]]
+    limits = [f"the limits of {', '.join(sorted(modes))}"] if (modes := mode_drift(r)) else []
+    written = f"written again: {', '.join([*back, *limits])}" if back or limits else "nothing of ours is left to write"
+    gone, new = sorted(ours.keys() - present.keys()), sorted(present.keys() - ours.keys())
+    answers = [written]
+    answers += [f"removed by others, taken as given: {', '.join(gone)}"] if gone else []
+    answers += [f"added by others, taken as given: {', '.join(new)}"] if new else []
+    then = restoring(freed, now) if back or limits else taken_as_given(freed, now)
+    return then, "; ".join(answers)
 
 
 def restoring(r: Rollout, now: datetime) -> Rollout:

@@ -68,7 +68,12 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
 
 def _written(r: Rollout, change: Change, receipt: Receipt) -> Rollout:
     """What the quota system holds by the receipt: values, modes, the flex pool."""
+    changed = {t: gpus for t, gpus in receipt.before.items() if receipt.after.get(t, gpus) != gpus}
     r = r.but(written={**r.written, **receipt.after})
+    if change.kind is EffectKind.SET_SOFT:
+        r = r.but(was=changed)
+    elif change.kind is EffectKind.RESTORE and r.undo is not None:  # one that is made again may find it done
+        r = r.rolling_back(was={**changed, **r.undo.was})
     if change.mode is not None or change.writes:
         r = r.but(modes_given={} if change.mode is not None else _still_given(r, change))
     return r.but(flex=PublishedFlex(gpus=change.flex_gpus)) if change.kind in FOLLOWS_AFTER else r

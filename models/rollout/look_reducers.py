@@ -8,6 +8,7 @@ from models.audit import BACKSTOP, AuditKind
 from models.cluster.policy import OnDrift
 from models.cluster.readings import Observation
 from models.notices import NoticeKind
+from models.rollout import mailing
 from models.rollout.commands import (
     breach_holding,
     holding,
@@ -38,13 +39,15 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
     )
     # A missing sample, an older or an implausible one says nothing: the last known value stands.
     told = seen.health is not None and sight.known == seen.health
-    r = r.but(
-        sight=sight,
-        seen=seen,
-        looked_at=now,
-        look_asked=False,
-        look_failed="",
-        looked_after=r.fence if fence is None else fence,
+    r = mailing.seen_since(
+        r.but(
+            sight=sight,
+            seen=seen,
+            looked_at=now,
+            look_asked=False,
+            look_failed="",
+            looked_after=r.fence if fence is None else fence,
+        )
     )
     if told and _tested_what_counts(r):
         backed = seen.backed
@@ -91,7 +94,7 @@ def _tested_what_counts(r: Rollout) -> bool:
 
 def look_failed(r: Rollout, reason: str, now: datetime) -> Rollout:
     """The cluster could not be looked at; what was known stands."""
-    return r.but(look_asked=False, look_failed=reason, looked_at=now)
+    return mailing.unseen_for_good(r.but(look_asked=False, look_failed=reason, looked_at=now))
 
 
 def _overtaken(r: Rollout, now: datetime) -> Rollout:

@@ -36,10 +36,33 @@ def _in_the_mail(r: Rollout) -> bool:
     return any(n.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED) for n in r.post.mail)
 
 
+def may_mail(r: Rollout) -> bool:
+    """Something is to be told, and nobody has to look first at what it came to."""
+    return bool(r.post.mail) and (not r.post.unseen or r.stage.ended)
+
+
+def seen_since(r: Rollout) -> Rollout:
+    """After a look: notices that waited for it say what stands behind the quotas as they are."""
+    backing = r.backing_of_what_stands
+    if not r.post.unseen or backing is None:  # a look that a write overtook is made again
+        return unseen_for_good(r) if r.looked_after == r.fence else r
+    mail = tuple(
+        n.model_copy(update={"backing_gpus": backing.get(n.audience)}) if n.key in r.post.unseen else n
+        for n in r.post.mail
+    )
+    return r.but(post=r.post.but(mail=mail, unseen=()))
+
+
+def unseen_for_good(r: Rollout) -> Rollout:
+    """Nobody can look: they say nothing of what stands behind."""
+    return r.but(post=r.post.but(unseen=())) if r.post.unseen else r
+
+
 def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetime) -> Rollout:
     """What became of some notices: delivered, not deliverable at all, which a person has to know, or kept."""
     gone = answer.delivered.keys() | answer.refused.keys()
-    r = r.but(post=r.post.but(mail=tuple(n for n in r.post.mail if n.key not in gone)))
+    left = tuple(n for n in r.post.mail if n.key not in gone)
+    r = r.but(post=r.post.but(mail=left, unseen=tuple(key for key in r.post.unseen if key not in gone)))
     for notice in batch:
         if notice.key in answer.delivered:
             r = r.noting(

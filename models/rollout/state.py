@@ -148,6 +148,8 @@ class Undo(Model):
     """Forward effects still to be undone, the next one first."""
     undone: tuple[EffectKind, ...] = ()
     """Forward effects whose inverse has landed, in that order."""
+    was: dict[str, int] = Field(default_factory=dict)
+    """Of the quotas that it has set back so far, the values that stood before, by team."""
     stuck_on: tuple[Undone, ...] = ()
 
 
@@ -158,6 +160,10 @@ class Post(Model):
     """Not yet archived."""
     mail: tuple[Notice, ...] = ()
     """Not yet delivered."""
+    unseen: tuple[str, ...] = ()
+    """Keys of those that say what stands behind a quota, which no look has told since the quotas were written."""
+    owner_told: tuple[str, ...] = ()
+    """What the owner was told of what stands now (models/rollout/owner_news.py)."""
     serial: Count = 0
     """Counts audit entries and notices: their keys."""
     trouble: str = ""
@@ -216,6 +222,8 @@ class Rollout(Model):
     """Forward effects whose call failed for good, so that nobody knows whether they stand."""
     written: dict[str, int] = Field(default_factory=dict)
     """What we believe the quota system holds: baseline, then what we wrote."""
+    was: dict[str, int] = Field(default_factory=dict)
+    """Of the quotas that the last write forward changed, the values that stood before, by team."""
     foreign: tuple[str, ...] = ()
     """Teams whose value others changed after ours was written, and that we have not written since."""
     modes_given: dict[str, LimitMode] = Field(default_factory=dict)
@@ -404,14 +412,11 @@ class Rollout(Model):
         """With a notice to each team in the mail; to the owner where no team is named."""
         audiences = list(teams) or ([self.owner] if kind in (NoticeKind.HELD, NoticeKind.STUCK) else [])
         rows = {} if self.plan is None else {q.team: q for q in self.plan.quotas}
-        before = {q.team: q.gpus for q in self.baseline.quotas}
-        backing = {} if self.seen is None else self.seen.backing
+        before, after = self._moves(kind)
+        backing = self.backing_of_what_stands
         notices = []
         for serial, audience in enumerate(audiences, start=self.post.serial + 1):
             row = rows.get(audience)
-            after = self.written.get(audience) if kind in _OF_WHAT_STANDS else None
-            if after is None and row is not None:
-                after = row.after_gpus
             notices.append(
                 Notice(
                     key=f"{self.id}/{serial:06d}/{kind}",
@@ -420,22 +425,52 @@ class Rollout(Model):
                     audience=audience,
                     owner=self.owner,
                     before_gpus=before.get(audience),
-                    after_gpus=after,
+                    after_gpus=after.get(audience),
                     phantom_gpus=row.phantom_gpus if row is not None else 0,
                     to_flex_gpus=row.to_flex_gpus if row is not None else 0,
                     reasons=tuple(c.reason for c in row.cuts) if row is not None else (),
-                    backing_gpus=backing.get(audience),
+                    backing_gpus=None if backing is None else backing.get(audience),
                     stage=self.stage.value,
                     shadow=self.shadow,
                     **fields,
                 )
             )
-        post = self.post.but(serial=self.post.serial + len(notices), mail=(*self.post.mail, *notices))
+        unseen = tuple(n.key for n in notices) if backing is None and kind in _OF_WHAT_IT_CAME_TO else ()
+        post = self.post.but(
+            serial=self.post.serial + len(notices),
+            mail=(*self.post.mail, *notices),
+            unseen=(*self.post.unseen, *unseen),
+        )
         return self.but(post=post)
 
+    def _moves(self, kind: NoticeKind) -> tuple[dict[str, int], dict[str, int]]:
+        """From which value of each quota to which a notice tells: what was there before it, and what is, or will be."""
+        baseline = {q.team: q.gpus for q in self.baseline.quotas}
+        planned = {} if self.plan is None else self.plan.values
+        stands = {**baseline, **self.written}
+        match kind:
+            case NoticeKind.PLANNED | NoticeKind.CHANGED if not self.stage.guarded:
+                return stands, {**stands, **planned}
+            case NoticeKind.BUFFERED | NoticeKind.CHANGED:
+                return {**stands, **self.was}, stands
+            case NoticeKind.ROLLED_BACK:
+                return {**stands, **({} if self.undo is None else self.undo.was)}, stands
+            case _:
+                return baseline, stands
 
-_OF_WHAT_STANDS = (NoticeKind.AT_RISK, NoticeKind.ROLLED_BACK, NoticeKind.CLOSED)
-"""Notices that name the quota as it is, and not as it is planned."""
+    @property
+    def backing_of_what_stands(self) -> dict[str, int] | None:
+        """GPUs behind each leaf as the quotas are now; None where no look has told since they were written."""
+        if self.seen is None or self.seen.health is None:
+            return None
+        if self.written.items() <= self.seen.tested.items():
+            return self.seen.backing
+        present = self.seen.reading.values
+        return None if self.shadow or not self.written.items() <= present.items() else self.seen.now.backing
+
+
+_OF_WHAT_IT_CAME_TO = (NoticeKind.ROLLED_BACK,)
+"""Notices of values that no look has tested before they were written."""
 
 
 def proposed_changes(r: Rollout, plan: Plan) -> dict[str, tuple[int, int]]:

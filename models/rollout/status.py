@@ -8,6 +8,7 @@ from models.base import duration_text
 from models.cluster.readings import PresentBacking
 from models.planning.window_forecast import Foretold, foretold
 from models.rollout.actions import Wait
+from models.rollout.choices import lifting_line, lifts
 from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself
 from models.rollout.flex_following import flex_published
 from models.rollout.gates import conditions, drift_of, gate_of, health_fresh, holds_now
@@ -163,6 +164,8 @@ def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
 
 def needs_of(r: Rollout, now: datetime) -> str:
     """What a person has to do for the rollout to go on; empty when it goes on by itself."""
+    if r.stage.ended:
+        return ""
     needs = (_stuck(r), _plan_needs(r), _hold_needs(r, now), _proposal_needs(r, now), _mail_needs(r), _breach_needs(r))
     return next((need for need in needs if need), "")
 
@@ -192,8 +195,8 @@ def _hold_needs(r: Rollout, now: datetime) -> str:
             return f"paused by {hold.actor}: backstop resume {r.cluster}"
         if hold.kind is HoldKind.UNKNOWN_HEALTH and r.sight.suspect is None:
             return f"{hold.reason}: mend the health source"
-        if hold.until is None:
-            return f"a hold stands ({hold.reason}): backstop resolve {r.cluster} --hold {hold.id} --reason ..."
+        if hold.until is None and lifts(r, hold):
+            return f"a hold stands ({hold.reason}): {lifting_line(r, hold)}"
     return ""
 
 
@@ -226,7 +229,7 @@ def _breach_needs(r: Rollout) -> str:
     late = next((h for h in r.holds if h.after_enforced), None)
     if late is None:
         return ""
-    return f"answer {late.actor}: {late.reason} (backstop resolve {r.cluster} --hold {late.id} --reason ...)"
+    return f"answer {late.actor}: {late.reason}, then: {lifting_line(r, late)}" if lifts(r, late) else ""
 
 
 def waiting_sentence(r: Rollout, now: datetime) -> str:

@@ -30,6 +30,7 @@ from models.rollout.guard import Clocks
 from models.rollout.holds import BREACH, REALIGN, ROLLBACK
 from models.rollout.long_run import given_up
 from models.rollout.mailing import noticing
+from models.rollout.owner_news import forgotten
 from models.rollout.stages import Stage
 from models.rollout.state import Realigning, Rollout, UndoCause
 from models.rollout.stuck import calling
@@ -41,7 +42,7 @@ def advance(r: Rollout, now: datetime) -> Rollout:
     The guard acts on a fresh look only, so that what ended unseen has no consequence; where looking
     fails, a breach goes by what is known, and nothing gets better by itself.
     """
-    r = granting.looked(granting.settled(r), now)
+    r = forgotten(granting.looked(granting.settled(r), now), now)
     if r.stage is Stage.ROLLING_BACK and not r.owed:
         return _rolled_back(r, now)
     if r.stage is Stage.PLANNED:
@@ -82,7 +83,7 @@ def _breached(r: Rollout, now: datetime) -> Rollout:
     if news:
         r = r.but(breach_of=tuple(sorted({*r.breach_of, *news})))
         r = r.noting(AuditKind.GUARD, f"breach: {text}", now, breach=lacking)
-        r = r.telling(NoticeKind.BREACH, news, detail=text)
+        r = r.telling(NoticeKind.BREACH, news, detail=text, facts={"to_owner": False})
     match r.policy.on_breach:
         case OnBreach.HOLD:
             return breach_holding(r, BREACH, text, now)

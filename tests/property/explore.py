@@ -42,6 +42,7 @@ from models.rollout.commands import CommandRequest, refusal
 from models.rollout.decide import FRESH, RECHECK, decide, recovery_pause
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import Change
+from models.rollout.owner_news import owner_told
 from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Refused, Stage, UndoOr, answer
 from models.rollout.state import Rollout
 from tests.property.witness import Observed
@@ -130,7 +131,7 @@ class Node(Observed):
                 self.lands()
                 continue
             self.hears()
-            self.r = time_reducers.advance(self.r, self.now)
+            self.r = owner_told(time_reducers.advance(self.r, self.now), self.now)
             if self.post():
                 continue
             action = decide(self.r, self.now)

@@ -9,17 +9,21 @@ always hold": 1, 2 (of each plan made), 4, 5, 6, 7 (each fence once), 8 and 10; 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from activities.rendering import render
 from models.cluster.island import Island
 from models.cluster.quota import QuotaTree
 from models.cluster.readings import LimitMode, QuotaReading
 from models.cluster.snapshot import Snapshot
+from models.notices import Notice, NoticeKind
 from models.planning.backing import back
 from models.planning.grants import moved, raises
 from models.planning.plan import Plan
 from models.rollout.actions import Action, Wait
+from models.rollout.commands import refusal
 from models.rollout.decide import FRESH, decide
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import Change, EffectKind, Receipt
@@ -29,10 +33,12 @@ from models.rollout.messages import Drafted, DraftRequest, EffectRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.state import UndoCause
 from models.rollout.status import needs_of, waiting_sentence
+from tests.typed import lines_in, typed
 from tests.unit.pure_world import Flight, Refused, World
 
 _HOUR = timedelta(hours=1)
 _NOTHING = timedelta(0)
+_OF_WHAT_STANDS = (NoticeKind.BUFFERED, NoticeKind.ENFORCED, NoticeKind.MONITORED, NoticeKind.ROLLED_BACK)
 
 
 class Observed(World):
@@ -313,8 +319,31 @@ class Observed(World):
         assert self.status.stage is self.stage
         waiting_sentence(self.r, self.now)
         needs = needs_of(self.r, self.now)
+        self.is_taken_as_printed([needs], self.r.owner)
         if self.stage is Stage.STUCK or (self.stage is Stage.ROLLED_BACK and self._order_is(UndoCause.UNDO)):
             assert needs
+
+    def reads(self, batch: Sequence[Notice]) -> None:
+        for notice in batch:
+            self.is_taken_as_printed(render(notice), notice.audience)
+            if notice.kind in _OF_WHAT_STANDS and not (self.shadow or self.unseen or self.r.foreign):
+                self.tells_what_is_so(notice)
+
+    def tells_what_is_so(self, notice: Notice) -> None:
+        """Of a quota as it stands: its value, and what hardware backs of it by the last look."""
+        team = notice.audience
+        assert notice.after_gpus == self.values.get(team), notice
+        if notice.backing_gpus is not None and self.looked_on == self.snapshot().islands:
+            assert notice.backing_gpus == self.backing().of[team], notice
+
+    def is_taken_as_printed(self, texts: Iterable[str], actor: str) -> None:
+        """Whoever types what a notice or the status prints is not refused."""
+        for line in lines_in(texts):
+            sent = typed(line, actor)
+            if sent is not None:
+                cluster, command, request = sent
+                assert cluster == self.r.cluster, line
+                assert refusal(self.r, command, request) is None, (line, refusal(self.r, command, request))
 
     def it_always_wakes_again(self) -> None:
         action = decide(self.r, self.now)

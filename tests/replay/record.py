@@ -98,6 +98,10 @@ async def undone(world: World, name: str, _: FaultyQuotas) -> None:
 async def breached(world: World, name: str, _: FaultyQuotas) -> None:
     await world.start(name)
     await world.until(name, Stage.MONITORED)
+    await breaks(world, name)
+
+
+async def breaks(world: World, name: str) -> None:
     await world.healthy(name, main=(361, 300))
     await world.until(name, Stage.ROLLED_BACK)
     await world.healthy(name, main=(361, 361))
@@ -229,6 +233,23 @@ async def slow(world: World, name: str, faults: FaultyQuotas) -> None:
     await finish(world, name)
 
 
+async def told(world: World, name: str, faults: FaultyQuotas) -> None:
+    """Teams are told of a rollback after a look at it: `undone` was recorded before the patch `told-after-a-look`."""
+    await undone(world, name, faults)
+
+
+async def called(world: World, name: str, _: FaultyQuotas) -> None:
+    """The owner is told of an objection, of somebody's pause and of a breach: `objected` and others were not."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.say(name, Command.OBJECT, team="a")
+    await world.say(name, Command.PAUSE, actor="scheduler-owners")
+    while world.notices(name).count(("held", "tpm")) < 2:
+        await asyncio.sleep(0.1)
+    await world.say(name, Command.RESUME)
+    await breaks(world, name)
+
+
 async def warned(world: World, name: str, _: FaultyQuotas) -> None:
     """A shortage that passes: the team is told of it, and that it is over."""
     await world.start(name)
@@ -315,9 +336,9 @@ Scene = Callable[[World, str, FaultyQuotas], Awaitable[None]]
 SCENES: dict[str, Scene] = {
     scene.__name__: scene
     for scene in (
-        *(straight, paused, objected, undone, breached, shadowed, continued),
+        *(straight, paused, objected, undone, told, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
-        *(swift, slow, warned, rederived, granted, requested),
+        *(swift, slow, called, warned, rederived, granted, requested),
         *(fleet, fleet_undone, fleet_continued),
     )
 }

@@ -97,6 +97,9 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     assert taken["continued-1.json.gz"] == set()
     assert taken["left-1.json.gz"] == {cluster_rollout._LEAVES_PROMPTLY}
     assert taken["breached.json.gz"] == set()
+    assert taken["undone.json.gz"] == set()
+    assert taken["told.json.gz"] == {cluster_rollout._LOOKS_FIRST}
+    assert cluster_rollout._CALLS_OWNER in taken["called.json.gz"]
     assert taken["warned.json.gz"] == {cluster_rollout._WARNS}
     assert taken["swift.json.gz"] == taken["slow.json.gz"] == {cluster_rollout._UNDO_FIRST}
 

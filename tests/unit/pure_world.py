@@ -55,6 +55,7 @@ from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
 from models.rollout.messages import Drafted, DraftRequest, EffectRequest, LaunchRequest, Opening, RolloutStatus
+from models.rollout.owner_news import owner_told
 from models.rollout.stages import TRANSITIONS, Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of, status_of, waiting_sentence
@@ -342,7 +343,7 @@ class World:
         """The rollout has done all that it does now; answers until when it waits."""
         for _ in range(PATIENCE):
             self.hears()
-            self.r = time_reducers.advance(self.r, self.now)
+            self.r = owner_told(time_reducers.advance(self.r, self.now), self.now)
             if self.post():
                 continue
             action = decide(self.r, self.now)
@@ -371,8 +372,9 @@ class World:
     def post(self) -> bool:
         """The side loops: notices are delivered and entries archived, in no time. True when some were."""
         told = len(self.told)
-        if self.mail_works and self.r.post.mail:
-            batch = self.r.post.mail
+        if self.mail_works and mailing.may_mail(self.r):
+            batch = calls.tell(self.r, self.now).notices
+            self.reads(batch)
             self.sent += batch
             self.told += [(notice.kind, notice.audience) for notice in batch]
             answer = TellAnswer(delivered={n.key: () for n in batch}, failed={}, refused={})
@@ -381,6 +383,9 @@ class World:
         if self.r.post.outbox:
             self.r = mailing.recorded(self.r, calls.record(self.r, self.now))
         return len(self.told) > told
+
+    def reads(self, batch: Sequence[Notice]) -> None:
+        """What is done with what people are told."""
 
     # --- actions, as the workflow does them -------------------------------------------------------
 

@@ -11,7 +11,7 @@ import pytest
 from models.cluster.island import Island
 from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
-from models.notices import NoticeKind
+from models.notices import Notice, NoticeKind
 from models.rollout import plan_reducers
 from models.rollout.actions import Action, Aim, Draft, Look, Perform
 from models.rollout.decide import urgent
@@ -589,6 +589,95 @@ def test_drift_is_restored_when_a_person_says_so_and_then_undone_like_ours() -> 
     assert world.values == BASELINE
 
 
+def test_the_answer_to_a_drift_says_what_is_done() -> None:
+    world = at(Stage.ENFORCED, World())
+    world.foreign("b", 90)
+    assert world.say(Command.RESOLVE, hold="drift", how="restore") == "written again: b at 106"
+    world.foreign("b", None)
+    world.foreign("c", 5)
+    writes = len(world.effects)
+    answer = world.say(Command.RESOLVE, hold="drift", how="restore")
+    assert answer == (
+        "nothing of ours is left to write; removed by others, taken as given: b; added by others, taken as given: c"
+    )
+    assert (world.values, len(world.effects)) == ({"a": 200, "c": 5}, writes), "and nothing was written"
+
+
+def notices(world: World, kind: NoticeKind) -> dict[str, Notice]:
+    """The last of a kind, by audience."""
+    return {n.audience: n for n in world.sent if n.kind is kind}
+
+
+def test_a_rollback_is_told_from_what_stood_before_it_and_from_a_look_after_it() -> None:
+    """Approved at 361 of 361, then 300 are left: both give back, and what is backed is looked at afterwards."""
+    world = at(Stage.MONITORED, World(**BUFFER_0))
+    world.healthy(300)
+    world.wait("10m")
+    told = notices(world, NoticeKind.ROLLED_BACK)
+    assert {t: (n.before_gpus, n.after_gpus, n.backing_gpus) for t, n in told.items()} == {
+        "a": (200, 200, 200),
+        "b": (161, 100, 100),
+    }
+    world.healthy(361)
+    world.until(Stage.BUFFERED)
+    again = notices(world, NoticeKind.BUFFERED)
+    assert {t: (n.before_gpus, n.after_gpus) for t, n in again.items()} == {}, "the plan cuts nobody"
+
+
+def test_a_second_attempt_is_told_from_what_stands_and_not_from_the_baseline() -> None:
+    """Cut 345 -> 306 at first; after a breach 280 stand, and the next plan brings 306 again."""
+    world = at(
+        Stage.MONITORED,
+        World((quota("a", 345, busy=310),), {"main": (361, 319)}, spare_gpus=8, max_tier="busy", **QUICK),
+    )
+    first = notices(world, NoticeKind.BUFFERED)["a"]
+    assert (first.before_gpus, first.after_gpus) == (345, 306)
+    world.healthy(280)
+    world.wait("10m")
+    back = notices(world, NoticeKind.ROLLED_BACK)["a"]
+    assert (back.before_gpus, back.after_gpus, back.backing_gpus) == (306, 280, 280)
+    world.healthy(319)
+    world.until(Stage.BUFFERED)
+    second = notices(world, NoticeKind.BUFFERED)["a"]
+    assert (second.before_gpus, second.after_gpus) == (280, 306)
+
+
+def test_the_owner_is_told_once_of_an_objection_of_somebodys_pause_and_of_a_breach() -> None:
+    def held() -> list[str]:
+        return [n.detail for n in world.sent if n.kind is NoticeKind.HELD]
+
+    world = at(Stage.MONITORED, World(**BUFFER_0))
+    world.say(Command.PAUSE, reason="my own")
+    assert held() == [], "whoever paused it knows"
+    world.say(Command.RESUME)
+    world.say(Command.PAUSE, actor="scheduler-owners", reason="an upgrade")
+    world.say(Command.OBJECT, actor="lead", team="b", reason="evals run")
+    world.wait("2d")
+    assert held() == [
+        "scheduler-owners paused it: an upgrade",
+        "b objects, by lead: evals run",
+    ]
+    world.say(Command.RESUME)
+    world.healthy(300)
+    world.wait("10m")
+    breach = [n for n in world.sent if n.kind is NoticeKind.BREACH and n.audience == "tpm"]
+    assert [n.detail for n in breach] == ["a lacks 34 GPUs, b lacks 27 GPUs"]
+
+
+def test_the_owner_is_told_of_silent_health_once_an_episode() -> None:
+    world = at(Stage.MONITORED, World(**BUFFER_0))
+    world.watch_runs = False
+    for _ in range(2):
+        world.has_sample = False
+        world.wait("3h")
+        world.has_sample = True
+        world.healthy(361)
+        world.wait("1h")
+    told = [n.detail for n in world.sent if n.kind is NoticeKind.HELD]
+    assert len(told) == 2
+    assert all(text.startswith("no believable health since") for text in told)
+
+
 def test_a_look_that_was_under_way_when_a_drift_was_answered_does_not_hold_it_again() -> None:
     world = at(Stage.ENFORCED, World())
     world.foreign("b", 90)
@@ -829,15 +918,17 @@ def test_a_blast_radius_holds_and_is_lifted_for_the_whole_step() -> None:
     assert not world.r.stay.exempt
 
 
-def test_a_blast_radius_that_has_room_later_is_waited_for_and_calls_nobody() -> None:
+def test_a_blast_radius_that_has_room_later_is_told_and_waited_for() -> None:
     world = World(**QUICK, max_moved_gpus=60)
     world.moves.append((world.now, 30))  # others have moved them
     world.start()
     assert (world.stage, world.holds, world.values) == (Stage.PLANNED, {"blast_radius"}, BASELINE)
     assert [h.until for h in world.r.holds] == [world.moves[0][0] + timedelta(hours=1)]
-    assert world.told_of(NoticeKind.HELD) == []
+    (told,) = (n for n in world.sent if n.kind is NoticeKind.HELD)
+    assert told.facts["goes_on"] == f"at {world.r.holds[0].until:%Y-%m-%d %H:%MZ}"
     world.wait("1h")
     assert (world.stage, world.holds, world.values) == (Stage.BUFFERED, set(), CUT)
+    assert len(world.told_of(NoticeKind.HELD)) == 1
     assert not world.r.holds
     assert "hold blast_radius lifted" in world.story
 
@@ -1025,7 +1116,7 @@ def test_a_breach_rolls_back_to_what_is_backed_and_the_retry_starts_from_the_bas
     assert world.limit == 300
     assert (breaks(world).why, breaks(world).broken_floors) == (UndoCause.BREACH, ())
     assert world.promises == {}
-    assert set(world.told_of(NoticeKind.BREACH)) == {"a", "b"}
+    assert set(world.told_of(NoticeKind.BREACH)) == {"a", "b", "tpm"}
     world.wait("9d")
     assert world.is_in(Stage.ROLLED_BACK)
     assert "today's health does not back the plan" in world.needs
@@ -1218,7 +1309,7 @@ def test_on_breach_hold_withdraws_the_promise_of_each_further_team() -> None:
     world.healthy(Y=80)
     world.wait("11m")
     assert (world.r.breach_of, world.promises) == (("x", "y"), {})
-    assert world.told_of(NoticeKind.BREACH) == ["x", "y"]
+    assert world.told_of(NoticeKind.BREACH) == ["x", "tpm", "y", "tpm"]
 
 
 def test_the_end_of_a_held_breach_needs_no_event() -> None:

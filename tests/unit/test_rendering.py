@@ -289,22 +289,21 @@ def test_the_owner_reads_what_is_left_and_which_commands_can_be_given(kind: Noti
     assert "Questions?" not in body
 
 
-@pytest.mark.parametrize(
-    ("kind", "stage", "commands"),
-    [
-        (NoticeKind.STUCK, "stuck", ["retry", "close"]),
-        (NoticeKind.STUCK, "", ["retry", "close"]),
-        (NoticeKind.HELD, "planned", ["resume", "resolve", "abort"]),
-        (NoticeKind.HELD, "monitored", ["resume", "resolve", "rollback", "abort", "close"]),
-        (NoticeKind.HELD, "rolled_back", ["retry", "resume", "resolve", "abort", "close"]),
-        (NoticeKind.HELD, "", ["resume", "resolve", "abort"]),
-        (NoticeKind.BREACH, "enforced", ["resume", "resolve", "rollback", "abort"]),
-        (NoticeKind.BREACH, "", ["resolve", "rollback"]),
-    ],
-)
-def test_offered_commands_are_those_that_the_stage_allows(kind: NoticeKind, stage: str, commands: list[str]) -> None:
-    body = text(kind, stage=stage, audience="capacity-owners")
-    assert re.findall(r'\n    backstop (\w+) h100-a --reason "..."', body) == commands
+def test_where_no_commands_came_along_the_status_has_them() -> None:
+    body = text(NoticeKind.HELD, stage="planned", audience="capacity-owners", detail="a pause")
+    assert re.findall(r"\n    backstop (.*)", body) == ["status h100-a"], "no line that lacks what it needs"
+
+
+def test_an_ended_rollout_has_nothing_to_answer() -> None:
+    body = text(NoticeKind.ROLLED_BACK, facts={"ends": True})
+    assert "The rollout has ended, and there is nothing to answer." in body
+    assert "backstop" not in body
+
+
+def test_an_abort_before_anything_was_applied_says_so() -> None:
+    body = text(NoticeKind.CLOSED, stage="planned", before_gpus=345, after_gpus=345)
+    assert "was ended before it changed anything. Your quota stays at 345 GPUs." in body
+    assert "no longer a promise" not in body
 
 
 STUCK = """\
@@ -361,7 +360,7 @@ def test_whether_the_audience_owns_the_rollout_can_be_said() -> None:
     as_team = text(NoticeKind.BREACH, owner="team-a", facts={"to_owner": False})
     as_owner = text(NoticeKind.BREACH, owner="team-a")
     assert "backstop ack" in as_team
-    assert "backstop resolve" in as_owner
+    assert "backstop status" in as_owner
     assert "backstop resolve" not in as_team
 
 

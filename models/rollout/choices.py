@@ -1,0 +1,82 @@
+"""The commands that a rollout would take now, as they are typed: what notices, status and `doctor` print.
+
+Each is made of the request that it would send, and is left out where that would be refused, so that a line that is
+printed works as it stands.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from datetime import datetime
+
+from models.rollout.commands import CommandRequest, refusal
+from models.rollout.gates import holds_now
+from models.rollout.holds import PROPOSAL, Hold, HoldKind
+from models.rollout.messages import Choice
+from models.rollout.stages import Command
+from models.rollout.state import Rollout
+
+_REASON = "..."
+"""What whoever types it puts their own words for."""
+_ENDS: dict[Command, str] = {
+    Command.RETRY: "Try again",
+    Command.ROLLBACK: "Undo the rollout",
+    Command.ABORT: "Undo the rollout and end it",
+    Command.CLOSE: "End the rollout and leave the quotas as they are",
+}
+_LIFTS: dict[HoldKind, str] = {
+    HoldKind.OBJECTION: "Answer the objection and lift it",
+    HoldKind.DRIFT: "Take what others changed as given (with --how restore, write ours again where that is possible)",
+    HoldKind.BLAST_RADIUS: "Let it be written all the same",
+    HoldKind.UNKNOWN_HEALTH: "Confirm that what was seen is so",
+}
+
+
+def choices_now(r: Rollout, now: datetime) -> tuple[Choice, ...]:
+    """Those that its owner could give, what holds it first."""
+    return tuple(
+        Choice(command=command.value, line=line_of(r.cluster, command, request), does=does)
+        for command, request, does in _possible(r, now)
+        if refusal(r, command, request) is None
+    )
+
+
+def _possible(r: Rollout, now: datetime) -> Iterator[tuple[Command, CommandRequest, str]]:
+    plan = r.plan if r.proposal is None else r.proposal.plan
+    if plan is not None:
+        request = CommandRequest(actor=r.owner, plan_hash=plan.hash)
+        yield Command.APPROVE, request, "Approve the plan"
+    for hold in (*holds_now(r, now), *(h for h in r.holds if h.after_enforced)):
+        yield Command.RESOLVE, _resolving(r, hold), _LIFTS.get(hold.kind, f"Lift the hold ({hold.reason})")
+    if r.proposal is not None:
+        yield Command.RESOLVE, CommandRequest(actor=r.owner, reason=_REASON, hold=PROPOSAL), "Decline the proposed plan"
+    yield Command.RESUME, CommandRequest(actor=r.owner), "Lift the pause"
+    for command, does in _ENDS.items():
+        yield command, CommandRequest(actor=r.owner, reason=_REASON), does
+
+
+def lifts(r: Rollout, hold: Hold) -> bool:
+    """Whether its owner could lift the hold now."""
+    return refusal(r, Command.RESOLVE, _resolving(r, hold)) is None
+
+
+def lifting_line(r: Rollout, hold: Hold) -> str:
+    """How the owner lifts it."""
+    return line_of(r.cluster, Command.RESOLVE, _resolving(r, hold))
+
+
+def _resolving(r: Rollout, hold: Hold) -> CommandRequest:
+    return CommandRequest(actor=r.owner, reason=_REASON, hold=hold.id)
+
+
+def line_of(cluster: str, command: Command, request: CommandRequest) -> str:
+    """The command as it is typed."""
+    words = ["backstop", command.value, shlex.quote(cluster)]
+    if request.plan_hash:
+        words += ["--plan", request.plan_hash]
+    if request.hold:
+        words += ["--hold", shlex.quote(request.hold)]
+    if request.reason:
+        words += ["--reason", f'"{request.reason}"']
+    return " ".join(words)

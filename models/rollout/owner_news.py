@@ -1,0 +1,84 @@
+"""What a rollout's owner is told: a breach, an objection, somebody's pause, silent health, a blast radius that waits.
+
+Each is told once while it stands. What calls a person at the place where it happens (a realignment outside the
+envelope, a drift, attempts that are spent) is told there; here is what comes of commands, of time, or to many at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from models.notices import NoticeKind
+from models.rollout.gates import holds_now
+from models.rollout.holds import Hold, HoldKind
+from models.rollout.state import Rollout
+
+
+class News(NamedTuple):
+    """`mark`: by what it is known to have been told."""
+
+    mark: str
+    kind: NoticeKind
+    detail: str
+    facts: dict[str, Any] = {}  # noqa: RUF012 - never written to
+
+
+def news_for_owner(r: Rollout, now: datetime) -> tuple[News, ...]:
+    """What stands and has not been told."""
+    return tuple(n for n in _standing(r, now) if n.mark not in r.post.owner_told)
+
+
+def owner_told(r: Rollout, now: datetime) -> Rollout:
+    """With a notice for each in the mail."""
+    for news in news_for_owner(r, now):
+        r = r.telling(news.kind, [r.owner], detail=news.detail, facts=news.facts)
+        r = r.but(post=r.post.but(owner_told=(*r.post.owner_told, news.mark)))
+    return r
+
+
+def forgotten(r: Rollout, now: datetime) -> Rollout:
+    """What stands no more is news when it comes again."""
+    if not r.post.owner_told:
+        return r
+    standing = {n.mark for n in _standing(r, now)}
+    left = tuple(mark for mark in r.post.owner_told if mark in standing)
+    return r if left == r.post.owner_told else r.but(post=r.post.but(owner_told=left))
+
+
+def _standing(r: Rollout, now: datetime) -> Iterator[News]:
+    if r.stage.ended:
+        return
+    if r.breach_of:
+        lacks = ", ".join(f"{t} lacks {r.clocks.at_risk.get(t, 0)} GPUs" for t in r.breach_of)
+        yield News(f"breach {' '.join(r.breach_of)}", NoticeKind.BREACH, lacks, {"to_owner": True})
+    for hold in (*holds_now(r, now), *(h for h in r.holds if h.after_enforced)):
+        text = _text(hold, r.owner)
+        if text:  # silent health has a new time with each look
+            mark = hold.id if hold.kind is HoldKind.UNKNOWN_HEALTH else f"{hold.id} {hold.at.isoformat()}"
+            yield News(mark, NoticeKind.HELD, text, _by_itself(hold))
+
+
+def _text(hold: Hold, owner: str) -> str:
+    """Empty for a hold that is told where it begins, that the calendar announces, or that the owner made."""
+    match hold.kind:
+        case HoldKind.PAUSED:
+            return "" if hold.actor == owner else f"{hold.actor} paused it: {hold.reason}"
+        case HoldKind.OBJECTION:
+            return f"{hold.team} objects, by {hold.actor}: {hold.reason}"
+        case HoldKind.UNKNOWN_HEALTH:
+            return hold.reason
+        case HoldKind.BLAST_RADIUS if hold.until is not None:
+            return hold.reason
+        case _:
+            return ""
+
+
+def _by_itself(hold: Hold) -> dict[str, Any]:
+    """What a notice says of a hold that waits for no person, or of an objection that holds nothing."""
+    if hold.after_enforced:
+        return {"late": True}
+    if hold.kind is HoldKind.UNKNOWN_HEALTH:
+        return {"goes_on": "once there is health to believe"}
+    return {} if hold.until is None else {"goes_on": f"at {hold.until:%Y-%m-%d %H:%MZ}"}
