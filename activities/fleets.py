@@ -210,11 +210,19 @@ class FleetActivities:
                 await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.every_seconds)
                 return FollowAnswer()
             now = await self._noted(request)
+            joined = await asyncio.to_thread(self._joined, request.waiting) if request.waiting else {}
             activity.heartbeat()
             changed = {r: rollout for r, rollout in now.items() if r not in over and rollout != request.known.get(r)}
-            if changed:
-                return FollowAnswer(changed=changed)
+            if changed or joined:
+                return FollowAnswer(changed=changed, joined=joined)
         return FollowAnswer()
+
+    def _joined(self, waiting: Sequence[str]) -> dict[str, Noted]:
+        """Rollouts that are open in these clusters."""
+        with translated():
+            opened = self._registry.open_clusters()
+            there = [name for name in waiting if name in opened]
+            return self._registry.newest(there) if there else {}
 
     async def _noted(self, request: FollowRequest) -> dict[str, Noted]:
         with translated():

@@ -44,7 +44,7 @@ with workflow.unsafe.imports_passed_through():
         StartAnswer,
         StartRequest,
     )
-    from models.fleet.state import FLEET, FleetRollout, MemberState
+    from models.fleet.state import FLEET, FleetRollout, FleetStage, MemberState
     from models.fleet.status import status_of, waiting_sentence
     from models.rollout.actions import Finish, Wait
     from models.wire import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
@@ -255,6 +255,7 @@ class FleetRolloutWorkflow:
                         fleet=f.id,
                         known=last_seen,
                         unseen=tuple(m.rollout for m in f.members.values() if m.rollout and not m.stage),
+                        waiting=tuple(m.cluster for m in f.waiting) if f.stage is FleetStage.RUNNING else (),
                         every_seconds=_every(f),
                     ),
                     **WHOLE_FLEET_CALL,
@@ -268,6 +269,8 @@ class FleetRolloutWorkflow:
                 continue
             if answer.changed:
                 self._set(reducers.noted(self._state, answer.changed, workflow.now()))
+            if answer.joined:
+                self._set(reducers.found_open(self._state, answer.joined, workflow.now()))
 
     async def _record(self) -> None:
         while True:

@@ -135,9 +135,7 @@ def _facts(s: FleetStatus) -> list[tuple[str, Text]]:
         for hold in s.holds
     ]
     if s.stage is FleetStage.RUNNING:
-        facts.append(
-            ("budget", line(f"{gpus(s.hour_gpus)} left for this hour, {s.day_gpus} for this day, by what it started"))
-        )
+        facts.append(("budget", line(f"{gpus(s.hour_gpus)} left for this hour, {s.day_gpus} for this day")))
         failures = f"{s.failed} of {s.failed_of} rolled back; it stops above {float(s.trips_above):.0%}"
         facts.append(("breaker", line(failures)))
     if s.needs:
@@ -166,7 +164,7 @@ def _members(members: Sequence[Member]) -> Table:
 def _why(m: Member) -> str:
     if m.state is MemberState.WAITING and m.held_until is not None:
         return f"{m.held} (until {_day(m.held_until)})"
-    return m.needs or m.held
+    return m.needs or m.held or m.waits
 
 
 def _day(at: datetime) -> str:

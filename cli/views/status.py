@@ -14,6 +14,7 @@ from cli.output import clean, gpus, line, moment, row, span, table
 from models.cluster.derived_buffer import Derived
 from models.planning.window_forecast import Foretold
 from models.rollout.gates import Condition
+from models.rollout.holds import Hold
 from models.rollout.messages import Risk, RolloutStatus, TeamStatus, UndoStatus
 from models.rollout.stages import Stage
 from models.rollout.stuck import value_text
@@ -154,8 +155,16 @@ def _holds(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
         # A window's hold is no one's to resolve: it ends with the window.
         ends = f"; see backstop calendar show {shlex.quote(s.cluster)}" if hold.actor == "calendar" else ""
         yield "hold", line((f"{hold.kind} ", "yellow"), f"[{hold.id}] by {hold.actor}: {hold.reason}{until}{ends}")
+        yield from _lifted_by(s, hold)
     for hold in s.recorded_objections:
         yield "objection", line(f"recorded, by {hold.actor}: {hold.reason}")
+        yield from _lifted_by(s, hold)
+
+
+def _lifted_by(s: RolloutStatus, hold: Hold) -> Iterator[tuple[str, Text]]:
+    """What lifts it, where that is not said as the next thing to do anyway."""
+    if hold.id in s.lifts and s.lifts[hold.id] not in s.needs:
+        yield "", line(f"lift it: {s.lifts[hold.id]}")
 
 
 def _undone(s: RolloutStatus, undoing: UndoStatus) -> Iterator[tuple[str, Text]]:

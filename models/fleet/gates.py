@@ -20,7 +20,12 @@ def startable(f: FleetRollout, now: datetime) -> tuple[Member, ...]:
 
 
 def looked_in_vain(f: FleetRollout, now: datetime) -> bool:
-    return f.found_none and f.picked_at is not None and now < f.picked_at + f.pace.recheck
+    """Nothing could start when it was looked at last, and nothing that was in the way has ended since."""
+    if not f.found_none or f.picked_at is None:
+        return False
+    # An earlier version, whose answers do not say what is left, waited all the same.
+    ended = f.left is not None and any(m.held_until and f.picked_at < m.held_until <= now for m in f.waiting)
+    return now < f.picked_at + f.pace.recheck and not ended
 
 
 def budget_left(f: FleetRollout, now: datetime) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from models.audit import AuditEntry
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Share, Text, Time, Words, of_ordinary_size
-from models.fleet.state import FleetRollout, FleetStage, Member, Pace, Wave
+from models.fleet.state import BudgetLeft, FleetRollout, FleetStage, Member, Pace, Wave
 from models.rollout.holds import Hold
 
 FLEET_WORKFLOW = "FleetRollout"
@@ -134,6 +134,10 @@ class PickAnswer(Model):
     """Clusters that fresh snapshots put into another wave."""
     joined: dict[str, Noted] = Field(default_factory=dict)
     """Clusters whose rollout somebody else has opened meanwhile."""
+    waiting: dict[str, str] = Field(default_factory=dict)
+    """Why others that could start were not picked: the budget, or what is before them."""
+    left: BudgetLeft | None = None
+    """What is left of the budget after these; None: an earlier version did not say."""
 
 
 class Entrant(Model):
@@ -165,11 +169,16 @@ class FollowRequest(Model):
     fleet: Name
     known: dict[str, Noted]
     unseen: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    """Clusters that have not started: a rollout that somebody else opens there is news."""
     every_seconds: float
 
 
 class FollowAnswer(Model):
     changed: dict[str, Noted] = Field(default_factory=dict)
+    """By rollout."""
+    joined: dict[str, Noted] = Field(default_factory=dict)
+    """By cluster."""
 
 
 class AbortRequest(Model):

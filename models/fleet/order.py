@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from models.base import Model, content_hash
+from models.base import Model, content_hash, gpus_text
 from models.cluster.windows import Window, active, span_text
 from models.fleet.messages import Candidate, FleetLaunch, Noted, Passed, PickAnswer, Picked, PickRequest, Prospect
-from models.fleet.state import Pace, Wave
+from models.fleet.state import BudgetLeft, Pace, Wave
 from models.planning.plan import Plan
 
 
@@ -84,15 +84,27 @@ class Basket:
     def __init__(self, most: int, hour_gpus: int, day_gpus: int) -> None:
         self._slots = most
         self._gpus = min(hour_gpus, day_gpus)
+        self._of = "hour" if hour_gpus <= day_gpus else "day"
+        self._first = ""
         self.picked: list[Picked] = []
+        self.waiting: dict[str, str] = {}
+        """Why those that could start were not taken, by cluster."""
 
     def offer(self, p: Prospect) -> None:
         """Taken, unless something before it was not."""
-        if len(self.picked) >= self._slots or p.cut_gpus > self._gpus:
-            self._slots = 0
-            return
-        self._gpus -= p.cut_gpus
-        self.picked.append(Picked(cluster=p.cluster, wave=p.wave, cut_gpus=p.cut_gpus))
+        if self._first:
+            self.waiting[p.cluster] = f"waits for {self._first}, which is before it"
+        elif len(self.picked) >= self._slots:
+            self.waiting[p.cluster] = "waits for one of those on their way"
+        elif p.cut_gpus > self._gpus:
+            self._first = p.cluster
+            left = (
+                f"{gpus_text(self._gpus)} of the budget {'is' if self._gpus == 1 else 'are'} left for this {self._of}"
+            )
+            self.waiting[p.cluster] = f"it would move {p.cut_gpus}, and {left}"
+        else:
+            self._gpus -= p.cut_gpus
+            self.picked.append(Picked(cluster=p.cluster, wave=p.wave, cut_gpus=p.cut_gpus))
 
 
 def pick(
@@ -108,11 +120,11 @@ def pick(
     pace, candidates = request.pace, {c.cluster: c for c in request.candidates}
     waves = {p.cluster: _wave_of(p, candidates[p.cluster]) for p in prospects}
     hour, day = booked
-    basket = Basket(
-        request.most,
-        min(request.hour_gpus, max(0, pace.budget_per_hour - hour)),
-        min(request.day_gpus, max(0, pace.budget_per_day - day)),
+    left = BudgetLeft(
+        hour_gpus=min(request.hour_gpus, max(0, pace.budget_per_hour - hour)),
+        day_gpus=min(request.day_gpus, max(0, pace.budget_per_day - day)),
     )
+    basket = Basket(request.most, left.hour_gpus, left.day_gpus)
     passed: dict[str, Passed] = {}
     for p in starting_order(p.model_copy(update={"wave": waves[p.cluster]}) for p in prospects):
         if p.wave.number > request.wave.number:
@@ -123,7 +135,14 @@ def pick(
         else:
             basket.offer(p)
     moved = {name: wave for name, wave in waves.items() if wave is not candidates[name].wave}
-    return PickAnswer(picked=tuple(basket.picked), passed=passed, waves=moved)
+    taken = sum(p.cut_gpus for p in basket.picked)
+    return PickAnswer(
+        picked=tuple(basket.picked),
+        passed=passed,
+        waves=moved,
+        waiting=basket.waiting,
+        left=BudgetLeft(hour_gpus=left.hour_gpus - taken, day_gpus=left.day_gpus - taken),
+    )
 
 
 def _wave_of(p: Prospect, candidate: Candidate) -> Wave:

@@ -103,6 +103,7 @@ def joined(m: Member, rollout: Noted) -> Member:
         state=_state_of(rollout.stage),
         held="",
         held_until=None,
+        waits="",
     )
 
 
@@ -123,9 +124,9 @@ def picked(f: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str], now
     for cluster, why in answer.passed.items():
         if members[cluster].state is MemberState.WAITING:
             members[cluster] = members[cluster].but(held=why.reason, held_until=why.until)
-    for cluster, rollout in answer.joined.items():
-        if members[cluster].state is MemberState.WAITING:
-            members[cluster] = joined(members[cluster], rollout)
+    for cluster in answer.waves.keys() | {m.cluster for m in f.waiting}:
+        members[cluster] = members[cluster].but(waits=answer.waiting.get(cluster, ""))
+    members |= _joining(members, answer.joined)
     taken = 0
     if f.stage is FleetStage.RUNNING and not f.holds:
         for pick in answer.picked:
@@ -139,8 +140,31 @@ def picked(f: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str], now
                     started_at=now,
                     held="",
                     held_until=None,
+                    waits="",
                 )
-    return f.but(members=members, picked_at=now, found_none=not taken and not answer.waves and not answer.joined)
+    found_none = not taken and not answer.waves and not answer.joined
+    return f.but(members=members, picked_at=now, found_none=found_none, left=answer.left)
+
+
+def _joining(members: Mapping[str, Member], rollouts: Mapping[str, Noted]) -> dict[str, Member]:
+    """Of those that wait, the ones where somebody else has opened a rollout."""
+    return {
+        cluster: joined(members[cluster], rollout)
+        for cluster, rollout in rollouts.items()
+        if cluster in members and members[cluster].state is MemberState.WAITING
+    }
+
+
+def found_open(f: FleetRollout, rollouts: Mapping[str, Noted], now: datetime) -> FleetRollout:
+    """With the members whose rollouts somebody else has opened, by cluster: from now on they are followed."""
+    joining = _joining(f.members, rollouts) if f.stage is FleetStage.RUNNING else {}
+    if not joining:
+        return f
+    f = f.but(members={**f.members, **joining})
+    names = ", ".join(sorted(joining))
+    return f.noting(
+        AuditKind.GUARD, f"followed from now on, launched by others: {names}", now, clusters=sorted(joining)
+    )
 
 
 def started(f: FleetRollout, asked: Iterable[str], answer: StartAnswer, now: datetime) -> FleetRollout:

@@ -121,6 +121,15 @@ class Member(Model):
     held_until: Time | None = None
     retry_at: Time | None = None
     """Not before then: its launch was refused."""
+    waits: str = ""
+    """Why it was not picked when it was looked at last, though it could start."""
+
+
+class BudgetLeft(Model):
+    """GPUs that may yet be moved, whoever moves them, by the ledger's book."""
+
+    hour_gpus: GpuCount
+    day_gpus: GpuCount
 
 
 class FleetStage(StrEnum):
@@ -163,6 +172,8 @@ class FleetRollout(Model):
     """When it was last looked for clusters to start."""
     found_none: bool = False
     """Then there was none that could."""
+    left: BudgetLeft | None = None
+    """What was left of the budget then; None: nobody has said."""
     undo: bool = False
     """While aborting: what is done is undone too."""
     asked: tuple[str, ...] = ()

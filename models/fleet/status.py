@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 
 from models.base import duration_text
 from models.fleet.decide import decide
 from models.fleet.gates import breaker_share, budget_left, rest_until
 from models.fleet.messages import FleetStatus, WaveStatus
-from models.fleet.state import WAVES, FleetRollout, FleetStage, MemberState, Wave
+from models.fleet.state import WAVES, BudgetLeft, FleetRollout, FleetStage, Member, MemberState, Wave
 from models.rollout.actions import Wait
 from models.rollout.holds import HoldKind
+
+_AT = "%Y-%m-%d %H:%M:%SZ"
 
 
 def status_of(f: FleetRollout, now: datetime, *, history_events: int = 0, runs: int = 1) -> FleetStatus:
     action = decide(f, now)
-    hour, day = budget_left(f, now)
+    left = left_now(f, now)
     failed, counted = breaker_share(f)
     return FleetStatus(
         fleet=f.id,
@@ -32,19 +35,36 @@ def status_of(f: FleetRollout, now: datetime, *, history_events: int = 0, runs: 
         next_at=action.until if isinstance(action, Wait) else None,
         rests_until=rest_until(f) if f.stage is FleetStage.RUNNING else None,
         pace=f.pace,
-        hour_gpus=hour,
-        day_gpus=day,
+        hour_gpus=left.hour_gpus,
+        day_gpus=left.day_gpus,
         failed=failed,
         failed_of=counted,
         trips_above=f.pace.max_failed,
         holds=f.holds,
         waves=tuple(_wave(f, wave) for wave in WAVES if any(m.wave is wave for m in f.members.values())),
-        members=tuple(sorted(f.members.values(), key=lambda m: (m.wave.number, m.cluster))),
+        members=tuple(
+            sorted((_as_of(m, f, now) for m in f.members.values()), key=lambda m: (m.wave.number, m.cluster))
+        ),
         needs=needs_of(f),
         ended_because=f.ended_because,
         history_events=history_events,
         runs=runs,
     )
+
+
+def left_now(f: FleetRollout, now: datetime) -> BudgetLeft:
+    """What is left of the budget, whoever moves GPUs: by the book of the last look and its own starts since."""
+    hour, day = budget_left(f, now)
+    if f.left is None or f.picked_at is None or now - f.picked_at > f.pace.recheck:
+        return BudgetLeft(hour_gpus=hour, day_gpus=day)
+    return BudgetLeft(hour_gpus=min(hour, f.left.hour_gpus), day_gpus=min(day, f.left.day_gpus))
+
+
+def _as_of(m: Member, f: FleetRollout, now: datetime) -> Member:
+    """A reason that is over is none: the cluster waits to be looked at again."""
+    if m.state is not MemberState.WAITING or m.held_until is None or now < m.held_until:
+        return m
+    return m.but(held="", held_until=None, waits="what held it is over; it is looked at again")
 
 
 def _wave(f: FleetRollout, wave: Wave) -> WaveStatus:
@@ -82,17 +102,31 @@ def waiting_sentence(f: FleetRollout, now: datetime) -> str:
         return f"{f.in_flight} clusters are on their way, and `parallel` is {f.pace.parallel}"
     if f.waiting and f.found_none:
         return _in_vain(f, now)
+    refused = [m for m in f.waiting if m.retry_at is not None and now < m.retry_at]
+    if refused and not f.in_flight:
+        first = min(refused, key=lambda m: (m.retry_at or now, m.cluster))
+        return f"the launch of {first.cluster} was refused ({first.held}); tried again at {first.retry_at:{_AT}}"
+    if f.waiting and not f.in_flight and not needs_of(f):
+        return f"{f.wave.full_name}: {_count(f.waiting)} about to be looked at"
     if not f.in_flight:
         return f"{f.wave.full_name} waits for a person"
     return f"{f.in_flight} of {f.wave.full_name} {'is' if f.in_flight == 1 else 'are'} on the way"
 
 
 def _in_vain(f: FleetRollout, now: datetime) -> str:
-    hour, day = budget_left(f, now)
-    if min(hour, day) < min(m.cut_gpus for m in f.waiting):
-        return f"the budget is spent: {hour} GPUs left for this hour, {day} for this day"
-    many = f"{len(f.waiting)} clusters" if len(f.waiting) > 1 else f.waiting[0].cluster
-    return f"{many} cannot start now; looked at again every {duration_text(f.pace.recheck)}"
+    again = f"looked at again every {duration_text(f.pace.recheck)}"
+    waits = next((m for m in f.waiting if m.waits and not m.waits.startswith("waits for")), None)
+    if waits is not None:
+        return f"{waits.cluster} waits for the budget: {waits.waits}; {again}"
+    held = [m for m in f.waiting if m.held and (m.held_until is None or now < m.held_until)]
+    if len(held) == 1:
+        return f"{held[0].cluster} cannot start now: {held[0].held}; {again}"
+    verb = "cannot start now" if held else "about to be looked at"
+    return f"{_count(held or f.waiting)} {verb}; {again}"
+
+
+def _count(members: Sequence[Member]) -> str:
+    return f"{len(members)} clusters" if len(members) > 1 else members[0].cluster
 
 
 def needs_of(f: FleetRollout) -> str:

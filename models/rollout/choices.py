@@ -56,6 +56,16 @@ def _possible(r: Rollout, now: datetime) -> Iterator[tuple[Command, CommandReque
         yield command, CommandRequest(actor=r.owner, reason=_REASON), does
 
 
+def lifted_by(r: Rollout, now: datetime) -> dict[str, str]:
+    """By hold that the owner could lift now, the line that does."""
+    standing = (*holds_now(r, now), *(h for h in r.holds if h.after_enforced))
+    lines = {hold.id: lifting_line(r, hold) for hold in standing if lifts(r, hold)}
+    resume = CommandRequest(actor=r.owner)
+    paused = refusal(r, Command.RESUME, resume) is None
+    held = (hold.id for hold in standing if hold.kind is HoldKind.PAUSED and paused)
+    return lines | {hold: line_of(r.cluster, Command.RESUME, resume) for hold in held}
+
+
 def lifts(r: Rollout, hold: Hold) -> bool:
     """Whether its owner could lift the hold now."""
     return refusal(r, Command.RESOLVE, _resolving(r, hold)) is None

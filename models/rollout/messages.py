@@ -211,6 +211,8 @@ class RolloutStatus(Model):
     """When the rollout next does something by itself, if nothing happens before."""
     holds: tuple[Hold, ...]
     recorded_objections: tuple[Hold, ...] = ()
+    lifts: dict[str, str] = Field(default_factory=dict)
+    """By hold, the command by which its owner lifts it; one that ends by itself is not there."""
     at_risk: tuple[Risk, ...]
     foretold: tuple[Foretold, ...] = ()
     """Quotas that declared windows will leave without backing, the next window first."""

@@ -8,7 +8,7 @@ from models.base import duration_text
 from models.cluster.readings import PresentBacking
 from models.planning.window_forecast import Foretold, foretold
 from models.rollout.actions import Wait
-from models.rollout.choices import lifting_line, lifts
+from models.rollout.choices import lifted_by, lifting_line, lifts
 from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself
 from models.rollout.flex_following import flex_published
 from models.rollout.gates import conditions, drift_of, gate_of, health_fresh, holds_now
@@ -60,6 +60,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         next_at=action.until if isinstance(action, Wait) else None,
         holds=holds_now(r, now),
         recorded_objections=tuple(h for h in r.holds if h.after_enforced),
+        lifts=lifted_by(r, now),
         at_risk=_risks(r),
         foretold=_foretold(r, now),
         breach_of=r.breach_of,

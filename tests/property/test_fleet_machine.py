@@ -46,11 +46,14 @@ class Fleet:
         pace: Pace,
         pilots: tuple[str, ...] = (),
         windows: dict[str, tuple[Window, ...]] | None = None,
+        booked: tuple[int, int] = (0, 0),
     ) -> None:
         self.now = START
         self.world = {p.cluster: p for p in prospects}
         self.windows = windows or {}
         self.rollouts: dict[str, Noted] = {}
+        self.booked = booked
+        """GPUs that others have moved within the hour and the day, by the ledger."""
         self.launch = FleetLaunch(fleet="f", owner="tpm", pace=pace, pilots=pilots)
         self.f = reducers.opened(self.launch, self.now)
         self.started: list[tuple[datetime, str, int]] = []
@@ -104,7 +107,7 @@ class Fleet:
             pace=self.f.pace,
             at=self.now,
         )
-        answer = pick(request, [self.world[m.cluster] for m in action.candidates], self.windows, (0, 0))
+        answer = pick(request, [self.world[m.cluster] for m in action.candidates], self.windows, self.booked)
         self.f = reducers.picked(self.f, answer, {p.cluster: f"{p.cluster}/1" for p in answer.picked}, self.now)
         for p in answer.picked:
             assert before.stage is FleetStage.RUNNING

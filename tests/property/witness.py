@@ -319,7 +319,7 @@ class Observed(World):
         assert self.status.stage is self.stage
         waiting_sentence(self.r, self.now)
         needs = needs_of(self.r, self.now)
-        self.is_taken_as_printed([needs], self.r.owner)
+        self.is_taken_as_printed([needs, *self.status.lifts.values()], self.r.owner)
         if self.stage is Stage.STUCK or (self.stage is Stage.ROLLED_BACK and self._order_is(UndoCause.UNDO)):
             assert needs
 

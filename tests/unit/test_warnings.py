@@ -58,7 +58,9 @@ def test_a_breach_is_told_as_a_breach_and_its_rollback_ends_the_episode() -> Non
     world.healthy(300)
     world.until(Stage.ROLLED_BACK)
     kinds = [kind for kind, _ in world.told]
-    assert (kinds.count(NoticeKind.AT_RISK), kinds.count(NoticeKind.BREACH)) == (2, 2)
+    assert (kinds.count(NoticeKind.AT_RISK), kinds.count(NoticeKind.BREACH)) == (2, 3), (
+        "two teams, and of the breach the owner"
+    )
     world.healthy(361)
     world.wait("1h")
     assert len(told(world)) == 2, "what the rollback left is told by its own notice"

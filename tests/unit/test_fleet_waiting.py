@@ -1,0 +1,58 @@
+"""What a fleet rollout says that it waits for is so, and nothing that is over."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from models.cluster.windows import Window, WindowKind
+from models.fleet import reducers
+from models.fleet.messages import FleetStatus, Noted
+from models.fleet.state import MemberState, Pace
+from models.fleet.status import status_of
+from tests.property.test_fleet_machine import START, Fleet, prospect
+
+PACE = Pace(parallel=2, budget_per_hour=100, budget_per_day=1000, recheck=timedelta(minutes=10))
+
+
+def status(fleet: Fleet) -> FleetStatus:
+    return status_of(fleet.f, fleet.now)
+
+
+def waits(fleet: Fleet) -> dict[str, str]:
+    return {m.cluster: m.held or m.waits for m in status(fleet).members if m.state is MemberState.WAITING}
+
+
+def test_a_budget_that_others_have_used_is_named_and_not_the_one_that_seems_left() -> None:
+    fleet = Fleet([prospect(0, cut=70), prospect(1, cut=10)], PACE)
+    assert {m.state for m in fleet.f.members.values()} == {MemberState.RUNNING}
+
+    spent = Fleet([prospect(0, cut=70), prospect(1, cut=10)], PACE, booked=(40, 40))
+    said = "it would move 70, and 60 GPUs of the budget are left for this hour"
+    assert waits(spent) == {"c0000": said, "c0001": "waits for c0000, which is before it"}
+    assert status(spent).waits_for == f"c0000 waits for the budget: {said}; looked at again every 10m"
+    assert (status(spent).hour_gpus, status(spent).day_gpus) == (60, 960)
+    assert status(spent).needs == "", "nobody has to do anything: it goes on as the hour does"
+
+
+def test_an_incident_that_is_over_is_no_reason() -> None:
+    ends = START + timedelta(minutes=3)
+    sev = Window(kind=WindowKind.SEV, starts=START, ends=ends, reason="a switch is down")
+    fleet = Fleet([prospect(0)], PACE, windows={"c0000": (sev,)})
+    assert "a switch is down" in waits(fleet)["c0000"]
+    assert "a switch is down" in status(fleet).waits_for
+    fleet.now = ends + timedelta(minutes=2)
+    assert waits(fleet) == {"c0000": "what held it is over; it is looked at again"}
+    assert "a switch" not in status(fleet).waits_for
+    fleet.step()
+    assert fleet.f.members["c0000"].state is MemberState.RUNNING, "and it is not waited for the next look"
+
+
+def test_a_member_that_somebody_launched_by_hand_is_followed_at_once() -> None:
+    fleet = Fleet([prospect(0, cut=70), prospect(1, cut=90)], PACE)
+    assert fleet.f.members["c0001"].state is MemberState.WAITING
+    by_hand = Noted(rollout="c0001/by-hand", stage="buffered")
+    fleet.f = reducers.found_open(fleet.f, {"c0001": by_hand, "c0000": by_hand}, fleet.now)
+    one = fleet.f.members["c0001"]
+    assert (one.state, one.rollout, one.joined) == (MemberState.RUNNING, "c0001/by-hand", True)
+    assert fleet.f.members["c0000"].rollout == "c0000/1", "its own goes on as its own"
+    assert fleet.f.outbox[-1].text == "followed from now on, launched by others: c0001"
