@@ -33,6 +33,8 @@ class View:
     node: int
     horizon: timedelta
     standing: int | None
+    standing_of: int | None
+    """What the size was then."""
 
 
 Decide = Callable[[View], int | None]
@@ -76,7 +78,8 @@ def health(terms: HealthTerms = TERMS, steps: Steps = PROMISE_STEPS, shape: Shap
 
     def decide(view: View) -> int | None:
         asked = terms.model_copy(update={"horizon": view.horizon})
-        return followed(view.standing, derived(view.down, view.total, asked, view.node, shape), steps)
+        found = derived(view.down, view.total, asked, view.node, shape)
+        return followed(view.standing, found, steps, view.standing_of)
 
     return decide
 
@@ -125,10 +128,13 @@ class Record(Model):
 
 def promises(series: Series, decide: Decide, horizon_weeks: int) -> list[int | None]:
     """What is promised at the start of each week, each decided on the rows before it."""
-    down, weekly, standing = series.down, [], None
+    down, horizon = series.down, timedelta(weeks=horizon_weeks)
+    weekly: list[int | None] = []
+    standing = of = None
     for hour in range(0, len(down), WEEK_HOURS):
-        view = View(down[:hour], series.total_at(hour), series.node, timedelta(weeks=horizon_weeks), standing)
-        standing = decide(view)
+        total = series.total_at(hour)
+        standing = decide(View(down[:hour], total, series.node, horizon, standing, of))
+        of = total
         weekly.append(standing)
     return weekly
 
