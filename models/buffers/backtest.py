@@ -119,11 +119,12 @@ class Record(Model):
     worst_shortfall_fraction: float
     """Of the total: by how much the worst instant fell below its promise."""
     mean_buffer: float
+    """Over the weeks of which an hour is known."""
     stranded_fraction: float
     """Healthy and not promised, of the total, averaged over hours."""
     changes: int
     refused: float
-    """The share of weeks without a promise."""
+    """The share of these weeks without a promise."""
 
 
 def promises(series: Series, decide: Decide, horizon_weeks: int) -> list[int | None]:
@@ -143,7 +144,8 @@ def record(series: Series, name: str, weekly: Sequence[int | None], horizon_week
     """What hardware would have kept of these weekly promises."""
     hours = broken = 0
     worst = stranded = 0.0
-    buffers = []
+    buffers: list[float] = []
+    refused = 0
     for week, promise in enumerate(weekly):
         start = week * WEEK_HOURS
         span = slice(start, start + horizon_weeks * WEEK_HOURS)
@@ -155,7 +157,9 @@ def record(series: Series, name: str, weekly: Sequence[int | None], horizon_week
         broken += int((short > 0).sum())
         worst = max(worst, float((short / total).max(initial=0.0)))
         stranded += float((np.maximum(series.mean[span][known] - held, 0) / total).sum())
-        buffers.append(1 - held / series.total_at(start))
+        if not np.isnan(series.worst[start : start + WEEK_HOURS]).all():
+            buffers.append(1 - held / series.total_at(start))
+            refused += promise is None
     return Record(
         cluster=series.cluster,
         policy=name,
@@ -164,10 +168,10 @@ def record(series: Series, name: str, weekly: Sequence[int | None], horizon_week
         broken_hours=broken,
         broken_fraction=broken / max(1, hours),
         worst_shortfall_fraction=worst,
-        mean_buffer=float(np.mean(buffers)),
+        mean_buffer=sum(buffers) / max(1, len(buffers)),
         stranded_fraction=stranded / max(1, hours),
         changes=sum(one != other for one, other in pairwise(weekly)),
-        refused=sum(p is None for p in weekly) / len(weekly),
+        refused=refused / max(1, len(buffers)),
     )
 
 

@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
 
@@ -64,6 +65,37 @@ def test_a_week_without_a_promise_counts_as_a_buffer_of_one() -> None:
     assert (found.refused, found.broken_hours) == (0.5, 0)
     assert found.mean_buffer == pytest.approx(0.6)
     assert found.stranded_fraction == pytest.approx((0.9 + 0.1) / 2)
+
+
+@pytest.mark.parametrize("horizon", [1, 4])
+def test_a_week_of_which_nothing_is_known_is_not_in_the_mean(horizon: int) -> None:
+    """85 and 80 of 100 are promised in the known weeks, 20 and nothing in those of which no hour is known."""
+    worst = np.full(4 * WEEK_HOURS, 90.0)
+    worst[WEEK_HOURS : 3 * WEEK_HOURS] = np.nan
+    found = record(series(worst), "health", [85, 20, None, 80], horizon)
+    assert found.mean_buffer == pytest.approx((0.15 + 0.20) / 2)
+    assert found.refused == 0
+
+
+def test_a_time_may_be_a_day_ahead_as_zones_and_clocks_differ(tmp_path: Path) -> None:
+    path = written(tmp_path / "h.csv", "ts,total_nodes,healthy_nodes_min\n2026-01-31T12:00:00Z,9,8\n")
+    now = datetime(2026, 1, 30, 13, tzinfo=UTC)
+    assert len(read_series(path, now=now)) == 1
+    with pytest.raises(BadInput, match="ts is more than a day ahead of now"):
+        read_series(path, now=now - timedelta(hours=2))
+
+
+@pytest.mark.parametrize(("gpus_per_node", "unit"), [(None, "nodes"), (4, "gpus")])
+def test_columns_without_a_unit_are_read_as_those_with_one(
+    gpus_per_node: int | None, unit: str, tmp_path: Path
+) -> None:
+    text = HOURLY + hourly("a", 3)
+    plain = "cluster,hour,ts,total,healthy_min,healthy_mean\n" + hourly("a", 3)
+    (one,) = read_series(written(tmp_path / "h.csv", text.replace("_nodes", f"_{unit}")), gpus_per_node)
+    (same,) = read_series(written(tmp_path / "h.csv", plain), gpus_per_node)
+    assert (same.unit, same.node) == (one.unit, one.node) == (unit, gpus_per_node or 1)
+    assert np.array_equal(one.worst, same.worst)
+    assert np.array_equal(one.mean, same.mean)
 
 
 def test_unknown_hours_and_declared_absence_break_nothing() -> None:
@@ -233,11 +265,13 @@ def test_an_island_counts_from_its_first_sample_to_its_last(tmp_path: Path) -> N
     [
         ("", "is empty"),
         (HOURLY, "has no rows"),
-        ("hour,healthy_nodes\n1,2\n", "line 1: one of the columns total_nodes and total_gpus is needed"),
+        ("hour,healthy_nodes\n1,2\n", "line 1: one of the columns total_nodes, total_gpus and total is needed"),
         ("hour,total_nodes\n1,2\n", "line 1: column healthy_nodes_min or healthy_nodes is needed"),
         ("total_nodes,healthy_nodes\n1,2\n", "line 1: one of the columns hour, ts and time is needed"),
         (HOURLY + "a,0,,100,101,100\n", "line 2: healthy_nodes_min is more than the total: '101'"),
-        (HOURLY + "a,0,,100,nan,100\n", "line 2: healthy_nodes_min must be a number from 0 to 10,000,000: 'nan'"),
+        (HOURLY + "a,0,,100,nan,100\n", "line 2: healthy_nodes_min is unknown, so leave the row out: 'nan'"),
+        (HOURLY + "a,0,,100,90,90\na,1,,NULL,90,90\n", "line 3: total_nodes is unknown, so leave the row out: 'NULL'"),
+        (HOURLY + "a,0,,100,90,\n", "line 2: healthy_nodes_mean is unknown, so leave the row out: ''"),
         (HOURLY + "a,0,,100,9.5,100\n", "line 2: healthy_nodes_min must be a whole number: '9.5'"),
         (HOURLY + "a,0,,100,-1,100\n", "line 2: healthy_nodes_min must be a number from 0 to 10,000,000: '-1'"),
         (HOURLY + "a,0,,0,0,0\n", "line 2: total_nodes must be at least 1: '0'"),
@@ -255,8 +289,16 @@ def test_an_island_counts_from_its_first_sample_to_its_last(tmp_path: Path) -> N
             "line 2: no hour of cluster 'h' is known for half",
         ),
         (
-            "ts,total_nodes,healthy_nodes\n0001-01-01T00:50:00Z,1,1\n9998-01-01T00:50:00Z,1,1\n",
+            "ts,total_nodes,healthy_nodes\n0001-01-01T00:50:00Z,1,1\n2026-01-01T00:50:00Z,1,1\n",
             "line 3: cluster 'h' spans",
+        ),
+        (
+            "ts,total_nodes,healthy_nodes_min\n2026-01-01T00:00:00Z,9,9\n2126-01-01T00:00:00Z,9,9\n",
+            "line 3: ts is more than a day ahead of now: '2126-01-01T00:00:00Z'",
+        ),
+        (
+            "time,total_nodes,healthy_nodes\n2126-01-01T00:30:00+01:00,9,9\n",
+            "line 2: time is more than a day ahead of now: '2126-01-01T00:30:00+01:00'",
         ),
         ("ts,total_nodes,healthy_nodes_min\nyesterday,1,1\n", "line 2: ts must be a time such as"),
         ("ts,total_nodes,healthy_nodes_min\n2026-01-01T00:30:00Z,1,1\n", "line 2: ts must be a whole hour"),
