@@ -41,13 +41,18 @@ Decide = Callable[[View], int | None]
 """A promise for the horizon, in the series' unit; None: nothing can be promised."""
 
 _TRAILING_WEEKS = 8
-_FIXED = ("fixed-5", "fixed-10", "fixed-15", "fixed-20")
+_FIXED = tuple(Fraction(percent, 100) for percent in (5, 10, 15, 20))
 _MOST_FIXED = 60
 """Percent: nobody promises less."""
 
 
 def fixed(buffer: Fraction) -> Decide:
     return lambda view: int((1 - buffer) * view.total)
+
+
+def flat(buffers: Sequence[Fraction]) -> dict[str, Decide]:
+    """Fixed buffers by name: 0.075 is fixed-7.5."""
+    return {f"fixed-{float(100 * buffer):g}": fixed(buffer) for buffer in buffers}
 
 
 def binomial(terms: HealthTerms = TERMS) -> Decide:
@@ -99,7 +104,7 @@ def _after_history(terms: HealthTerms, needed: Callable[[Hours, View], int]) -> 
 def policies(terms: HealthTerms = TERMS) -> dict[str, Decide]:
     """All that a back-test compares, by name."""
     return {
-        **{name: fixed(Fraction(int(name.removeprefix("fixed-")), 100)) for name in _FIXED},
+        **flat(_FIXED),
         "binomial": binomial(terms),
         "trailing-quantile": trailing_quantile(terms),
         "trailing-max": trailing_max(terms),
@@ -211,15 +216,15 @@ def explained(series: Series, terms: HealthTerms, total: int | None = None) -> E
     total, down = total or series.total_at(len(series.total)), series.down
     weeks = max(1, math.ceil(terms.horizon / timedelta(weeks=1)))
     promised: Promised = {}
+    always = flat(_FIXED)
 
     def kept(name: str, decide: Decide) -> Record:
         weekly = promises(series, decide, weeks)
-        if name in _FIXED or name == "health":
+        if name == "health" or name in always:
             promised[series.cluster, weeks, name] = weekly
         return record(series, name, weekly, weeks)
 
     ours = kept("health", health(terms))
-    flat = tuple(kept(name, decide) for name, decide in policies(terms).items() if name in _FIXED)
     least = _least_fixed(kept, ours.broken_hours)
     return Explained(
         series=series,
@@ -228,7 +233,7 @@ def explained(series: Series, terms: HealthTerms, total: int | None = None) -> E
         now=derived(down, total, terms, series.node),
         looser=None if looser.target == terms.target else derived(down, total, looser, series.node),
         looser_target=looser.target,
-        records=(ours, *flat),
+        records=(ours, *(kept(name, decide) for name, decide in always.items())),
         least=None if least is None else kept(f"fixed-{least}", fixed(Fraction(least, 100))),
         below=kept(f"fixed-{least - 1}", fixed(Fraction(least - 1, 100))) if least else None,
         promised=promised,

@@ -358,6 +358,111 @@ def test_json_and_csv_have_a_record_for_each_cluster_horizon_and_policy(
     assert [dict(r, **{k: str(v) for k, v in j.items()}) for r, j in zip(rows, found, strict=True)] == rows
 
 
+def recomputed(decisions: str, rows: list[dict[str, str]]) -> dict[tuple[str, str, int], dict[str, float]]:
+    """The record by cluster, policy and horizon, from the two files alone: plain arithmetic, nothing of the product."""
+    seen: dict[str, dict[int, dict[str, float]]] = {}
+    for r in rows:
+        values = {k: float(v) for k, v in r.items() if k not in ("cluster", "ts")}
+        seen.setdefault(r["cluster"], {})[int(r["hour"])] = values
+    found: dict[tuple[str, str, int], dict[str, float]] = {}
+    last: dict[tuple[str, str, int], str] = {}
+    for d in csv.DictReader(io.StringIO(decisions)):
+        key = (d["cluster"], d["policy"], int(d["horizon_weeks"]))
+        sums = found.setdefault(
+            key, dict.fromkeys(["hours", "broken", "worst", "stranded", "weeks", "buffers", "refused", "changes"], 0)
+        )
+        sums["changes"] += last.get(key, d["promise"]) != d["promise"]
+        last[key] = d["promise"]
+        promise, first = float(d["promise"] or 0), int(d["hour"])
+        known = [seen[d["cluster"]][h] for h in range(first, int(d["until_hour"])) if h in seen[d["cluster"]]]
+        for hour in known:
+            short = promise - hour["healthy_min"] - hour["planned"]
+            sums["hours"] += 1
+            sums["broken"] += short > 0
+            sums["worst"] = max(sums["worst"], short / hour["total"])
+            sums["stranded"] += max(0, hour["healthy_mean"] - promise) / hour["total"]
+        if any(h in seen[d["cluster"]] for h in range(first, first + 168)):
+            sums["weeks"] += 1
+            sums["buffers"] += 1 - promise / int(d["total"])
+            sums["refused"] += not d["promise"]
+    return found
+
+
+def test_whoever_doubts_the_record_can_compute_it_again_from_the_decisions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unknown hours and weeks, declared absence, growth, weeks without a promise, hours that begin at 700."""
+    dice, rows = np.random.default_rng(4), []
+    for name, weeks in (("a", 9), ("b", 6)):
+        for hour in range(weeks * 168):
+            if dice.random() < 0.05 or 3 * 168 <= hour < 4 * 168 + 20:
+                continue
+            size = 40 if hour < 5 * 168 else 60
+            gone = int(dice.integers(0, 6)) + (size - 10) * (name == "b" and hour > 4.5 * 168)
+            away = min(gone, 2) if hour % 50 < 5 else 0
+            rows.append(f"{name},{700 + hour},{size},{size - gone},{size - gone / 2},{away}")
+    text = "cluster,hour,total,healthy_min,healthy_mean,planned\n" + "\n".join(rows) + "\n"
+    path, decisions = written(tmp_path / "h.csv", text), tmp_path / "d.csv"
+    arguments = ["backtest", path, "--fixed", "0.07,0.125", "--decisions", str(decisions), "--json"]
+    assert run(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    by_hand = recomputed(decisions.read_text(), list(csv.DictReader(io.StringIO(text))))
+    assert len(found) == len(by_hand) == 2 * 2 * 10
+    assert any(r["refused"] for r in found)
+    assert any(r["broken_hours"] for r in found)
+    for r in found:
+        hand = by_hand[r["cluster"], r["policy"], r["horizon_weeks"]]
+        exact = (r["hours"], r["broken_hours"], r["changes"])
+        assert exact == (hand["hours"], hand["broken"], hand["changes"])
+        assert r["broken_fraction"] == pytest.approx(hand["broken"] / hand["hours"])
+        assert r["worst_shortfall_fraction"] == pytest.approx(max(0, hand["worst"]))
+        assert r["stranded_fraction"] == pytest.approx(hand["stranded"] / hand["hours"])
+        assert r["mean_buffer"] == pytest.approx(hand["buffers"] / hand["weeks"])
+        assert r["refused"] == pytest.approx(hand["refused"] / hand["weeks"])
+
+
+def test_any_fixed_buffers_stand_beside_those_that_are_named(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 100 nodes: 93 and 87 promised, 80 healthy."""
+    arguments = ["backtest", file, "--cluster", "b", "--horizon", "1", "--policy", "health", "--policy", "fixed-10"]
+    assert run([*arguments, "--fixed", "0.125,0.07,0.10", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(r["policy"], round(r["mean_buffer"], 9)) for r in found][:3] == [
+        *(("fixed-7", 0.07), ("fixed-10", 0.1), ("fixed-12.5", 0.13)),
+    ]
+    assert [r["policy"] for r in found][3:] == ["health"]
+    assert found[2]["worst_shortfall_fraction"] == pytest.approx(0.07)
+
+
+def test_the_page_says_each_horizon_and_the_plot_what_it_draws(tmp_path: Path) -> None:
+    """Good weeks, two of 89 and two of 30 among them: then nothing can be promised for long."""
+    rows = [97] * (6 * 168) + [89] * (2 * 168) + [95] * (3 * 168) + [30] * (2 * 168) + [96] * (8 * 168)
+    text = "cluster,hour,total,healthy_min\n" + "".join(f"a,{h},100,{n}\n" for h, n in enumerate(rows))
+    path, page = written(tmp_path / "h.csv", text), tmp_path / "r.html"
+    assert run(["backtest", path, "--html", str(page), "--decisions", str(tmp_path / "d.csv")]) == 0
+    shown = page.read_text()
+    made = list(csv.DictReader((tmp_path / "d.csv").open()))
+    ours = [d["promise"] for d in made if (d["policy"], d["horizon_weeks"]) == ("health", "4")]
+    leads = re.findall(r'<p class="lead">(.*?)</p>', shown)
+    assert [lead.split(", health")[0] for lead in leads] == ["Promised for 1 week ahead", "Promised for 4 weeks ahead"]
+    assert leads[0] != leads[1].replace("4 weeks", "1 week")
+    assert "Promised for 4 weeks ahead</text>" in shown, "the plot's own title"
+    assert "On 28 days of 147 (crosses) the worst instant fell below a promise made for it" in shown
+    refused = ours.count("")
+    assert refused
+    assert f"In {refused} weeks (shaded) nothing could be promised honestly." in shown
+    assert "nothing promised</text>" in shown
+
+
+def test_declared_absence_is_no_cross(tmp_path: Path) -> None:
+    """Four good weeks, then one in which 40 of 100 were declared away: the table says no hour is broken."""
+    cells = [(97, 0)] * (4 * 168) + [(57, 40)] * 168
+    text = "cluster,hour,total,healthy_min,planned\n"
+    text += "".join(f"a,{h},100,{n},{away}\n" for h, (n, away) in enumerate(cells))
+    path, page = written(tmp_path / "h.csv", text), tmp_path / "r.html"
+    assert run(["backtest", path, "--policy", "health", "--html", str(page)]) == 0
+    assert "On 0 days of 35" in page.read_text()
+
+
 def test_the_page_and_the_picture_show_ceilings_and_breaks(file: str, tmp_path: Path) -> None:
     page, picture = tmp_path / "r.html", tmp_path / "r.png"
     assert run(["backtest", file, "--html", str(page), "--png", str(picture)]) == 0
@@ -379,6 +484,11 @@ def test_the_page_and_the_picture_show_ceilings_and_breaks(file: str, tmp_path: 
         (["--json", "--csv", "-"], "--csv - is given beside --json"),
         (["--png", "/nowhere/x.png"], "--png /nowhere/x.png: cannot be written"),
         (["--gpus-per-node", "8"], "counts nodes: how many GPUs each has (--gpus-per-node) does not matter"),
+        (["--fixed", "0.07,x"], "--fixed must be a number, not 'x'"),
+        (["--fixed", "7"], "--fixed must be from 0 to 0.99, not 7"),
+        (["--decisions", "-", "--json"], "--decisions - is given beside --json: standard output takes one of them"),
+        (["--csv", "-", "--html", "-"], "--csv - is given beside --html -: standard output takes one of them"),
+        (["--decisions", "/nowhere/x.csv"], "--decisions /nowhere/x.csv: cannot be written"),
         (["--gpus-per-node", "8.5"], "--gpus-per-node must be a whole number, not 8.5"),
     ],
 )
