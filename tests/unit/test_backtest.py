@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.buffers import figures_of
 from cli.commands.schemas import makers
 from cli.main import run
 from client.inputs.health_series import read_series
@@ -144,21 +145,21 @@ def test_a_seed_makes_the_same_series_and_another_one_another() -> None:
 
 
 def test_a_year_of_a_large_cluster_has_the_published_failures_tails_and_bursts() -> None:
-    calm = Recipe(nodes=4000, weeks=52, bursts=0, racks=0)
+    calm = Recipe(nodes=4000, weeks=52, bursts=0, racks=0, waves=0)
     one = simulated(calm, 3)
     # By Little's law: failures x mean repair; overlaps on one node and long repairs take a little of it.
     mean_repair_days = calm.repair_hours / 24 * np.exp(calm.repair_tail**2 / 2)
     expected = calm.failures / 1000 * mean_repair_days
     found = 1 - one.mean.mean() / 4000
     assert 0.6 * expected < found < 1.1 * expected
-    bursty = simulated(Recipe(nodes=4000, weeks=52, bursts=0.5, burst_nodes=30.0), 3)
+    bursty = simulated(Recipe(nodes=4000, weeks=52, bursts=0.5, burst_nodes=30.0, waves=0), 3)
     news = [np.maximum(np.diff(s.down, prepend=0), 0).reshape(-1, 24).sum(axis=1) for s in (one, bursty)]
     calm_ratio, bursty_ratio = (float(n.var() / n.mean()) for n in news)
     assert calm_ratio < 2 < bursty_ratio
 
 
 def test_lemons_have_their_share_and_racks_fail_together() -> None:
-    racks = simulated(Recipe(nodes=64, weeks=52, failures=0, bursts=0, racks=10.0, rack_nodes=8), 5)
+    racks = simulated(Recipe(nodes=64, weeks=52, failures=0, bursts=0, waves=0, racks=10.0, rack_nodes=8), 5)
     assert set(np.unique(racks.down)) >= {0.0, 8.0}
     assert not set(np.unique(racks.down)) - {0.0, 8.0, 16.0, 24.0, 32.0}
     worse = simulated(Recipe(nodes=64, weeks=40, change_week=20, change=10.0, repair_tail=0.5), 5)
@@ -502,6 +503,19 @@ def test_a_bad_option_is_one_sentence(
 
 
 # --- real history -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["hbd-400", "hbd-split0", "hbd-split1"])
+def test_made_up_history_of_gpu_servers_looks_like_the_real_one(real: tuple[Series, ...], cluster: str) -> None:
+    """Each real figure lies among those of a hundred made-up half years, the two lowest and highest left out."""
+    (one,) = (s for s in real if s.cluster == cluster)
+    recipe = Recipe(nodes=one.total_at(0), weeks=len(one.down) // WEEK_HOURS)
+    found = figures_of(one.down, recipe.nodes)
+    made = [figures_of(simulated(recipe, seed).down, recipe.nodes) for seed in range(100)]
+    for figure, value in found.items():
+        ordered = sorted(m[figure] for m in made)
+        assert ordered[2] <= value <= ordered[-3], (figure, value, ordered[2], ordered[-3])
 
 
 @pytest.fixture(scope="module")
