@@ -59,7 +59,7 @@ class Recipe(Model):
     """Waves in a day: for weeks one node after another fails, a bad batch or a new release."""
     wave_share: Annotated[float, Field(ge=0, le=1)] = 0.03
     """Mean share of the nodes that a wave takes; geometric, one at least."""
-    wave_weeks: Annotated[float, Field(gt=0, le=52)] = 2.0
+    wave_weeks: Annotated[float, Field(gt=0, le=52)] = 4.0
     """Median length of a wave."""
     wave_hours: Annotated[float, Field(gt=0, le=10_000)] = 250.0
     """Median outage of a node that it takes."""
