@@ -143,7 +143,9 @@ class ClusterActivities:
                 derived = self.deriver.derived(
                     request.cluster, baseline.islands, baseline.gpus_per_node, terms, request.at
                 )
-                baseline = baseline.model_copy(update={"derived": stepped(derived, request.promised)})
+                baseline = baseline.model_copy(
+                    update={"derived": stepped(derived, request.promised, of=request.promised_of)}
+                )
             plan = make_plan(baseline, request.policy)
             return Drafted(baseline=baseline, reading=reading, plan=plan)
 

@@ -3,8 +3,9 @@
 Baselines, measured in the same run on the same weeks: fixed 5, 10, 15 and 20 %, binomial, trailing quantile and
 maximum. The aim on each series: hours broken at or below fixed 15 % or 0.1 %, whichever is larger, at a mean buffer
 below that of the smallest fixed buffer of which this holds. Cross-validation: the estimator's numbers are chosen on the
-other source's series and judged on one's own. Run: python benchmarks/buffers.py (about three minutes on one core;
---quick leaves out the grid)
+other source's series and judged on one's own. Made-up history stands beside the real one by four figures, and `health`
+is tried on made-up clusters too. Run: python benchmarks/buffers.py (about four minutes on one core; --quick leaves out
+the grid). For a change of the estimator: --json then.json before it, --before then.json after it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from client.inputs.health_series import read_series
 from models.buffers.backtest import Decide, Record, health, policies, promises, record
-from models.buffers.estimator import SHAPE, Shape, derived
+from models.buffers.estimator import SHAPE, WEEK_HOURS, Hours, Shape, derived
 from models.buffers.health_generator import Recipe, simulated
 from models.buffers.hourly_health import Series
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "availability_hourly.csv.gz"
 HORIZONS = (1, 4)
+MADE = 40
+"""Made-up histories of each kind."""
 FIXED = ("fixed-5", "fixed-10", "fixed-15", "fixed-20")
 GRID = tuple(
     Shape(level_share=level, prior_share=share, prior_root=root, prior_weeks=weeks)
@@ -114,6 +119,85 @@ def cross_validated(series: Sequence[Series], aims: dict[tuple[str, int], Aim]) 
     return found
 
 
+def beside(then: Path, records: Sequence[Record]) -> None:
+    """What `health` broke and kept in an earlier run, and now. Errors: OSError, ValueError for another file."""
+    earlier = {(r["cluster"], r["horizon_weeks"], r["policy"]): r for r in json.loads(then.read_text())["records"]}
+    print("\n`health` then and now: hours broken, mean buffer %")
+    print(f"{'series':<12}{'weeks':>6}{'broken':>14}{'mean':>18}")
+    for r in records:
+        was = earlier.get((r.cluster, r.horizon_weeks, r.policy)) if r.policy == "health" else None
+        if was is not None:
+            broken = f"{was['broken_hours']} -> {r.broken_hours}"
+            mean = f"{100 * was['mean_buffer']:.2f} -> {100 * r.mean_buffer:.2f}"
+            print(f"{r.cluster:<12}{r.horizon_weeks:>6}{broken:>14}{mean:>18}")
+
+
+def figures_of(down: Hours, nodes: int) -> dict[str, float]:
+    """What a history of so many nodes looks like. Shape of down: (hours,)."""
+    days = down[: len(down) // 24 * 24].reshape(-1, 24)
+    mean, worst = np.nanmean(days, axis=1), np.nanmax(days, axis=1)
+    return {
+        "variance to mean, of the daily mean": float(mean.var() / mean.mean()),
+        "correlation with the same day a week later": float(np.corrcoef(mean[:-7], mean[7:])[0, 1]),
+        "largest rise from day to day, % of the nodes": float(100 * np.diff(worst).max() / nodes),
+        "down in one hour of a thousand, % of the nodes": float(100 * np.nanquantile(down, 0.999) / nodes),
+    }
+
+
+def alike(one: Series) -> Recipe:
+    """As many nodes and weeks as the series has, failures as often and, on average, as long; all else as by default."""
+    down, nodes = one.down[~np.isnan(one.down)], one.total_at(0)
+    recipe = Recipe(nodes=nodes, weeks=max(1, len(one.down) // WEEK_HOURS))
+    failures = 24_000 * float(np.maximum(np.diff(down), 0).mean()) / nodes
+    together = 1000 * (recipe.bursts * recipe.burst_size / nodes + recipe.waves * recipe.wave_share)
+    recipe = recipe.model_copy(update={"failures": max(0.1, failures - together)})
+    longer = float(down.mean() / np.median([simulated(recipe, seed).down.mean() for seed in range(MADE)]))
+    lasting = ("repair_hours", "burst_hours", "wave_hours")
+    return recipe.model_copy(update={name: longer * getattr(recipe, name) for name in lasting})
+
+
+def made_up(series: Sequence[Series]) -> list[dict[str, object]]:
+    """Each series' four figures, and of made-up ones the median and what eight of ten lie within."""
+    found: list[dict[str, object]] = []
+    print(f"\nmade-up history beside real: the median of {MADE} seeds, and what eight of ten lie within")
+    for one in series:
+        nodes, real = one.total_at(0), figures_of(one.down, one.total_at(0))
+        print(f"{one.cluster}, {nodes} nodes, {len(one.down) // WEEK_HOURS} weeks")
+        ways = {
+            "by default": Recipe(nodes=nodes, weeks=max(1, len(one.down) // WEEK_HOURS)),
+            "as often, as long": alike(one),
+        }
+        made = {way: [figures_of(simulated(r, seed).down, nodes) for seed in range(MADE)] for way, r in ways.items()}
+        for figure, value in real.items():
+            cells = {way: np.quantile([m[figure] for m in rows], (0.5, 0.1, 0.9)) for way, rows in made.items()}
+            said = "; ".join(f"{way} {c[0]:.2f} ({c[1]:.2f} to {c[2]:.2f})" for way, c in cells.items())
+            print(f"  {figure:<48} real {value:5.2f}; {said}")
+            found.append(
+                {"cluster": one.cluster, "figure": figure, "real": value} | {w: list(c) for w, c in cells.items()}
+            )
+    return found
+
+
+def on_made_up(seeds: int = 20) -> list[dict[str, float]]:
+    """`health` on made-up clusters of two years, four weeks ahead; and where all rates rise sixfold after one."""
+    print(
+        "\n`health` on made-up clusters, two years, four weeks ahead: hours broken %, mean buffer %, clusters that miss"
+    )
+    found = []
+    for nodes, change in itertools.product((64, 128, 512), (1.0, 6.0)):
+        recipe = Recipe(nodes=nodes, weeks=104, change=change, change_week=52 if change > 1 else 0)
+        records = [judged(simulated(recipe, seed), health(), "health", 4) for seed in range(seeds)]
+        broken = 100 * sum(r.broken_hours for r in records) / sum(r.hours for r in records)
+        kept = 100 * sum(r.mean_buffer for r in records) / seeds
+        missed, refused = sum(r.broken_fraction > 0.001 for r in records), 100 * sum(r.refused for r in records) / seeds
+        print(
+            f"  {nodes:>4} nodes, rates x {change:g}: {broken:.3f} at {kept:.1f}, {missed} of {seeds} miss 99.9 %, "
+            f"{refused:.1f} % of weeks refused"
+        )
+        found.append({"nodes": nodes, "change": change, "broken": broken, "mean": kept, "missed": missed})
+    return found
+
+
 def speed(clusters: int) -> dict[str, float]:
     """A year of hours each; the baseline is the mean and the maximum of the same arrays."""
     made = [simulated(Recipe(nodes=128, weeks=52), seed) for seed in range(50)]
@@ -138,15 +222,20 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="hourly availability, as `backstop backtest` reads it")
     parser.add_argument("--clusters", type=int, default=1000, help="derived for the speed")
     parser.add_argument("--quick", action="store_true", help="no cross-validation")
+    parser.add_argument("--before", type=Path, help="figures of an earlier run (its --json), to stand beside these")
     parser.add_argument("--json", type=Path, help="where all figures go")
     given = parser.parse_args()
     series = read_series(given.data)
     print(f"the estimator's numbers: {SHAPE.model_dump()}")
     aims, records = table(series)
+    if given.before:
+        beside(given.before, records)
     crossed = [] if given.quick else cross_validated(series, aims)
     figures = {
         "records": [r.model_dump(mode="json") for r in records],
         "cross_validation": crossed,
+        "made_up": made_up(series),
+        "on_made_up": [] if given.quick else on_made_up(),
         "speed": speed(given.clusters),
     }
     if given.json:

@@ -11,7 +11,10 @@ from cli.options import LOOK, AsJson, examples, number
 from models.errors import BadInput
 
 if TYPE_CHECKING:
-    from models.buffers.backtest import Promised, Record
+    from collections.abc import Mapping
+    from fractions import Fraction
+
+    from models.buffers.backtest import Decide, Promised, Record
     from models.buffers.hourly_health import Series
     from models.cluster.derived_buffer import HealthTerms
 
@@ -27,6 +30,8 @@ GpusPerNode = Annotated[
         show_default="8",
     ),
 ]
+_FIXED = "fixed-"
+_MOST_FIXED = 0.99
 
 
 class PolicyOption(StrEnum):
@@ -48,6 +53,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop backtest health.csv",
             "backstop backtest health.csv.gz --cluster train-1 --horizon 4 --html record.html",
             "backstop backtest health.csv --policy fixed-15 --policy health --json",
+            "backstop backtest health.csv --policy health --fixed 0.07,0.12 --decisions decisions.csv",
         ),
         rich_help_panel=LOOK,
     )(backtest)
@@ -59,6 +65,9 @@ def backtest(
     policy: Annotated[
         list[PolicyOption] | None, typer.Option(help="Only this policy. May be repeated.", show_default=False)
     ] = None,
+    fixed: Annotated[
+        str, typer.Option(metavar="SHARES", help="These fixed buffers too, with commas: 0.07,0.12.", show_default=False)
+    ] = "",
     cluster: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this cluster. May be repeated.", show_default=False)
     ] = None,
@@ -68,23 +77,53 @@ def backtest(
     html: Annotated[str, typer.Option(metavar="FILE", help="Write one page with plots and tables.")] = "",
     png: Annotated[str, typer.Option(metavar="FILE", help="Write the plots as a picture.")] = "",
     csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (- is standard output).")] = "",
+    decisions: Annotated[
+        str, typer.Option(metavar="FILE", help="Write what was promised each week as CSV (- is standard output).")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show what each buffer policy would have promised and kept on a health history, decided week by week.
 
     A policy sees the rows before its decision and nothing else. An hour is broken when its worst instant falls below
-    what was promised for it. A week without a promise counts as a buffer of 1.
+    what was promised for it. A week without a promise counts as a buffer of 1. --decisions says what was promised: with
+    it and FILE alone the record can be computed again.
     """
-    if as_json and csv == "-":
-        raise BadInput("--csv - is given beside --json: standard output takes one of them")
+    outputs = {"--csv": csv, "--decisions": decisions, "--html": html}
+    _one_to_standard_output(outputs, as_json=as_json)
     weeks = weeks_of(horizon)
     terms = terms_of(target, floor)
-    wanted = [p.value for p in policy or PolicyOption]
+    decide = _decide([p.value for p in policy or PolicyOption], _shares(fixed), terms)
     from client.inputs.health_series import read_series
 
     series = named_series(read_series(file, node_of(gpus_per_node)), cluster or [], file)
-    records, promised = _records(series, list(dict.fromkeys(wanted)), weeks, terms)
-    _answer(series, records, promised, html=html, png=png, csv=csv, as_json=as_json)
+    records, promised = _records(series, decide, weeks)
+    _answer(series, records, promised, outputs, png=png, as_json=as_json)
+
+
+def _one_to_standard_output(outputs: Mapping[str, str], *, as_json: bool) -> None:
+    claims = [f"{option} -" for option, file in outputs.items() if file == "-"] + ["--json"] * as_json
+    if len(claims) > 1:
+        raise BadInput(f"{claims[0]} is given beside {claims[1]}: standard output takes one of them")
+
+
+def _shares(text: str) -> list[Fraction]:
+    """The buffers of --fixed. Errors: BadInput."""
+    from models.base import exact_fraction
+
+    words = text.split(",") if text else []
+    return [exact_fraction(_decimal("--fixed", word, 0, _MOST_FIXED)) for word in words]
+
+
+def _decide(names: list[str], shares: list[Fraction], terms: HealthTerms) -> dict[str, Decide]:
+    """The policies that are asked for, each once, the fixed ones among them by size where more are given."""
+    from models.buffers.backtest import flat, policies
+
+    named = policies(terms)
+    chosen = {name: named[name] for name in names} | flat(shares)
+    if not shares:
+        return chosen
+    fixed = sorted((n for n in chosen if n.startswith(_FIXED)), key=lambda n: float(n.removeprefix(_FIXED)))
+    return {name: chosen[name] for name in (*fixed, *(n for n in chosen if n not in fixed))}
 
 
 def weeks_of(text: str) -> tuple[int, ...]:
@@ -139,21 +178,20 @@ def named_series(
 
 
 def _records(
-    series: tuple[Series, ...], names: list[str], weeks: tuple[int, ...], terms: HealthTerms
+    series: tuple[Series, ...], policies: Mapping[str, Decide], weeks: tuple[int, ...]
 ) -> tuple[list[Record], Promised]:
     from cli.output import progress
-    from models.buffers.backtest import policies, promises, record
+    from models.buffers.backtest import promises, record
 
-    decide = policies(terms)
     records: list[Record] = []
     promised: Promised = {}
-    with progress("back-testing", len(series) * len(weeks) * len(names)) as done:
+    with progress("back-testing", len(series) * len(weeks) * len(policies)) as done:
         for one in series:
             for horizon in weeks:
-                for name in names:
-                    weekly = promised[one.cluster, horizon, name] = promises(one, decide[name], horizon)
+                for name, decide in policies.items():
+                    weekly = promised[one.cluster, horizon, name] = promises(one, decide, horizon)
                     records.append(record(one, name, weekly, horizon))
-                    done(len(records), len(series) * len(weeks) * len(names))
+                    done(len(records), len(series) * len(weeks) * len(policies))
     return records, promised
 
 
@@ -161,25 +199,26 @@ def _answer(
     series: tuple[Series, ...],
     records: list[Record],
     promised: Promised,
+    outputs: Mapping[str, str],
     *,
-    html: str,
     png: str,
-    csv: str,
     as_json: bool,
 ) -> None:
     from cli.output import show, show_json, write
-    from cli.views.backtest import as_csv, parts
+    from cli.views.backtest import as_csv, decisions_csv, parts
 
-    if html or png:
+    if outputs["--html"] or png:
         from cli.pages.backtest import page, picture
 
         if png:
             picture(png, series, promised)
-        if html:
-            write(html, "--html", page(series, records, promised))
-    if csv:
-        write(csv, "--csv", as_csv(records))
+        if outputs["--html"]:
+            write(outputs["--html"], "--html", page(series, records, promised))
+    if outputs["--csv"]:
+        write(outputs["--csv"], "--csv", as_csv(records))
+    if outputs["--decisions"]:
+        write(outputs["--decisions"], "--decisions", decisions_csv(series, promised))
     if as_json:
         show_json([r.model_dump(mode="json") for r in records])
-    elif "-" not in (csv, html):
+    elif "-" not in outputs.values():
         show(*parts(records, series))

@@ -39,7 +39,7 @@ def simulate_health(
     ] = None,
     out: Annotated[str, typer.Option(metavar="FILE", help="Where the CSV goes (- is standard output).")] = "-",
 ) -> None:
-    """Write a made-up health history: failures, repairs with a heavy tail, bursts, lemons and racks.
+    """Write a made-up health history: failures, repairs with a heavy tail, bursts, waves, lemons and racks.
 
     Hourly node counts with the columns that `backstop backtest` reads. The defaults follow published figures.
     """

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -18,13 +17,15 @@ from cli.output import count
 from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, rendered, short, style, svg
 from cli.views.backtest import HEADINGS, cells, percent
 from models.buffers.backtest import Promised, Record
+from models.buffers.estimator import Hours
 from models.buffers.hourly_health import Series
 from models.errors import BadInput
 
 _MOST = 12
 """Clusters with a picture; the tables have all."""
-_SHOWN = (("fixed-15", PHANTOM, "--"), ("trailing-max", BACKED, "-"), ("health", FLEX, "-"))
-"""Ceilings in a picture: more lines than these hide each other."""
+_FLAT = "fixed-15"
+_SHOWN = ((_FLAT, PHANTOM, "--"), ("trailing-max", BACKED, "-"), ("health", FLEX, "-"))
+"""Ceilings in a picture: more lines than these hide each other. Without a flat 15 % another flat one stands for it."""
 
 
 def page(series: Sequence[Series], records: Sequence[Record], promised: Promised) -> str:
@@ -33,8 +34,8 @@ def page(series: Sequence[Series], records: Sequence[Record], promised: Promised
     parts = []
     with style():
         for one in series[:_MOST]:
-            figure, plot = axes(height=2.8)
-            says = _draw(plot, one, promised)
+            figure, plot = axes(height=3.0)
+            says = _draw(plot, one, promised, "")
             parts.append(
                 {
                     "title": short(one.cluster, 60),
@@ -48,7 +49,7 @@ def page(series: Sequence[Series], records: Sequence[Record], promised: Promised
         "backtest.html",
         made_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         clusters=count(len(series), "cluster"),
-        sentence=_sentence(records),
+        sentences=_sentences(records),
         parts=parts,
         left_out=f"{more} more clusters are in the table and in --csv." if more > 0 else "",
     )
@@ -60,61 +61,77 @@ def picture(file: str, series: Sequence[Series], promised: Promised) -> None:
         raise BadInput("--png takes the name of a file, not -: a picture is not for a terminal")
     shown = series[:_MOST]
     with style():
-        figure = Figure(figsize=(9, 3.1 * len(shown)), layout="constrained")
+        figure = Figure(figsize=(9, 3.3 * len(shown)), layout="constrained")
         plots = figure.subplots(len(shown), squeeze=False)[:, 0]
         for one, plot in zip(shown, plots, strict=True):
-            plot.set_title(short(one.cluster, 60), loc="left", fontsize=10, pad=24)  # above the legend
-            _draw(plot, one, promised)
+            _draw(plot, one, promised, f"{short(one.cluster, 60)}, ")
         try:
             figure.savefig(Path(file), format="png", dpi=110)
         except OSError as error:
             raise BadInput(f"--png {file}: cannot be written: {error.strerror}") from None
 
 
-def _draw(plot: Axes, one: Series, promised: Promised) -> str:
-    """Healthy hardware day by day and the ceilings week by week, for the longest horizon; what it shows, in words."""
+def _draw(plot: Axes, one: Series, promised: Promised, whose: str) -> str:
+    """Healthy hardware day by day and the ceilings week by week, for the longest horizon; what it shows, in words.
+
+    Its title is `whose`, then the horizon.
+    """
     horizon = max(h for name, h, _ in promised if name == one.cluster)
+    title = f"{whose}promised for {count(horizon, 'week')} ahead"
+    plot.set_title(title[0].upper() + title[1:] if not whose else title, loc="left", fontsize=10, pad=36)
     days = len(one.worst) // 24
     if not days:
         plot.text(0.5, 0.5, "less than a day", ha="center", transform=plot.transAxes)
         return "Less than a day of history."
-    with np.errstate(all="ignore"):
-        cut = one.worst[: days * 24].reshape(days, 24)
-        worst = np.array([np.nan if np.isnan(day).all() else np.nanmin(day) for day in cut])
-    weeks = np.arange(days) / 7
-    plot.plot(weeks, worst, color=INK, lw=0.9, label="healthy, worst instant of the day")
+    plot.plot(np.arange(days) / 7, _daily(one.worst), color=INK, lw=0.9, label="healthy, worst instant of the day")
+    names = [policy for name, h, policy in promised if (name, h) == (one.cluster, horizon)]
     says = []
     for policy, color, dash in _SHOWN:
-        promises = promised.get((one.cluster, horizon, policy))
+        shown = _flat(names) if policy == _FLAT else policy
+        promises = promised.get((one.cluster, horizon, shown))
         if promises is None:
             continue
         steps = np.array([np.nan if p is None else p for p in promises], dtype=float)
-        plot.step(
-            np.arange(len(promises) + 1),
-            np.append(steps, steps[-1]),
-            where="post",
-            color=color,
-            ls=dash,
-            lw=1.6,
-            label=f"{policy} ceiling",
-        )
+        at, ends = np.arange(len(promises) + 1), np.append(steps, steps[-1])
+        plot.step(at, ends, where="post", color=color, ls=dash, lw=1.6, label=f"{shown} ceiling")
         if policy == "health":
-            daily = np.repeat(_held(steps, horizon), 7)[:days]
-            broken = np.flatnonzero(worst[: len(daily)] < daily)
-            plot.plot(weeks[broken], worst[broken], "x", color=BAD, ms=6, label="below a promise")
-            says.append(
-                f"On {count(len(broken), 'day')} of {days} the worst instant fell below a ceiling that was promised "
-                "for it."
-            )
+            says = [_crosses(plot, one, steps, horizon), *_refused(plot, steps)]
     plot.margins(x=0.01, y=0.08)
     plot.set(xlabel="week", ylabel="nodes" if one.unit == "nodes" else "GPUs")
+    plot.xaxis.set_major_locator(MaxNLocator(integer=True))
     plot.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     plot.yaxis.set_major_formatter("{x:,.0f}")
-    plot.legend(frameon=False, fontsize=8, ncols=5, loc="lower right", bbox_to_anchor=(1, 1))
+    plot.legend(frameon=False, fontsize=8, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
     return " ".join(says) or f"{days} days of history."
 
 
-def _held(promises: npt.NDArray[np.float64], weeks: int) -> npt.NDArray[np.float64]:
+def _daily(hours: Hours) -> Hours:
+    """The least of each whole day, of its known hours; NaN where it has none."""
+    days = hours[: len(hours) // 24 * 24].reshape(-1, 24)
+    return np.array([np.nan if np.isnan(day).all() else np.nanmin(day) for day in days])
+
+
+def _crosses(plot: Axes, one: Series, steps: Hours, horizon: int) -> str:
+    """A cross on each day that a promise did not outlast; what the crosses are. Declared absence breaks nothing."""
+    kept = _daily(one.worst + one.planned)
+    worst, daily = _daily(one.worst), np.repeat(_held(steps, horizon), 7)[: len(kept)]
+    broken = np.flatnonzero(kept[: len(daily)] < daily)
+    plot.plot(broken / 7, worst[broken], "x", color=BAD, ms=6, label="day below a promise")
+    which = "the promise of its week"
+    if horizon > 1:
+        which = f"a promise made for it, which may be as much as {count(horizon, 'week')} old and above the line"
+    return f"On {count(len(broken), 'day')} of {len(kept)} (crosses) the worst instant fell below {which}."
+
+
+def _refused(plot: Axes, steps: Hours) -> list[str]:
+    """The weeks without a promise, shaded; how many they are."""
+    weeks = np.flatnonzero(np.isnan(steps))
+    for n, week in enumerate(weeks.tolist()):
+        plot.axvspan(week, week + 1, color=BAD, alpha=0.12, lw=0, label="" if n else "nothing promised")
+    return [f"In {count(len(weeks), 'week')} (shaded) nothing could be promised honestly."] if len(weeks) else []
+
+
+def _held(promises: Hours, weeks: int) -> Hours:
     """The largest of the promises that hold in each week: one is made each week, for so many weeks."""
     return np.array([np.fmax.reduce(promises[max(0, n + 1 - weeks) : n + 1]) for n in range(len(promises))])
 
@@ -131,17 +148,27 @@ def _table(horizon: int, rows: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _sentence(records: Sequence[Record]) -> str:
-    """`health` beside the fixed 15%, over all clusters."""
-    ours = [r for r in records if r.policy == "health"]
-    flat = [r for r in records if r.policy == "fixed-15"]
-    if not ours:
-        return "What each policy would have promised week by week, and what hardware would have kept of it."
-    text = (
-        f"With health a mean of {percent(_mean(ours))} stays unpromised "
-        f"and {percent(_broken(ours))} of hours are broken"
-    )
-    return f"{text}; a flat 15% breaks {percent(_broken(flat))}." if flat else f"{text}."
+def _flat(names: Sequence[str]) -> str:
+    """15 %, or the first flat buffer where that was left out; empty where there is none."""
+    return _FLAT if _FLAT in names else next((n for n in names if n.startswith("fixed-")), "")
+
+
+def _sentences(records: Sequence[Record]) -> list[str]:
+    """`health` beside a flat buffer over all clusters, for each horizon."""
+    found = []
+    for horizon in sorted({r.horizon_weeks for r in records}):
+        rows = [r for r in records if r.horizon_weeks == horizon]
+        ours = [r for r in rows if r.policy == "health"]
+        name = _flat([r.policy for r in rows])
+        flat = [r for r in rows if r.policy == name]
+        if ours:
+            text = (
+                f"Promised for {count(horizon, 'week')} ahead, health leaves a mean of {percent(_mean(ours))} "
+                f"unpromised and breaks {percent(_broken(ours))} of hours"
+            )
+            text += f"; a flat {name.removeprefix('fixed-')}% breaks {percent(_broken(flat))}" if flat else ""
+            found.append(f"{text}.")
+    return found or ["What each policy would have promised week by week, and what hardware would have kept of it."]
 
 
 def _mean(rows: Sequence[Record]) -> float:

@@ -12,10 +12,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.output import count, line, row, table
-from models.buffers.backtest import Record
+from models.buffers.backtest import Promised, Record
+from models.buffers.estimator import WEEK_HOURS
 from models.buffers.hourly_health import Series
 
 _FIELDS = tuple(Record.model_fields)
+_DECISION = ("cluster", "policy", "horizon_weeks", "hour", "until_hour", "total", "promise")
 HEADINGS = ("POLICY", "BROKEN H", "BROKEN", "WORST", "BUFFER", "STRANDED", "CHANGES", "REFUSED")
 
 
@@ -62,6 +64,27 @@ def percent(fraction: float) -> str:
         return "0%"
     value = 100 * fraction
     return f"{value:.1f}%" if value >= 1 else f"{value:.2g}%"
+
+
+def decisions_csv(series: Sequence[Series], promised: Promised) -> str:
+    """A line for each week's decision: what it saw as the size, what it promised, and for which hours.
+
+    Hours are the file's, or since 1970 where it has times; `until_hour` is the first that the promise no longer holds
+    for. An empty promise: none.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_DECISION)
+    by_name = {one.cluster: one for one in series}
+    for (cluster, horizon, policy), weekly in promised.items():
+        one = by_name[cluster]
+        for week, promise in enumerate(weekly):
+            start = week * WEEK_HOURS
+            hour = one.first + start
+            size = one.total_at(start)
+            shown = "" if promise is None else promise
+            writer.writerow([cluster, policy, horizon, hour, hour + horizon * WEEK_HOURS, size, shown])
+    return out.getvalue()
 
 
 def as_csv(records: Sequence[Record]) -> str:

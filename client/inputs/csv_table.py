@@ -8,14 +8,35 @@ import io
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
 from client.inputs.documents import content, decoded
 from models.errors import BadInput
 
+_AHEAD = timedelta(days=1)
 # No leading zeros: they are refused in a fleet file as well.
+_UNKNOWN = frozenset(("", "?", "-", "n/a", "na", "nan", "none", "null", "unknown"))
+LEAVE_OUT = "is unknown, so leave the row out"
+"""What is said of a count that nobody knows: a row that is not there is understood, a number that is none is not."""
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
+
+
+def says_nothing(cell: str) -> bool:
+    """Empty, or as other programs write what they do not know: NaN, null."""
+    return cell.strip().lower() in _UNKNOWN
+
+
+def latest(now: datetime | None) -> float:
+    """No look is later: nobody has seen what is to come. A day is left to clocks and zones that differ.
+
+    Units: seconds since 1970. `now`: this moment.
+    """
+    return ((now or datetime.now(UTC)) + _AHEAD).timestamp()
+
+
+TOO_LATE = "is more than a day ahead of now"
 
 
 class CsvTable:

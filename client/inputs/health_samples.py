@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from client.inputs.csv_table import CsvTable
+from client.inputs.csv_table import LEAVE_OUT, TOO_LATE, CsvTable, latest, says_nothing
 from client.inputs.sentences import first_problem
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
@@ -20,12 +20,15 @@ _OPTIONAL = ("island", "block_gpus")
 _COUNTS = ("total_gpus", "healthy_gpus", "block_gpus")
 
 
-def read_health(path: str | Path, clusters: Sequence[ClusterSpec]) -> tuple[HealthSample, ...]:
+def read_health(
+    path: str | Path, clusters: Sequence[ClusterSpec], now: datetime | None = None
+) -> tuple[HealthSample, ...]:
     """The samples of a health CSV by time, then cluster: one for each cluster and time.
 
-    A row without an island (the column may be absent) speaks for its cluster's only island.
+    A row without an island (the column may be absent) speaks for its cluster's only island. `now`: this moment.
     Errors: BadInput.
     """
+    end = latest(now)
     table = CsvTable.read(path, _NEEDED, _OPTIONAL)
     names = {cluster.name: tuple(island.name for island in cluster.islands) for cluster in clusters}
     lines: dict[tuple[datetime, str, str], int] = {}
@@ -35,6 +38,8 @@ def read_health(path: str | Path, clusters: Sequence[ClusterSpec]) -> tuple[Heal
             at = _instant(row["time"])
         except ValueError as error:
             raise table.bad(f"time {error}") from None
+        if at.timestamp() > end:
+            raise table.bad(f"time {TOO_LATE}: {row['time']!r}")
         island = _island(table, row, names)
         earlier = lines.setdefault((at, row["cluster"], island.name), table.line)
         if earlier != table.line:
@@ -56,6 +61,9 @@ def _island(table: CsvTable, row: Mapping[str, str], names: Mapping[str, tuple[s
         raise table.bad(f"island {island!r} is not one of cluster {cluster} (it has {', '.join(own)})")
     if not island and len(own) > 1:
         raise table.bad(f"island is missing, and cluster {cluster} has several: {', '.join(own)}")
+    for column in _COUNTS:
+        if row.get(column) and says_nothing(row[column]):
+            raise table.bad(f"{column} {LEAVE_OUT}: {row[column]!r}")
     counts = {column: table.count(column, row[column]) for column in _COUNTS if row.get(column)}
     try:
         return Island.model_validate({"name": island or own[0], **counts})

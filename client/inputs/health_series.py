@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from client.inputs.csv_table import CsvTable
+from client.inputs.csv_table import LEAVE_OUT, TOO_LATE, CsvTable, latest, says_nothing
 from client.inputs.sentences import shown
 from models.buffers.estimator import Hours
 from models.buffers.hourly_health import Series, hourly, stretches
@@ -25,16 +25,16 @@ from models.errors import BadInput
 
 _MOST_HOURS = 50 * 366 * 24
 _MOST = 10**7
-_UNITS: tuple[Literal["nodes", "gpus"], ...] = ("nodes", "gpus")
 
 
-def read_series(path: str | Path, gpus_per_node: int | None = None) -> tuple[Series, ...]:
-    """The hours of each cluster in the file, in the order of their names.
+def read_series(path: str | Path, gpus_per_node: int | None = None, now: datetime | None = None) -> tuple[Series, ...]:
+    """The hours of each cluster in the file, in the order of their names. `now`: this moment.
 
-    Units: the file's, nodes or GPUs; `gpus_per_node` says how many GPUs fail together where it counts GPUs (8).
+    Units: the file's, nodes or GPUs; `gpus_per_node` says how many GPUs fail together where it counts GPUs (8). Columns
+    that name no unit count GPUs where it is given, else nodes.
     Errors: BadInput naming file, line, column and value.
     """
-    return _Histories(CsvTable.read(path), gpus_per_node).series()
+    return _Histories(CsvTable.read(path), gpus_per_node, latest(now)).series()
 
 
 @dataclass
@@ -48,9 +48,10 @@ class _Rows:
 class _Histories:
     """One CSV on its way to series."""
 
-    def __init__(self, table: CsvTable, gpus_per_node: int | None) -> None:
+    def __init__(self, table: CsvTable, gpus_per_node: int | None, latest: float) -> None:
         self._table = table
         self._gpus_per_node = gpus_per_node
+        self._latest = latest
 
     def series(self) -> tuple[Series, ...]:
         self._columns(self._table.columns)
@@ -70,27 +71,26 @@ class _Histories:
 
     def _columns(self, header: list[str]) -> None:
         """Which column holds what, in which unit."""
-        units = [u for u in _UNITS if f"total_{u}" in header]
-        if len(units) != 1:
-            given = ", ".join(header)
-            raise self._table.bad(f"one of the columns total_nodes and total_gpus is needed; the columns are {given}")
-        unit = units[0]
-        self._unit = unit
-        self._node = 1 if unit == "nodes" else self._gpus_per_node or 8
-        if unit == "nodes" and self._gpus_per_node is not None:
+        given = ", ".join(header)
+        ways = [of for of in ("_nodes", "_gpus", "") if f"total{of}" in header]
+        if len(ways) != 1:
+            wanted = "one of the columns total_nodes, total_gpus and total"
+            raise self._table.bad(f"{wanted} is needed; the columns are {given}")
+        of = ways[0]
+        counts_gpus = of == "_gpus" or (not of and self._gpus_per_node is not None)
+        self._unit: Literal["nodes", "gpus"] = "gpus" if counts_gpus else "nodes"
+        self._node = 1 if self._unit == "nodes" else self._gpus_per_node or 8
+        if self._unit == "nodes" and self._gpus_per_node is not None:
             raise BadInput(f"{self._table.name} counts nodes: how many GPUs each has (--gpus-per-node) does not matter")
-        spelt = {f"total_{unit}": "total", f"healthy_{unit}_min": "healthy_min", f"healthy_{unit}_mean": "healthy_mean"}
-        spelt |= {f"healthy_{unit}": "healthy", f"planned_{unit}": "planned", "cluster": "cluster", "island": "island"}
+        spelt = {f"total{of}": "total", f"healthy{of}_min": "healthy_min", f"healthy{of}_mean": "healthy_mean"}
+        spelt |= {f"healthy{of}": "healthy", f"planned{of}": "planned", "cluster": "cluster", "island": "island"}
         spelt |= {"hour": "hour", "ts": "time", "time": "time"}
         self._at = {spelt[column]: n for n, column in enumerate(header) if column in spelt}
         self._spelt = {meaning: column for column, meaning in spelt.items() if column in header}
         if "hour" not in self._at and "time" not in self._at:
-            raise self._table.bad(
-                f"one of the columns hour, ts and time is needed; the columns are {', '.join(header)}"
-            )
+            raise self._table.bad(f"one of the columns hour, ts and time is needed; the columns are {given}")
         if "healthy_min" not in self._at and "healthy" not in self._at:
-            wanted = f"healthy_{unit}_min or healthy_{unit}"
-            raise self._table.bad(f"column {wanted} is needed; the columns are {', '.join(header)}")
+            raise self._table.bad(f"column healthy{of}_min or healthy{of} is needed; the columns are {given}")
 
     def _hourly(self, cluster: str, rows: _Rows) -> Series:
         hours = self._hours(rows)
@@ -144,6 +144,8 @@ class _Histories:
             numbers = np.array(cells, dtype=np.float64)
         except ValueError:
             numbers = np.array([_number(cell) for cell in cells])
+        nothing = np.array([says_nothing(cell) for cell in cells]) if np.isnan(numbers).any() else np.isnan(numbers)
+        self._refuse(rows, nothing, meaning, LEAVE_OUT)
         self._refuse(rows, ~((numbers >= 0) & (numbers <= _MOST)), meaning, f"must be a number from 0 to {_MOST:,}")
         return numbers
 
@@ -165,6 +167,7 @@ class _Histories:
             return self._counts("hour", rows) * 3600.0
         times = np.array([_seconds(cell) for cell in self._column("time", rows)])
         self._refuse(rows, np.isnan(times), "time", "must be a time such as 2026-01-31T12:00:00Z")
+        self._refuse(rows, times > self._latest, "time", TOO_LATE)
         return times
 
     def _check(self, rows: _Rows, total: Hours, healthy: Hours, planned: Hours) -> None:
@@ -206,7 +209,7 @@ class _Histories:
 
         absent = np.zeros(length)
         absent[at] = planned
-        return Series(cluster, placed(total), placed(worst), placed(mean), absent, self._node, self._unit)
+        return Series(cluster, placed(total), placed(worst), placed(mean), absent, self._node, self._unit, first)
 
     def _spanning(self, cluster: str, hours: int, line: int) -> None:
         """Errors: BadInput for so long a time that a slip is likelier."""

@@ -33,19 +33,26 @@ class View:
     node: int
     horizon: timedelta
     standing: int | None
+    standing_of: int | None
+    """What the size was then."""
 
 
 Decide = Callable[[View], int | None]
 """A promise for the horizon, in the series' unit; None: nothing can be promised."""
 
 _TRAILING_WEEKS = 8
-_FIXED = ("fixed-5", "fixed-10", "fixed-15", "fixed-20")
+_FIXED = tuple(Fraction(percent, 100) for percent in (5, 10, 15, 20))
 _MOST_FIXED = 60
 """Percent: nobody promises less."""
 
 
 def fixed(buffer: Fraction) -> Decide:
     return lambda view: int((1 - buffer) * view.total)
+
+
+def flat(buffers: Sequence[Fraction]) -> dict[str, Decide]:
+    """Fixed buffers by name: 0.075 is fixed-7.5."""
+    return {f"fixed-{float(100 * buffer):g}": fixed(buffer) for buffer in buffers}
 
 
 def binomial(terms: HealthTerms = TERMS) -> Decide:
@@ -76,7 +83,8 @@ def health(terms: HealthTerms = TERMS, steps: Steps = PROMISE_STEPS, shape: Shap
 
     def decide(view: View) -> int | None:
         asked = terms.model_copy(update={"horizon": view.horizon})
-        return followed(view.standing, derived(view.down, view.total, asked, view.node, shape), steps)
+        found = derived(view.down, view.total, asked, view.node, shape)
+        return followed(view.standing, found, steps, view.standing_of)
 
     return decide
 
@@ -96,7 +104,7 @@ def _after_history(terms: HealthTerms, needed: Callable[[Hours, View], int]) -> 
 def policies(terms: HealthTerms = TERMS) -> dict[str, Decide]:
     """All that a back-test compares, by name."""
     return {
-        **{name: fixed(Fraction(int(name.removeprefix("fixed-")), 100)) for name in _FIXED},
+        **flat(_FIXED),
         "binomial": binomial(terms),
         "trailing-quantile": trailing_quantile(terms),
         "trailing-max": trailing_max(terms),
@@ -116,19 +124,23 @@ class Record(Model):
     worst_shortfall_fraction: float
     """Of the total: by how much the worst instant fell below its promise."""
     mean_buffer: float
+    """Over the weeks of which an hour is known."""
     stranded_fraction: float
     """Healthy and not promised, of the total, averaged over hours."""
     changes: int
     refused: float
-    """The share of weeks without a promise."""
+    """The share of these weeks without a promise."""
 
 
 def promises(series: Series, decide: Decide, horizon_weeks: int) -> list[int | None]:
     """What is promised at the start of each week, each decided on the rows before it."""
-    down, weekly, standing = series.down, [], None
+    down, horizon = series.down, timedelta(weeks=horizon_weeks)
+    weekly: list[int | None] = []
+    standing = of = None
     for hour in range(0, len(down), WEEK_HOURS):
-        view = View(down[:hour], series.total_at(hour), series.node, timedelta(weeks=horizon_weeks), standing)
-        standing = decide(view)
+        total = series.total_at(hour)
+        standing = decide(View(down[:hour], total, series.node, horizon, standing, of))
+        of = total
         weekly.append(standing)
     return weekly
 
@@ -137,7 +149,8 @@ def record(series: Series, name: str, weekly: Sequence[int | None], horizon_week
     """What hardware would have kept of these weekly promises."""
     hours = broken = 0
     worst = stranded = 0.0
-    buffers = []
+    buffers: list[float] = []
+    refused = 0
     for week, promise in enumerate(weekly):
         start = week * WEEK_HOURS
         span = slice(start, start + horizon_weeks * WEEK_HOURS)
@@ -149,7 +162,9 @@ def record(series: Series, name: str, weekly: Sequence[int | None], horizon_week
         broken += int((short > 0).sum())
         worst = max(worst, float((short / total).max(initial=0.0)))
         stranded += float((np.maximum(series.mean[span][known] - held, 0) / total).sum())
-        buffers.append(1 - held / series.total_at(start))
+        if not np.isnan(series.worst[start : start + WEEK_HOURS]).all():
+            buffers.append(1 - held / series.total_at(start))
+            refused += promise is None
     return Record(
         cluster=series.cluster,
         policy=name,
@@ -158,10 +173,10 @@ def record(series: Series, name: str, weekly: Sequence[int | None], horizon_week
         broken_hours=broken,
         broken_fraction=broken / max(1, hours),
         worst_shortfall_fraction=worst,
-        mean_buffer=float(np.mean(buffers)),
+        mean_buffer=sum(buffers) / max(1, len(buffers)),
         stranded_fraction=stranded / max(1, hours),
         changes=sum(one != other for one, other in pairwise(weekly)),
-        refused=sum(p is None for p in weekly) / len(weekly),
+        refused=refused / max(1, len(buffers)),
     )
 
 
@@ -201,15 +216,15 @@ def explained(series: Series, terms: HealthTerms, total: int | None = None) -> E
     total, down = total or series.total_at(len(series.total)), series.down
     weeks = max(1, math.ceil(terms.horizon / timedelta(weeks=1)))
     promised: Promised = {}
+    always = flat(_FIXED)
 
     def kept(name: str, decide: Decide) -> Record:
         weekly = promises(series, decide, weeks)
-        if name in _FIXED or name == "health":
+        if name == "health" or name in always:
             promised[series.cluster, weeks, name] = weekly
         return record(series, name, weekly, weeks)
 
     ours = kept("health", health(terms))
-    flat = tuple(kept(name, decide) for name, decide in policies(terms).items() if name in _FIXED)
     least = _least_fixed(kept, ours.broken_hours)
     return Explained(
         series=series,
@@ -218,7 +233,7 @@ def explained(series: Series, terms: HealthTerms, total: int | None = None) -> E
         now=derived(down, total, terms, series.node),
         looser=None if looser.target == terms.target else derived(down, total, looser, series.node),
         looser_target=looser.target,
-        records=(ours, *flat),
+        records=(ours, *(kept(name, decide) for name, decide in always.items())),
         least=None if least is None else kept(f"fixed-{least}", fixed(Fraction(least, 100))),
         below=kept(f"fixed-{least - 1}", fixed(Fraction(least - 1, 100))) if least else None,
         promised=promised,

@@ -2,8 +2,10 @@
 
 Theory of operation. What is down has two parts. Nodes that stay down (a repair takes days or months) make a level that
 the next weeks inherit; on top come surprises: new failures, bursts, a rack. So at each past week we ask what we would
-have asked then: which level stood, and by how much did each hour of the following weeks exceed it? The buffer is
-today's level and a reserve that all but a share 1 - target of those surprises stay within.
+have asked then: which level stood, and by how much did each hour of the following weeks exceed it, and today's level
+as well? The buffer is today's level and a reserve that all but a share 1 - target of those surprises stay within.
+What has climbed into today's level is kept once, whether it came in one night or in twenty weeks. Hours that no level
+precedes are held against that of the two weeks that they begin: a bad first week is history too.
 
 A short history has seen few surprises, and none of the largest. So it is mixed with a prior that counts as a quarter
 of a year: surprises with an exponential tail, whose size grows with the cluster partly as its square root (independent
@@ -80,10 +82,10 @@ def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, 
             worst=0,
             text=f"there is no health history: the floor of {float(terms.floor):.3g} holds",
         )
-    recent = down[-_LEVEL_WEEKS * WEEK_HOURS :]
-    level = _level(recent, shape.level_share)
-    reserve = _reserve(down, total / node, node, terms, shape)
-    standing = math.ceil(seen[-WEEK_HOURS:].max()) if level is None else level
+    level = _level(down[-_LEVEL_WEEKS * WEEK_HOURS :], shape.level_share)
+    # Of a cluster that was larger more may have been down than there is now.
+    standing = min(total, math.ceil(seen[-WEEK_HOURS:].max()) if level is None else level)
+    reserve = min(total - standing, _reserve(down, standing, total / node, node, terms, shape))
     needed = standing + reserve
     wants = terms.history.total_seconds() / 3600
     if level is None or len(seen) < wants:
@@ -100,7 +102,7 @@ def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, 
         needed = max(floor, needed)
     else:
         ground = BufferBasis.HISTORY
-        text = f"{level} down most of the time or of the last day, {reserve} in reserve for what comes on top"
+        text = f"{standing} down most of the time or of the last day, {reserve} in reserve for what comes on top"
     if needed > terms.most * total:
         asked = f"{needed} of {total}" if needed < total else f"all {total}"
         text = f"{asked} would have to stay unpromised, more than {float(terms.most):.3g}: {text}"
@@ -109,7 +111,7 @@ def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, 
         ground=ground,
         terms=terms,
         total=total,
-        needed=min(total, needed),
+        needed=needed,
         level=standing,
         reserve=reserve,
         known_hours=len(seen),
@@ -130,39 +132,32 @@ def _level(recent: Hours, share: float) -> int | None:
     return math.ceil(max(np.quantile(part, share, method="higher") for part in (known, known[-_LAST_HOURS:])))
 
 
-def _surprises(down: Hours, horizon: timedelta, shape: Shape) -> Hours:
-    """By how much each hour exceeded the level of each weekly decision in whose horizon it fell. Unordered.
+def _surprises(down: Hours, standing: int, horizon: timedelta, shape: Shape) -> Hours:
+    """By how much each hour exceeded today's level and that of each weekly decision in whose horizon it fell.
 
-    Decisions whose horizon has not passed count with what has passed of it. What still lasts is in today's level, and
-    no surprise as well: its hours count with what exceeds that.
+    Decisions whose horizon has not passed count with what has passed of it. Where nothing was known yet a decision has
+    the level of the two weeks after it, also one from before the first hour: the first hours weigh as much as others.
+    Unordered.
     """
-    ahead = max(1, round(horizon / timedelta(hours=1)))
-    today = _level(down[-_LEVEL_WEEKS * WEEK_HOURS :], shape.level_share) or 0
-    lasts = _lasting_since(down, today)
+    ahead, memory = max(1, round(horizon / timedelta(hours=1))), _LEVEL_WEEKS * WEEK_HOURS
     weekly = []
-    for back in range(WEEK_HOURS, min(len(down), _OWN_WEEKS * WEEK_HOURS) + 1, WEEK_HOURS):
-        at = len(down) - back
-        level = _level(down[max(0, at - _LEVEL_WEEKS * WEEK_HOURS) : at], shape.level_share)
+    for back in range(WEEK_HOURS, min(len(down) + ahead - 1, _OWN_WEEKS * WEEK_HOURS) + 1, WEEK_HOURS):
+        at, first = len(down) - back, max(0, len(down) - back)
+        level = _level(down[max(0, first - memory) : first], shape.level_share)
+        if level is None:
+            level = _level(down[first : first + memory], shape.level_share)
         if level is not None:
-            beyond = down[at : at + ahead] - level
-            beyond[max(0, lasts - at) :] -= max(0, today - level)
-            weekly.append(beyond)
+            weekly.append(down[first : at + ahead] - max(level, standing))
     surprises = np.concatenate(weekly) if weekly else np.empty(0)
     return np.maximum(surprises[~np.isnan(surprises)], 0)
 
 
-def _lasting_since(down: Hours, level: int) -> int:
-    """The hour from which on at least this much has been down; none where that began before the level's two weeks."""
-    lower = np.flatnonzero(~(down[-_LEVEL_WEEKS * WEEK_HOURS :] >= level))
-    return len(down) - min(len(down), _LEVEL_WEEKS * WEEK_HOURS) + int(lower[-1]) + 1 if len(lower) else len(down)
-
-
-def _reserve(down: Hours, nodes: float, node: int, terms: HealthTerms, shape: Shape) -> int:
+def _reserve(down: Hours, standing: int, nodes: float, node: int, terms: HealthTerms, shape: Shape) -> int:
     """The least, in whole nodes, that all but 1 - target of the surprises stay within, own and prior ones."""
     prior = node * (shape.prior_share * nodes + shape.prior_root * math.sqrt(nodes) + 1)
     scale = prior / math.log(_PRIOR_AT)
     misses = float(1 - terms.target)
-    own = _surprises(down, terms.horizon, shape)
+    own = _surprises(down, standing, terms.horizon, shape)
     own = np.ceil(own * min(shape.enlarged, max(1.0, own.max(initial=0) / prior)))
     weeks = len(own) / max(1, round(terms.horizon / timedelta(hours=1)))
     most = max(int(own.max(initial=0)), math.ceil(scale * math.log(1 / misses)) + 1)

@@ -1,9 +1,14 @@
-"""Made-up health of a cluster, hour by hour: failures, heavy-tailed repairs, bursts, lemons and racks, from a seed.
+"""Made-up health of a cluster, hour by hour: failures, heavy-tailed repairs, bursts, waves, lemons, racks, from a seed.
 
 Published figures that the defaults follow, each a fact with its source. Failures per 1,000 node-days: 6.5 and 2.3 (two
 training clusters, arXiv:2410.21680), 3.8 (419 unplanned interruptions in 54 days on 2,048 nodes, arXiv:2407.21783).
 Repair: a median under a day and a mean of several days; a tenth of the nodes with a third of the failures; bursts that
 make the daily variance several times the mean; failure domains of about eight hosts (../shared/data/README.md).
+
+What no figure says is fitted to 400 GPU servers over 24 weeks (arXiv:2502.03885) and two groups of 100 of them: sudden
+bursts grow as the square root of the cluster, for a bug finds some of many; waves, in which a share of the nodes fails
+one after another for weeks, make the level climb and the days resemble those of a week ago; in 200,000 rack-days of
+that and of four LANL clusters no whole rack was out. benchmarks/buffers.py prints made-up beside real.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from models.buffers.hourly_health import Series
 
 _WARM_HOURS = 26 * WEEK_HOURS
 """Lived before the first hour, so that long repairs are under way in it."""
+_BURST_ROOT = 0.2
 
 Rate = Annotated[float, Field(ge=0, le=1000)]
 
@@ -34,24 +40,37 @@ class Recipe(Model):
     """Single nodes, per 1,000 node-days."""
     repair_hours: Annotated[float, Field(gt=0, le=10_000)] = 10.0
     """Median of a repair; log-normal."""
-    repair_tail: Annotated[float, Field(ge=0, le=3)] = 1.9
+    repair_tail: Annotated[float, Field(ge=0, le=3)] = 2.1
     """Standard deviation of its logarithm: the mean is exp(tail^2 / 2) times the median."""
     lemons: Annotated[float, Field(ge=0, le=1)] = 0.1
     """The share of nodes that are lemons."""
     lemon_share: Annotated[float, Field(ge=0, lt=1)] = 1 / 3
     """The share of single failures that lemons have."""
-    racks: Rate = 0.3
+    racks: Rate = 0.02
     """Rack failures, per 1,000 rack-days: all of its nodes at once."""
     rack_nodes: PositiveCount = 8
-    bursts: Rate = 0.05
-    """Bursts of failures in a day, wherever: a driver, a network, a bad batch."""
-    burst_nodes: Annotated[float, Field(ge=1, le=1000)] = 4.0
-    """Mean size of a burst; geometric."""
+    bursts: Rate = 0.04
+    """Bursts of failures in a day, wherever: a driver, a network, a stress test."""
+    burst_nodes: Annotated[float, Field(ge=1, le=1000)] | None = None
+    """Mean size of a burst; geometric. None: a fifth of the square root of the nodes."""
     burst_hours: Annotated[float, Field(gt=0, le=10_000)] = 6.0
     """Median length of a burst's and a rack's outage."""
+    waves: Rate = 0.01
+    """Waves in a day: for weeks one node after another fails, a bad batch or a new release."""
+    wave_share: Annotated[float, Field(ge=0, le=1)] = 0.03
+    """Mean share of the nodes that a wave takes; geometric, one at least."""
+    wave_weeks: Annotated[float, Field(gt=0, le=52)] = 4.0
+    """Median length of a wave."""
+    wave_hours: Annotated[float, Field(gt=0, le=10_000)] = 250.0
+    """Median outage of a node that it takes."""
     change_week: Annotated[int, Field(ge=0, le=520)] = 0
     """From this week on, all rates are `change` times as high."""
     change: Annotated[float, Field(ge=0, le=100)] = 1.0
+
+    @property
+    def burst_size(self) -> float:
+        """Nodes, on average."""
+        return max(1.0, _BURST_ROOT * math.sqrt(self.nodes)) if self.burst_nodes is None else self.burst_nodes
 
 
 def simulated(recipe: Recipe, seed: int) -> Series:
@@ -101,9 +120,10 @@ def _outages(recipe: Recipe, dice: np.random.Generator, hours: int) -> Outages:
         first = recipe.rack_nodes * int(dice.integers(racks))
         hit = np.arange(first, min(first + recipe.rack_nodes, recipe.nodes))
         outages.append(_together(at, hit, recipe, dice))
-    for at in _times(recipe, dice, hours, recipe.bursts / 24):
-        size = min(recipe.nodes, int(dice.geometric(1 / recipe.burst_nodes)))
-        outages.append(_together(at, dice.choice(recipe.nodes, size, replace=False), recipe, dice))
+    bursts = _times(recipe, dice, hours, recipe.bursts / 24)
+    outages += [_together(at, _some(recipe.burst_size, recipe, dice), recipe, dice) for at in bursts]
+    waves = _times(recipe, dice, hours, recipe.waves / 24)
+    outages += [_wave(at, _some(recipe.wave_share * recipe.nodes, recipe, dice), recipe, dice) for at in waves]
     starts, nodes, lengths = (np.concatenate(column) for column in zip(*outages, strict=True))
     return starts, nodes, lengths
 
@@ -115,6 +135,17 @@ def _times(recipe: Recipe, dice: np.random.Generator, hours: int, rate: float) -
     before = dice.uniform(-_WARM_HOURS, change, dice.poisson(rate * (_WARM_HOURS + change)))
     after = dice.uniform(change, hours, dice.poisson(rate * recipe.change * (hours - change)))
     return np.sort(np.concatenate([before, after]))
+
+
+def _some(mean: float, recipe: Recipe, dice: np.random.Generator) -> np.ndarray:
+    """So many nodes on average, wherever; geometric."""
+    return dice.choice(recipe.nodes, min(recipe.nodes, int(dice.geometric(1 / max(1.0, mean)))), replace=False)
+
+
+def _wave(at: float, nodes: np.ndarray, recipe: Recipe, dice: np.random.Generator) -> Outages:
+    lasts = dice.lognormal(math.log(recipe.wave_weeks * WEEK_HOURS), 0.5)
+    starts = at + dice.uniform(0, lasts, len(nodes))
+    return starts, nodes, dice.lognormal(math.log(recipe.wave_hours), 1.0, len(nodes))
 
 
 def _together(at: float, nodes: np.ndarray, recipe: Recipe, dice: np.random.Generator) -> Outages:

@@ -44,7 +44,7 @@ class Series:
 
     Units: nodes, or GPUs with `node` of them in a node. `worst`: healthy at the hour's worst instant; `mean`: on
     average; `planned`: unhealthy as was declared (maintenance), which is nobody's failure. `first`: hours since 1970,
-    where somebody asks.
+    or as a file without times counts them.
     """
 
     cluster: str

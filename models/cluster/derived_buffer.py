@@ -99,27 +99,36 @@ class Steps(Model):
 PROMISE_STEPS = Steps()
 
 
-def followed(standing: int | None, asked: Derived, steps: Steps = PROMISE_STEPS) -> int | None:
+def followed(standing: int | None, asked: Derived, steps: Steps = PROMISE_STEPS, of: int | None = None) -> int | None:
     """The promise to propose where `standing` is promised: less at once, more by steps, and neither for a trifle.
 
-    Units: as `asked`. None: nothing can be promised, or (as `standing`) nothing is.
+    Units: as `asked`. `of`: the total of which it is promised, where that may be another than today's. None: nothing
+    can be promised, or (as `standing`) nothing is.
     """
     if standing is None or asked.promise is None:
         return asked.promise
+    standing = grown(standing, of, asked.total)
     more = asked.promise - standing
     if -steps.fall * asked.total <= more <= steps.band * asked.total:
         return standing
     return standing + min(more, max(1, int(steps.rise * asked.total)))
 
 
-def stepped(asked: Derived, standing: int | None, steps: Steps = PROMISE_STEPS) -> Derived:
-    """What was found, held back where the promise that stands may not follow it at once."""
-    promise = followed(standing, asked, steps)
-    if promise is None or promise == asked.promise:
+def grown(standing: int, of: int | None, total: int) -> int:
+    """The promise that stands, as much of a cluster that has grown as it was of the smaller one; never less."""
+    return max(standing, standing * total // of) if of else standing
+
+
+def stepped(asked: Derived, standing: int | None, steps: Steps = PROMISE_STEPS, of: int | None = None) -> Derived:
+    """What was found, held back where the promise that stands may not follow it at once. `of`: as `followed`."""
+    promise = followed(standing, asked, steps, of)
+    if standing is None or promise is None or promise == asked.promise:
         return asked
-    text = (
-        f"{asked.text}; the promise rises from {standing} to {promise} at first"
-        if promise != standing
-        else (f"{asked.text}; {standing} stays promised: that is near enough")
-    )
-    return asked.model_copy(update={"needed": asked.total - promise, "text": text})
+    now = grown(standing, of, asked.total)
+    if now == standing:
+        text = f"the promise rises from {standing} to {promise} at first"
+        text = text if promise != standing else f"{standing} stays promised: that is near enough"
+    else:
+        grows = f"the promise grows with the cluster from {standing} of {of} to {now}"
+        text = f"{grows} and rises to {promise} at first" if promise != now else f"{grows}: that is near enough"
+    return asked.model_copy(update={"needed": asked.total - promise, "text": f"{asked.text}; {text}"})

@@ -47,6 +47,7 @@ def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
 def draft(r: Rollout, action: Draft, now: datetime) -> DraftRequest:
     """A plan: on the islands that the action names, else on what is believed where a newer sample is not."""
     believed = r.sight.known.islands if r.sight.unknown and r.sight.known is not None else None
+    derived = None if r.plan is None else r.plan.derived
     return DraftRequest(
         cluster=r.cluster,
         policy=r.policy,
@@ -54,7 +55,8 @@ def draft(r: Rollout, action: Draft, now: datetime) -> DraftRequest:
         frozen=r.baseline,
         keep_usage=r.approval is not None,
         islands=action.islands or believed,
-        promised=None if r.plan is None or r.plan.derived is None else r.plan.derived.promise,
+        promised=None if derived is None else derived.promise,
+        promised_of=None if derived is None else derived.total,
         at=now,
     )
 

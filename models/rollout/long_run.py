@@ -77,8 +77,8 @@ def _rederived(r: Rollout, found: Derived, now: datetime) -> Rollout:
     seen = r.seen
     assert seen is not None
     assert r.plan is not None
-    standing = None if r.plan.derived is None else r.plan.derived.promise
-    promise = followed(standing, found)
+    standing, of = (None, None) if r.plan.derived is None else (r.plan.derived.promise, r.plan.derived.total)
+    promise = followed(standing, found, of=of)
     text = f"the buffer is derived anew: {found.needed} of {found.total} GPUs, {found.text}"
     r = r.looking_out(derived_at=now).noting(AuditKind.PLAN, text, now, promised=standing, may_promise=promise)
     islands = seen.long_run or (() if seen.health is None else seen.health.islands)

@@ -273,6 +273,8 @@ class DraftRequest(Model):
     """The islands to plan on: what is believed, where a newer sample is not."""
     promised: GpuCount | None = None
     """What a buffer from health history lets the cluster promise now: the new one follows it by steps."""
+    promised_of: GpuCount | None = None
+    """Of so many GPUs; None: as many as there are."""
     at: Time
 
     _earlier = _passing_over("rollout")

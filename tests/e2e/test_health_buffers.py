@@ -34,7 +34,7 @@ def spec(name: str, **policy: Any) -> dict[str, Any]:
 
 def down(seed: int = 3) -> np.ndarray:
     """GPUs down in each hour, oldest first."""
-    made = simulated(Recipe(nodes=TOTAL // 8, weeks=WEEKS, bursts=0), seed)
+    made = simulated(Recipe(nodes=TOTAL // 8, weeks=WEEKS, bursts=0, waves=0), seed)
     found: np.ndarray = 8 * made.down
     return found
 

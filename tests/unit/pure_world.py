@@ -479,7 +479,9 @@ class World:
             baseline = self.snapshot()
             baseline = baseline if request.islands is None else baseline.with_islands(request.islands)
         if self.asked is not None:
-            baseline = baseline.model_copy(update={"derived": stepped(self.asked, request.promised)})
+            baseline = baseline.model_copy(
+                update={"derived": stepped(self.asked, request.promised, of=request.promised_of)}
+            )
         plan = make_plan(baseline, request.policy)
         self.plans.append(plan)
         return Drafted(baseline=baseline, reading=reading, plan=plan)

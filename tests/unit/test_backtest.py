@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.buffers import figures_of
 from cli.commands.schemas import makers
 from cli.main import run
 from client.inputs.health_series import read_series
@@ -66,6 +68,37 @@ def test_a_week_without_a_promise_counts_as_a_buffer_of_one() -> None:
     assert found.stranded_fraction == pytest.approx((0.9 + 0.1) / 2)
 
 
+@pytest.mark.parametrize("horizon", [1, 4])
+def test_a_week_of_which_nothing_is_known_is_not_in_the_mean(horizon: int) -> None:
+    """85 and 80 of 100 are promised in the known weeks, 20 and nothing in those of which no hour is known."""
+    worst = np.full(4 * WEEK_HOURS, 90.0)
+    worst[WEEK_HOURS : 3 * WEEK_HOURS] = np.nan
+    found = record(series(worst), "health", [85, 20, None, 80], horizon)
+    assert found.mean_buffer == pytest.approx((0.15 + 0.20) / 2)
+    assert found.refused == 0
+
+
+def test_a_time_may_be_a_day_ahead_as_zones_and_clocks_differ(tmp_path: Path) -> None:
+    path = written(tmp_path / "h.csv", "ts,total_nodes,healthy_nodes_min\n2026-01-31T12:00:00Z,9,8\n")
+    now = datetime(2026, 1, 30, 13, tzinfo=UTC)
+    assert len(read_series(path, now=now)) == 1
+    with pytest.raises(BadInput, match="ts is more than a day ahead of now"):
+        read_series(path, now=now - timedelta(hours=2))
+
+
+@pytest.mark.parametrize(("gpus_per_node", "unit"), [(None, "nodes"), (4, "gpus")])
+def test_columns_without_a_unit_are_read_as_those_with_one(
+    gpus_per_node: int | None, unit: str, tmp_path: Path
+) -> None:
+    text = HOURLY + hourly("a", 3)
+    plain = "cluster,hour,ts,total,healthy_min,healthy_mean\n" + hourly("a", 3)
+    (one,) = read_series(written(tmp_path / "h.csv", text.replace("_nodes", f"_{unit}")), gpus_per_node)
+    (same,) = read_series(written(tmp_path / "h.csv", plain), gpus_per_node)
+    assert (same.unit, same.node) == (one.unit, one.node) == (unit, gpus_per_node or 1)
+    assert np.array_equal(one.worst, same.worst)
+    assert np.array_equal(one.mean, same.mean)
+
+
 def test_unknown_hours_and_declared_absence_break_nothing() -> None:
     worst = np.full(WEEK_HOURS, 80.0)
     worst[:100] = np.nan
@@ -80,7 +113,7 @@ def test_unknown_hours_and_declared_absence_break_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", policies())
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), week=st.integers(1, 9))
 def test_future_rows_cannot_change_a_past_decision(name: str, seed: int, week: int) -> None:
     one = simulated(Recipe(nodes=64, weeks=10, failures=20.0), seed)
@@ -112,21 +145,21 @@ def test_a_seed_makes_the_same_series_and_another_one_another() -> None:
 
 
 def test_a_year_of_a_large_cluster_has_the_published_failures_tails_and_bursts() -> None:
-    calm = Recipe(nodes=4000, weeks=52, bursts=0, racks=0)
+    calm = Recipe(nodes=4000, weeks=52, bursts=0, racks=0, waves=0)
     one = simulated(calm, 3)
     # By Little's law: failures x mean repair; overlaps on one node and long repairs take a little of it.
     mean_repair_days = calm.repair_hours / 24 * np.exp(calm.repair_tail**2 / 2)
     expected = calm.failures / 1000 * mean_repair_days
     found = 1 - one.mean.mean() / 4000
     assert 0.6 * expected < found < 1.1 * expected
-    bursty = simulated(Recipe(nodes=4000, weeks=52, bursts=0.5, burst_nodes=30.0), 3)
+    bursty = simulated(Recipe(nodes=4000, weeks=52, bursts=0.5, burst_nodes=30.0, waves=0), 3)
     news = [np.maximum(np.diff(s.down, prepend=0), 0).reshape(-1, 24).sum(axis=1) for s in (one, bursty)]
     calm_ratio, bursty_ratio = (float(n.var() / n.mean()) for n in news)
     assert calm_ratio < 2 < bursty_ratio
 
 
 def test_lemons_have_their_share_and_racks_fail_together() -> None:
-    racks = simulated(Recipe(nodes=64, weeks=52, failures=0, bursts=0, racks=10.0, rack_nodes=8), 5)
+    racks = simulated(Recipe(nodes=64, weeks=52, failures=0, bursts=0, waves=0, racks=10.0, rack_nodes=8), 5)
     assert set(np.unique(racks.down)) >= {0.0, 8.0}
     assert not set(np.unique(racks.down)) - {0.0, 8.0, 16.0, 24.0, 32.0}
     worse = simulated(Recipe(nodes=64, weeks=40, change_week=20, change=10.0, repair_tail=0.5), 5)
@@ -233,11 +266,13 @@ def test_an_island_counts_from_its_first_sample_to_its_last(tmp_path: Path) -> N
     [
         ("", "is empty"),
         (HOURLY, "has no rows"),
-        ("hour,healthy_nodes\n1,2\n", "line 1: one of the columns total_nodes and total_gpus is needed"),
+        ("hour,healthy_nodes\n1,2\n", "line 1: one of the columns total_nodes, total_gpus and total is needed"),
         ("hour,total_nodes\n1,2\n", "line 1: column healthy_nodes_min or healthy_nodes is needed"),
         ("total_nodes,healthy_nodes\n1,2\n", "line 1: one of the columns hour, ts and time is needed"),
         (HOURLY + "a,0,,100,101,100\n", "line 2: healthy_nodes_min is more than the total: '101'"),
-        (HOURLY + "a,0,,100,nan,100\n", "line 2: healthy_nodes_min must be a number from 0 to 10,000,000: 'nan'"),
+        (HOURLY + "a,0,,100,nan,100\n", "line 2: healthy_nodes_min is unknown, so leave the row out: 'nan'"),
+        (HOURLY + "a,0,,100,90,90\na,1,,NULL,90,90\n", "line 3: total_nodes is unknown, so leave the row out: 'NULL'"),
+        (HOURLY + "a,0,,100,90,\n", "line 2: healthy_nodes_mean is unknown, so leave the row out: ''"),
         (HOURLY + "a,0,,100,9.5,100\n", "line 2: healthy_nodes_min must be a whole number: '9.5'"),
         (HOURLY + "a,0,,100,-1,100\n", "line 2: healthy_nodes_min must be a number from 0 to 10,000,000: '-1'"),
         (HOURLY + "a,0,,0,0,0\n", "line 2: total_nodes must be at least 1: '0'"),
@@ -255,8 +290,16 @@ def test_an_island_counts_from_its_first_sample_to_its_last(tmp_path: Path) -> N
             "line 2: no hour of cluster 'h' is known for half",
         ),
         (
-            "ts,total_nodes,healthy_nodes\n0001-01-01T00:50:00Z,1,1\n9998-01-01T00:50:00Z,1,1\n",
+            "ts,total_nodes,healthy_nodes\n0001-01-01T00:50:00Z,1,1\n2026-01-01T00:50:00Z,1,1\n",
             "line 3: cluster 'h' spans",
+        ),
+        (
+            "ts,total_nodes,healthy_nodes_min\n2026-01-01T00:00:00Z,9,9\n2126-01-01T00:00:00Z,9,9\n",
+            "line 3: ts is more than a day ahead of now: '2126-01-01T00:00:00Z'",
+        ),
+        (
+            "time,total_nodes,healthy_nodes\n2126-01-01T00:30:00+01:00,9,9\n",
+            "line 2: time is more than a day ahead of now: '2126-01-01T00:30:00+01:00'",
         ),
         ("ts,total_nodes,healthy_nodes_min\nyesterday,1,1\n", "line 2: ts must be a time such as"),
         ("ts,total_nodes,healthy_nodes_min\n2026-01-01T00:30:00Z,1,1\n", "line 2: ts must be a whole hour"),
@@ -316,6 +359,111 @@ def test_json_and_csv_have_a_record_for_each_cluster_horizon_and_policy(
     assert [dict(r, **{k: str(v) for k, v in j.items()}) for r, j in zip(rows, found, strict=True)] == rows
 
 
+def recomputed(decisions: str, rows: list[dict[str, str]]) -> dict[tuple[str, str, int], dict[str, float]]:
+    """The record by cluster, policy and horizon, from the two files alone: plain arithmetic, nothing of the product."""
+    seen: dict[str, dict[int, dict[str, float]]] = {}
+    for r in rows:
+        values = {k: float(v) for k, v in r.items() if k not in ("cluster", "ts")}
+        seen.setdefault(r["cluster"], {})[int(r["hour"])] = values
+    found: dict[tuple[str, str, int], dict[str, float]] = {}
+    last: dict[tuple[str, str, int], str] = {}
+    for d in csv.DictReader(io.StringIO(decisions)):
+        key = (d["cluster"], d["policy"], int(d["horizon_weeks"]))
+        sums = found.setdefault(
+            key, dict.fromkeys(["hours", "broken", "worst", "stranded", "weeks", "buffers", "refused", "changes"], 0)
+        )
+        sums["changes"] += last.get(key, d["promise"]) != d["promise"]
+        last[key] = d["promise"]
+        promise, first = float(d["promise"] or 0), int(d["hour"])
+        known = [seen[d["cluster"]][h] for h in range(first, int(d["until_hour"])) if h in seen[d["cluster"]]]
+        for hour in known:
+            short = promise - hour["healthy_min"] - hour["planned"]
+            sums["hours"] += 1
+            sums["broken"] += short > 0
+            sums["worst"] = max(sums["worst"], short / hour["total"])
+            sums["stranded"] += max(0, hour["healthy_mean"] - promise) / hour["total"]
+        if any(h in seen[d["cluster"]] for h in range(first, first + 168)):
+            sums["weeks"] += 1
+            sums["buffers"] += 1 - promise / int(d["total"])
+            sums["refused"] += not d["promise"]
+    return found
+
+
+def test_whoever_doubts_the_record_can_compute_it_again_from_the_decisions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unknown hours and weeks, declared absence, growth, weeks without a promise, hours that begin at 700."""
+    dice, rows = np.random.default_rng(4), []
+    for name, weeks in (("a", 9), ("b", 6)):
+        for hour in range(weeks * 168):
+            if dice.random() < 0.05 or 3 * 168 <= hour < 4 * 168 + 20:
+                continue
+            size = 40 if hour < 5 * 168 else 60
+            gone = int(dice.integers(0, 6)) + (size - 10) * (name == "b" and hour > 4.5 * 168)
+            away = min(gone, 2) if hour % 50 < 5 else 0
+            rows.append(f"{name},{700 + hour},{size},{size - gone},{size - gone / 2},{away}")
+    text = "cluster,hour,total,healthy_min,healthy_mean,planned\n" + "\n".join(rows) + "\n"
+    path, decisions = written(tmp_path / "h.csv", text), tmp_path / "d.csv"
+    arguments = ["backtest", path, "--fixed", "0.07,0.125", "--decisions", str(decisions), "--json"]
+    assert run(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    by_hand = recomputed(decisions.read_text(), list(csv.DictReader(io.StringIO(text))))
+    assert len(found) == len(by_hand) == 2 * 2 * 10
+    assert any(r["refused"] for r in found)
+    assert any(r["broken_hours"] for r in found)
+    for r in found:
+        hand = by_hand[r["cluster"], r["policy"], r["horizon_weeks"]]
+        exact = (r["hours"], r["broken_hours"], r["changes"])
+        assert exact == (hand["hours"], hand["broken"], hand["changes"])
+        assert r["broken_fraction"] == pytest.approx(hand["broken"] / hand["hours"])
+        assert r["worst_shortfall_fraction"] == pytest.approx(max(0, hand["worst"]))
+        assert r["stranded_fraction"] == pytest.approx(hand["stranded"] / hand["hours"])
+        assert r["mean_buffer"] == pytest.approx(hand["buffers"] / hand["weeks"])
+        assert r["refused"] == pytest.approx(hand["refused"] / hand["weeks"])
+
+
+def test_any_fixed_buffers_stand_beside_those_that_are_named(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 100 nodes: 93 and 87 promised, 80 healthy."""
+    arguments = ["backtest", file, "--cluster", "b", "--horizon", "1", "--policy", "health", "--policy", "fixed-10"]
+    assert run([*arguments, "--fixed", "0.125,0.07,0.10", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(r["policy"], round(r["mean_buffer"], 9)) for r in found][:3] == [
+        *(("fixed-7", 0.07), ("fixed-10", 0.1), ("fixed-12.5", 0.13)),
+    ]
+    assert [r["policy"] for r in found][3:] == ["health"]
+    assert found[2]["worst_shortfall_fraction"] == pytest.approx(0.07)
+
+
+def test_the_page_says_each_horizon_and_the_plot_what_it_draws(tmp_path: Path) -> None:
+    """Good weeks, two of 89 and two of 30 among them: then nothing can be promised for long."""
+    rows = [97] * (6 * 168) + [89] * (2 * 168) + [95] * (3 * 168) + [30] * (2 * 168) + [96] * (8 * 168)
+    text = "cluster,hour,total,healthy_min\n" + "".join(f"a,{h},100,{n}\n" for h, n in enumerate(rows))
+    path, page = written(tmp_path / "h.csv", text), tmp_path / "r.html"
+    assert run(["backtest", path, "--html", str(page), "--decisions", str(tmp_path / "d.csv")]) == 0
+    shown = page.read_text()
+    made = list(csv.DictReader((tmp_path / "d.csv").open()))
+    ours = [d["promise"] for d in made if (d["policy"], d["horizon_weeks"]) == ("health", "4")]
+    leads = re.findall(r'<p class="lead">(.*?)</p>', shown)
+    assert [lead.split(", health")[0] for lead in leads] == ["Promised for 1 week ahead", "Promised for 4 weeks ahead"]
+    assert leads[0] != leads[1].replace("4 weeks", "1 week")
+    assert "Promised for 4 weeks ahead</text>" in shown, "the plot's own title"
+    assert "On 28 days of 147 (crosses) the worst instant fell below a promise made for it" in shown
+    refused = ours.count("")
+    assert refused
+    assert f"In {refused} weeks (shaded) nothing could be promised honestly." in shown
+    assert "nothing promised</text>" in shown
+
+
+def test_declared_absence_is_no_cross(tmp_path: Path) -> None:
+    """Four good weeks, then one in which 40 of 100 were declared away: the table says no hour is broken."""
+    cells = [(97, 0)] * (4 * 168) + [(57, 40)] * 168
+    text = "cluster,hour,total,healthy_min,planned\n"
+    text += "".join(f"a,{h},100,{n},{away}\n" for h, (n, away) in enumerate(cells))
+    path, page = written(tmp_path / "h.csv", text), tmp_path / "r.html"
+    assert run(["backtest", path, "--policy", "health", "--html", str(page)]) == 0
+    assert "On 0 days of 35" in page.read_text()
+
+
 def test_the_page_and_the_picture_show_ceilings_and_breaks(file: str, tmp_path: Path) -> None:
     page, picture = tmp_path / "r.html", tmp_path / "r.png"
     assert run(["backtest", file, "--html", str(page), "--png", str(picture)]) == 0
@@ -337,6 +485,11 @@ def test_the_page_and_the_picture_show_ceilings_and_breaks(file: str, tmp_path: 
         (["--json", "--csv", "-"], "--csv - is given beside --json"),
         (["--png", "/nowhere/x.png"], "--png /nowhere/x.png: cannot be written"),
         (["--gpus-per-node", "8"], "counts nodes: how many GPUs each has (--gpus-per-node) does not matter"),
+        (["--fixed", "0.07,x"], "--fixed must be a number, not 'x'"),
+        (["--fixed", "7"], "--fixed must be from 0 to 0.99, not 7"),
+        (["--decisions", "-", "--json"], "--decisions - is given beside --json: standard output takes one of them"),
+        (["--csv", "-", "--html", "-"], "--csv - is given beside --html -: standard output takes one of them"),
+        (["--decisions", "/nowhere/x.csv"], "--decisions /nowhere/x.csv: cannot be written"),
         (["--gpus-per-node", "8.5"], "--gpus-per-node must be a whole number, not 8.5"),
     ],
 )
@@ -350,6 +503,38 @@ def test_a_bad_option_is_one_sentence(
 
 
 # --- real history -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["hbd-400", "hbd-split0", "hbd-split1"])
+def test_made_up_history_of_gpu_servers_looks_like_the_real_one(real: tuple[Series, ...], cluster: str) -> None:
+    """Each real figure lies among those of a hundred made-up half years, the two lowest and highest left out."""
+    (one,) = (s for s in real if s.cluster == cluster)
+    recipe = Recipe(nodes=one.total_at(0), weeks=len(one.down) // WEEK_HOURS)
+    found = figures_of(one.down, recipe.nodes)
+    made = [figures_of(simulated(recipe, seed).down, recipe.nodes) for seed in range(100)]
+    for figure, value in found.items():
+        ordered = sorted(m[figure] for m in made)
+        assert ordered[2] <= value <= ordered[-3], (figure, value, ordered[2], ordered[-3])
+
+
+EARLIER = {
+    ("hbd-400", 1): (0, 0.0639),
+    ("hbd-split0", 1): (0, 0.0956),
+    ("hbd-split1", 1): (0, 0.0804),
+    ("lanl-sys03", 1): (0, 0.0471),
+    ("lanl-sys08", 1): (0, 0.0441),
+    ("lanl-sys09", 1): (0, 0.0423),
+    ("lanl-sys18", 1): (0, 0.0312),
+    ("hbd-400", 4): (0, 0.0639),
+    ("hbd-split0", 4): (0, 0.0956),
+    ("hbd-split1", 4): (10, 0.0856),
+    ("lanl-sys03", 4): (0, 0.0474),
+    ("lanl-sys08", 4): (0, 0.0441),
+    ("lanl-sys09", 4): (0, 0.0423),
+    ("lanl-sys18", 4): (0, 0.0312),
+}
+"""Hours broken and mean buffer of `health` before docs/adr/0026; no change of the estimator may make them worse."""
 
 
 @pytest.fixture(scope="module")
@@ -372,6 +557,9 @@ def test_on_real_history_health_keeps_its_word_with_less_than_any_fixed_buffer_t
         equal = [found[f"fixed-{b}"] for b in (5, 10, 15, 20) if found[f"fixed-{b}"].broken_fraction <= allowed]
         assert found["health"].mean_buffer < equal[0].mean_buffer, one.cluster
         assert found["health"].refused == 0
+        broken, mean = EARLIER[one.cluster, horizon]
+        assert found["health"].broken_hours <= broken, one.cluster
+        assert found["health"].mean_buffer <= mean + 0.003, one.cluster
 
 
 def test_a_day_is_marked_where_it_falls_below_any_promise_that_was_made_for_it(

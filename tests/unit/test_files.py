@@ -421,11 +421,15 @@ def test_the_island_column_may_be_absent_and_columns_may_change_places(tmp_path:
         (HEADER + "d,,0001-01-01T00:00:00+23:00,4,4\n", "line 2: time must be such as"),
         (HEADER + "d,,2026-01-01T00:00:00Z,4,\n", "line 2: healthy_gpus is missing"),
         (
+            HEADER + "d,,2126-01-01T00:00:00Z,4,4\n",
+            "line 2: time is more than a day ahead of now: '2126-01-01T00:00:00Z'",
+        ),
+        (
             HEADER + "d,,2026-01-01T00:00:00Z,4,-1\n",
             "line 2: healthy_gpus must be a whole number, zero or more, not '-1'",
         ),
         (HEADER + "d,,2026-01-01T00:00:00Z,4,3.5\n", "healthy_gpus must be a whole number, zero or more, not '3.5'"),
-        (HEADER + "d,,2026-01-01T00:00:00Z,4,NaN\n", "healthy_gpus must be a whole number, zero or more, not 'NaN'"),
+        (HEADER + "d,,2026-01-01T00:00:00Z,4,NaN\n", "line 2: healthy_gpus is unknown, so leave the row out: 'NaN'"),
         (HEADER + "d,,2026-01-01T00:00:00Z,4,٣\n", "healthy_gpus must be a whole number, zero or more, not '٣'"),
         (HEADER + "d,,2026-01-01T00:00:00Z,4,03\n", "healthy_gpus must be a whole number, zero or more, not '03'"),
         (HEADER + "d,,2026-01-01T00:00:00Z,9999999999,3\n", "total_gpus must be at most 10000000, not 9999999999"),

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.buffers.backtest import health, promises
 from models.buffers.estimator import SHAPE, WEEK_HOURS, derived
 from models.buffers.health_generator import Recipe, simulated
-from models.cluster.derived_buffer import TERMS, BufferBasis, HealthTerms, Steps, followed
+from models.buffers.hourly_health import Series
+from models.cluster.derived_buffer import TERMS, BufferBasis, HealthTerms, Steps, followed, stepped
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
 
@@ -40,11 +42,11 @@ def test_a_short_history_counts_where_it_asks_for_more_than_the_floor() -> None:
 
 
 def test_two_quiet_weeks_leave_the_level_and_the_prior() -> None:
-    """n = 2 weeks of 0 surprises beside 13 of the prior: 13/15 * exp(-s ln(1000) / 5) <= 0.001, so s = 5."""
+    """n = 3 weeks of 0 surprises beside 13 of the prior: 13/16 * exp(-s ln(1000) / 5) <= 0.001, so s = 5."""
     found = derived(flat(3, 3), NODES)
     assert found.ground is BufferBasis.HISTORY
     assert (found.level, found.reserve, found.promise) == (3, 5, 92)
-    assert math.ceil(PRIOR * math.log(1000 * 13 / 15) / math.log(1000)) == 5
+    assert math.ceil(PRIOR * math.log(1000 * 13 / 16) / math.log(1000)) == 5
 
 
 def test_years_of_calm_shrink_the_reserve_but_never_to_nothing() -> None:
@@ -123,6 +125,15 @@ def test_the_parts_add_up_and_stay_in_bounds(weeks: list[int], total: int) -> No
         assert found.needed <= total * TERMS.most
 
 
+@given(histories, st.integers(1, 40), st.sampled_from([1, 8]))
+def test_no_part_is_more_than_there_is_though_the_cluster_was_larger(weeks: list[int], nodes: int, node: int) -> None:
+    down = np.repeat(np.array(weeks, dtype=float) * node, WEEK_HOURS)
+    found, total = derived(down, nodes * node, node=node), nodes * node
+    assert 0 <= found.level <= total
+    assert 0 <= found.reserve <= total - found.level
+    assert found.level + found.reserve <= found.needed <= total
+
+
 @given(histories, st.integers(1, 20))
 def test_one_more_node_down_in_every_hour_never_promises_more(weeks: list[int], more: int) -> None:
     down = np.repeat(np.array(weeks, dtype=float), WEEK_HOURS)
@@ -139,6 +150,50 @@ def test_a_promise_falls_at_once_and_rises_by_steps_past_the_band() -> None:
     assert followed(90, calm, steps) == 90  # two nodes are inside the band
     assert followed(89, calm, steps) == 92
     assert followed(60, calm, steps) == 65
+
+
+@pytest.mark.parametrize(
+    ("standing", "of", "total", "wanted"),
+    [
+        (16, 20, 200, 170),  # 160 as it grows, then a twentieth of 200
+        (16, 20, 20, 17),
+        (16, 20, 25, 21),  # 20 of 25
+        (85, 100, 90, 85),  # what shrinks may have lost what was down
+        (85, 100, 80, 75),  # 5 in reserve
+        (16, None, 200, 26),  # nobody said of what: as of today's
+    ],
+)
+def test_a_standing_promise_grows_with_the_cluster(standing: int, of: int | None, total: int, wanted: int) -> None:
+    asked = derived(flat(0, 8), total)
+    assert followed(standing, asked, of=of) == wanted
+    held = stepped(asked, standing, of=of)
+    assert held.promise == wanted
+    assert total - held.needed == wanted
+
+
+def test_week_by_week_a_cluster_that_grows_tenfold_is_promised_so_at_once() -> None:
+    size = np.repeat([20.0, 200.0], 8 * WEEK_HOURS)
+    one = Series("grown", size, size, size, np.zeros(len(size)))
+    weekly = promises(one, health(), 4)
+    before = weekly[8]
+    assert before is not None
+    # The week that sees the new size: ten times what stood, and a step of a twentieth at most.
+    assert weekly[9] in range(10 * before, 10 * before + 11)
+    assert weekly[9] == min(10 * before + 10, 200 - derived(np.zeros(9 * WEEK_HOURS), 200).needed)
+
+
+@pytest.mark.parametrize(
+    ("standing", "of", "total", "said"),
+    [
+        (300, 400, 400, "the promise rises from 300 to 320 at first"),
+        (386, 400, 400, "386 stays promised: that is near enough"),
+        (16, 20, 200, "the promise grows with the cluster from 16 of 20 to 160 and rises to 170 at first"),
+        (19, 20, 200, "the promise grows with the cluster from 19 of 20 to 190: that is near enough"),
+    ],
+)
+def test_what_holds_a_promise_back_is_said(standing: int, of: int, total: int, said: str) -> None:
+    asked = derived(flat(0, 8), total)
+    assert stepped(asked, standing, of=of).text == f"{asked.text}; {said}"
 
 
 def test_terms_that_contradict_are_refused() -> None:
@@ -168,6 +223,50 @@ def test_what_still_lasts_is_level_and_no_surprise_as_well() -> None:
     down[-10:] = 264
     assert derived(down, 1024, node=8).level == 200
     assert derived(down, 1024, node=8).reserve >= 64
+
+
+@pytest.mark.parametrize("weeks", [2, 3, 10, 40, 52])
+@pytest.mark.parametrize(("gone", "kept"), [(12, math.ceil(10 * SHAPE.enlarged)), (4, None), (80, NODES - 2)])
+def test_a_bad_first_week_is_kept_in_reserve_like_any_other(weeks: int, gone: int, kept: int | None) -> None:
+    """60 hours of the first week, 2 nodes down else: ten above the level of its first two weeks, a quarter more as
+    they pass the prior; four are within it; of 80 nothing can be promised."""
+    down = flat(2, weeks)
+    calm = derived(down, NODES)
+    down[40:100] = gone
+    found = derived(down, NODES)
+    assert found.reserve == (calm.reserve if kept is None else kept)
+    assert (found.promise is None) is (gone == 80)
+
+
+def test_what_was_down_before_the_first_hours_level_weighs_as_much_as_what_came_later() -> None:
+    """Five hours of twelve weeks: 2.5 in a thousand, 1.2 beside the prior's thirteen weeks."""
+    reserves = []
+    for first in (10, 5 * WEEK_HOURS + 10):
+        down = flat(0, 12)
+        down[first : first + 5] = 30
+        reserves.append(derived(down, NODES).reserve)
+    assert reserves[0] == reserves[1] > 30
+
+
+@pytest.mark.parametrize("climb_weeks", [1, 2, 4, 8, 16])
+def test_a_climb_is_kept_once_in_the_level_and_not_in_the_reserve_too(climb_weeks: int) -> None:
+    """From 0 to 35 of 400, where it has stood for a week: nothing was ever above today's level."""
+    ends = np.full(WEEK_HOURS, 35.0)
+    climb = np.concatenate([flat(0, 10), np.linspace(0, 35, climb_weeks * WEEK_HOURS), ends])
+    found, calm = derived(climb, 400), derived(flat(35, 11 + climb_weeks), 400)
+    assert found.worst == 35
+    assert (found.level, found.reserve) == (calm.level, calm.reserve)
+    assert found.needed <= 47
+
+
+def test_a_surprise_is_what_exceeds_the_level_then_and_the_level_now() -> None:
+    """40 of 400 down in a burst on a level of 2; today's is 20, so 20 may come on top: more than the prior's 13."""
+    down = flat(2, 30)
+    down[12 * WEEK_HOURS : 12 * WEEK_HOURS + 60] = 40
+    down[-2 * WEEK_HOURS :] = 20
+    found = derived(down, 400)
+    assert found.level == 20
+    assert found.reserve == math.ceil(20 * 1.25) == 25
 
 
 def test_of_two_middle_hours_the_worse_is_the_level() -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from models.cluster.derived_buffer import TERMS, BufferBasis, Derived
 from models.notices import NoticeKind
+from models.rollout import calls
+from models.rollout.actions import Draft
 from models.rollout.stages import Stage
 from tests.unit.pure_world import World
 
@@ -120,6 +122,19 @@ def test_a_few_gpus_change_nothing_and_ask_nobody(needed: int) -> None:
     derived = [text for text in world.story if text.startswith(f"the buffer is derived anew: {needed} of 361 GPUs")]
     assert len(derived) == 4, "once a week"
     assert not world.told_of(NoticeKind.HELD)
+
+
+def test_a_cluster_that_has_grown_may_be_promised_more_than_a_step_at_once() -> None:
+    """301 of 361 stand; of ten times as many that is 3010, and a twentieth of 3610 comes on top."""
+    world = monitored(60)
+    asked = calls.draft(world.r, Draft(why=""), world.now)
+    assert (asked.promised, asked.promised_of) == (301, TOTAL)
+    world.asked = asks(100).model_copy(update={"total": 10 * TOTAL})
+    world.wait("8d")
+    said = [plan.derived for plan in world.plans[1:]]
+    assert [None if one is None else one.promise for one in said] == [3190]
+    assert said[0] is not None
+    assert "the promise grows with the cluster from 301 of 361 to 3010 and rises to 3190 at first" in said[0].text
 
 
 def test_when_nothing_can_be_promised_any_more_a_person_is_called_and_nothing_is_written() -> None:
