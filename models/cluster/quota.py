@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Self
 
@@ -27,7 +27,7 @@ class Quota(Documented):
     gpus: GpuCount
     """GPUs promised."""
     scheduled_gpus: GpuCount | None = None
-    """GPUs that its running jobs hold; may exceed gpus. Without it: gpus, all in use."""
+    """GPUs that its running jobs hold; may exceed gpus. Without it: unknown; plans then take all of gpus as held."""
     idle_gpus: GpuCount | None = None
     """The part of scheduled_gpus that does no work. Without it: 0."""
     # Left out where unknown: no plan goes by it, and the hashes of plans that were approved stay what they were.
@@ -92,9 +92,31 @@ class Quota(Documented):
         """Whether jobs and requests out of this namespace may target the quota."""
         return self.namespaces is None or namespace in (self.team, *self.namespaces)
 
+    def canonical(self, islands: Collection[str]) -> Quota:
+        """The same quota, written in one way. `islands`: those of its cluster."""
+        every = self.islands is None or frozenset(self.islands) == frozenset(islands)
+        return self.model_copy(
+            update={
+                "idle_gpus": self.idle_gpus or None,
+                "islands": None if every else tuple(sorted(self.islands or ())),
+                "protected_blocks": tuple(sorted(self.protected_blocks, reverse=True)),
+                "namespaces": self.gate,
+            }
+        )
+
+    @property
+    def gate(self) -> tuple[str, ...] | None:
+        """Who may target it beside the team itself, in the order of names; None: anybody."""
+        return gate_of(self.team, self.namespaces)
+
     def with_gpus(self, gpus: int) -> Quota:
         """The same quota at another value, unchecked: floors may be broken on purpose (a breach)."""
         return self.model_copy(update={"gpus": gpus})
+
+
+def gate_of(team: str, namespaces: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The namespaces that may target a team's quota, written in one way: the team itself may in any case."""
+    return None if namespaces is None else tuple(sorted(set(namespaces) - {team}))
 
 
 def cycle_in(parents: Mapping[str, str | None]) -> list[str]:
