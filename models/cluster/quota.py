@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Self
 
@@ -36,9 +36,11 @@ class Quota(Documented):
     islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
     """The islands it may stand on. Without it: any."""
     protected_blocks: tuple[PositiveCount, ...] = ()
-    """Sizes of contiguous blocks, each whole inside one island; in sum at most gpus. Without it: none."""
+    """Sizes of contiguous blocks, each whole inside one island; in sum at most gpus, and at most what each quota
+    above it holds. Without it: none.
+    """
     minimum_gpus: GpuCount = 0
-    """No plan cuts below it; at most gpus."""
+    """No plan cuts below it; at most gpus, and at most what each quota above it holds."""
     parent: Name | None = None
     """The quota of this cluster that it is part of; only leaves hold jobs. Without it: none."""
     # Left out where nobody is kept out, as it was of the plans that were approved.
@@ -247,3 +249,23 @@ def check_islands(quotas: Iterable[Quota], islands: Iterable[str]) -> None:
             if island not in there:
                 what = f"islands names {island!r}, which this cluster does not have (team {quota.team})"
                 raise fault_at(("quotas", number), what)
+
+
+def check_floors(quotas: Sequence[Quota], under: tuple[str | int, ...] = ()) -> None:
+    """Refuse a floor above what a quota that the leaf is part of holds: nothing could keep it.
+
+    Asked of what people import: a rollout may lower a parent below a floor of its children. `under`: where the
+    quotas are, for the path of the fault. Errors: ValueError naming the field, its value and both teams.
+    """
+    floored = [(number, q) for number, q in enumerate(quotas) if q.floor and q.parent is not None]
+    by_team = {q.team: q for q in quotas} if floored else {}
+    for number, quota in floored:
+        above = quota.parent
+        while above is not None and quota.floor <= by_team[above].gpus:
+            above = by_team[above].parent
+        if above is not None:
+            what = f"minimum_gpus is {quota.minimum_gpus}"
+            if quota.minimum_gpus < quota.floor:
+                what = f"protected_blocks sum to {quota.floor}"
+            what += f", above the quota {by_team[above].gpus} of {above}, which team {quota.team} is part of"
+            raise fault_at((*under, "quotas", number), what)

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from models.base import Model, Share, content_hash
+from models.base import Model, Share, content_hash, gpus_text
 from models.buffers.estimator import derived
 from models.cluster.derived_buffer import Derived
 from models.cluster.island import Island
@@ -115,6 +115,22 @@ class Plan(Model):
         return "" if self.backed else "not backed by healthy GPUs"
 
     @property
+    def why_last(self) -> str:
+        """Why its cluster comes after all waves: no tier limit would do. Empty where one would."""
+        if not self.honest:
+            return self.fault
+        if self.suffices is not None:
+            return ""
+        homeless = [no_room_text(team, size) for team, size in self.unplaced_blocks]
+        held = ["floors and protected blocks hold what would have to be cut"]
+        return "; ".join(homeless + held * (bool(self.short_by_gpus) or not homeless))
+
+    @property
+    def place(self) -> tuple[bool, int, Fraction, str]:
+        """Sorts the clusters of a fleet: by wave, then the largest headroom; those that no plan mends come last."""
+        return bool(self.why_last), 0 if self.why_last else self.wave.depth, -self.headroom, self.cluster
+
+    @property
     def cut_gpus(self) -> int:
         return self.phantom_gpus + self.to_flex_gpus
 
@@ -132,6 +148,11 @@ class Plan(Model):
     def headroom(self) -> Fraction:
         """(H - A) / T: the order of clusters inside a wave, the largest first."""
         return Fraction(self.healthy_gpus - self.assigned_gpus, max(1, self.total_gpus))
+
+
+def no_room_text(team: str, gpus: int) -> str:
+    """Said of a protected block that stands nowhere."""
+    return f"no island has room for the protected block of {gpus} of {team}"
 
 
 class Envelope(Model):
@@ -414,7 +435,7 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
             break
     values = ladder.values()
     broken = [
-        f"{leaf}: {values[leaf]} GPUs are left of a floor of {before[leaf].floor}"
+        f"{leaf}: {_left(values[leaf])} left of a floor of {before[leaf].floor}"
         for leaf in sorted(hit)
         if values[leaf] < before[leaf].floor
     ]
@@ -425,6 +446,10 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
         if values[leaf] >= before[leaf].floor
     ]
     return BreachTarget(values=values, touched=tuple(sorted(hit)), broken_floors=tuple(broken))
+
+
+def _left(gpus: int) -> str:
+    return f"{gpus_text(gpus)} {'is' if gpus == 1 else 'are'}"
 
 
 def _cut_phantom(ladder: Ladder) -> int:
