@@ -98,7 +98,7 @@ class Plan(Model):
         if self.hash_rule == 1:
             unknown_then = {"out_of_reach", "hash_rule"} | ({"derived"} if self.derived is None else set())
             return content_hash(self, exclude=unknown_then)
-        rows = (q.but(namespaces=gate_of(q.team, q.namespaces)) for q in self.quotas)
+        rows = (q.but(namespaces=gate_of(q.team, q.namespaces)) if q.namespaces else q for q in self.quotas)
         return content_hash(self.but(quotas=tuple(sorted(rows, key=lambda q: q.team))), exclude_defaults=True)
 
     @property
