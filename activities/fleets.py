@@ -19,7 +19,6 @@ from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from models.cluster.fleet_file import merged_policy
-from models.cluster.policy import Tier
 from models.errors import BackstopError, Unavailable
 from models.fleet.messages import (
     AbortAnswer,
@@ -104,9 +103,7 @@ class FleetActivities:
             raise
         except BackstopError as error:
             more = {} if rollout is None else rollout.model_dump()
-            return Prospect(
-                cluster=cluster, wave=Wave.of(Tier.BUSY), headroom=-1.0, why_not=error.message, **more
-            ), None
+            return Prospect(cluster=cluster, wave=Wave.AFTER, headroom=-1.0, why_not=error.message, **more), None
         return prospect_of(plan, rollout), plan
 
     # --- picking --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, cast
 
 from pydantic import ConfigDict, Field
 
-from models.base import Model, Name, Share, Time
+from models.base import GpuCount, Model, Name, Share, Time
 from models.buffers.backtest import Explained, Record
 from models.cluster.derived_buffer import Derived
 from models.cluster.fleet_file import ClusterSpec
@@ -70,11 +70,26 @@ class PlanAnswer(Plan, JsonAnswer, schema="plan"):
     plan_hash: str = Field(alias="hash")
     headroom_gpus: int
     """H - A: below zero where more is promised than is healthy."""
+    plan_cut_gpus: GpuCount = Field(alias="cut_gpus")
+    """What all quotas together give: phantom_gpus and to_flex_gpus."""
+    phantom_before_gpus: GpuCount
+    """Promised before the plan, and no healthy GPU behind it."""
+    phantom_after_gpus: GpuCount
+    """The same after it: what it does not remove."""
+    after_all_waves: str
+    """Why its cluster comes after all waves: no tier limit would do. Empty where it has its place in its wave."""
 
     @staticmethod
     def of(plan: Plan) -> PlanAnswer:
-        headroom = plan.healthy_gpus - plan.assigned_gpus
-        return PlanAnswer.grown_from(plan, plan_hash=plan.hash, headroom_gpus=headroom)
+        return PlanAnswer.grown_from(
+            plan,
+            plan_hash=plan.hash,
+            headroom_gpus=plan.healthy_gpus - plan.assigned_gpus,
+            plan_cut_gpus=plan.cut_gpus,
+            phantom_before_gpus=plan.phantom_gpus + plan.unbacked_gpus,
+            phantom_after_gpus=plan.unbacked_gpus,
+            after_all_waves=plan.why_last,
+        )
 
     def as_json(self) -> Any:
         fields = super().as_json()

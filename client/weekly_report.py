@@ -96,7 +96,7 @@ def _fleet_next(fleet: FleetStatus | None) -> list[NextStep]:
     """Where the fleet rollout goes, as long as it goes."""
     if fleet is None or fleet.stage is not FleetStage.RUNNING or fleet.holds:
         return []
-    waiting = ", ".join(f"{w.waiting} in wave {w.wave.number} ({w.wave})" for w in fleet.waves if w.waiting)
+    waiting = ", ".join(f"{w.waiting} {w.wave.where}" for w in fleet.waves if w.waiting)
     text = fleet.waits_for + (f"; still to start: {waiting}" if waiting else "")
     at = fleet.rests_until if fleet.rests_until is not None and fleet.rests_until > fleet.at else None
     return [NextStep(cluster=FLEET, stage=fleet.stage.value, at=at, waits_for=text, owner=fleet.owner)]

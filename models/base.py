@@ -235,7 +235,11 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def content_hash(model: BaseModel, exclude: set[str] | None = None) -> str:
-    """Sixteen hex digits (64 bits) of the SHA-256 of a model's canonical JSON."""
-    text = canonical_json(model.model_dump(mode="json", exclude=exclude))
+def content_hash(model: BaseModel, exclude: set[str] | None = None, *, exclude_defaults: bool = False) -> str:
+    """Sixteen hex digits (64 bits) of the SHA-256 of a model's canonical JSON.
+
+    `exclude_defaults`: a default that is written out and one that is not are the same, and a field that is added
+    with a default changes no hash.
+    """
+    text = canonical_json(model.model_dump(mode="json", exclude=exclude, exclude_defaults=exclude_defaults))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

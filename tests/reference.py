@@ -65,6 +65,7 @@ class Cluster:
             key=lambda block: (block[0], -block[1]),
         )
         self._largest: dict[tuple[int, ...], tuple[list[Layout], int]] = {}
+        self._yet: dict[tuple[int, ...], int] = {}
 
     def _line(self, team: str) -> Iterator[str]:
         """The team and its ancestors."""
@@ -119,19 +120,21 @@ class Cluster:
         return sum(size for (_, size), island in zip(self.blocks, layout, strict=True) if island is not None)
 
     def best_layouts(self, values: Values) -> list[Layout]:
-        """Every layout whose blocks hold the most GPUs; ties: the earlier block in the order of team names
-        (a team's larger blocks first) has its place."""
+        """Every layout of a largest assignment: its blocks hold the most GPUs, then its total is largest, then the
+        earlier block in the order of team names (a team's larger blocks first) has its place."""
         fitting = [
             layout
             for layout in product([None, *self.islands], repeat=len(self.blocks))
             if self.after_blocks(values, layout) is not None
         ]
 
-        def rank(layout: Layout) -> tuple[int, tuple[bool, ...]]:
-            return self.held(layout), tuple(island is not None for island in layout)
+        def rank(layout: Layout) -> tuple[int, int, tuple[bool, ...]]:
+            total = self.total_with(values, layout) or 0
+            return self.held(layout), total, tuple(island is not None for island in layout)
 
-        best = max(map(rank, fitting))
-        return [layout for layout in fitting if rank(layout) == best]
+        ranks = {layout: rank(layout) for layout in fitting}
+        best = max(ranks.values())
+        return [layout for layout in fitting if ranks[layout] == best]
 
     def loose(self, quotas: Values, healthy: Values) -> int:
         """The most GPUs that quotas can get out of islands, block by block forgotten (Rado's formula)."""
@@ -166,7 +169,30 @@ class Cluster:
         return tuple(island is not None for island in self.largest(values)[0][0])
 
     def is_backed(self, values: Values) -> bool:
-        return self.backed_gpus(values) == self.assigned(values) and all(self.served(values))
+        return (
+            self.backed_gpus(values) == self.assigned(values)
+            and all(self.served(values))
+            and not self.out_of_reach(values)
+        )
+
+    def out_of_reach(self, values: Values) -> list[str]:
+        """Leaves that could not have all of themselves, up to their ancestors, were they the only one to ask."""
+        return [
+            leaf
+            for leaf in self.leaves
+            if min(values[team] for team in self.line[leaf])
+            > sum(i.healthy_gpus for n, i in self.islands.items() if self.may_use(leaf, n))
+        ]
+
+    def yet_to_reach(self, values: Values) -> int:
+        """The fewest GPUs to cut until no leaf is out of reach: by trying every cut, GPU by GPU."""
+        if not self.out_of_reach(values):
+            return 0
+        key = tuple(values[team] for team in self.quota)
+        if key not in self._yet:
+            lowered = (self.lowered(values, {leaf: 1}) for leaf in self.leaves)
+            self._yet[key] = 1 + min(self.yet_to_reach(v) for v in lowered if min(v.values()) >= 0)
+        return self._yet[key]
 
     def useful(self, values: Values, cuts: Values) -> bool:
         """True when cuts leave the largest assignment as it is: no GPU of B and no placed block is lost,
@@ -364,7 +390,18 @@ class Ladder:
         return amount
 
     def until_backed(self) -> None:
-        """Cut what backing demands: A - B, each GPU from a quota where it was phantom."""
+        """Cut what backing demands: first what leaves could never have, from these; then A - B, each GPU from a
+        quota where it was phantom."""
+        never = self.cluster.yet_to_reach(self.now)
+
+        def mends(leaf: str) -> bool:
+            now = self.now
+            after = self.cluster.lowered(now, {leaf: 1})
+            fewer = min(after.values()) >= 0 and self.cluster.yet_to_reach(after) < self.cluster.yet_to_reach(now)
+            return leaf in self.cluster.out_of_reach(now) and fewer
+
+        if len(self.cluster.quota) > len(self.cluster.leaves):  # without parents A - B holds it
+            self.take(never, mends)
         before = self.now
         earlier = self.cuts
 
@@ -435,7 +472,8 @@ def plan(snapshot: Snapshot, policy: Policy, max_tier: Tier | None = None) -> Re
 
     before, after = cluster.values, ladder.now
     total = cluster.assigned(before)
-    haircut = total - min(cluster.assigned(target), cluster.backed_gpus(target), most)
+    mended = _smallest(cluster, target)
+    haircut = total - min(cluster.assigned(target) - mended, most)
     to_flex = cluster.backed_gpus(before) - cluster.backed_gpus(after)
     phantom = _phantom_parts(cluster, ladder.cuts, ladder.total - to_flex)
     wave = Tier.UNALLOCATED
@@ -459,6 +497,14 @@ def plan(snapshot: Snapshot, policy: Policy, max_tier: Tier | None = None) -> Re
         backed=cluster.is_backed(after),
         wave=wave,
     )
+
+
+def _smallest(cluster: Cluster, values: Values) -> int:
+    """The smallest total cut after which A = B and no leaf is out of reach, floors and blocks aside."""
+    free = dict.fromkeys(cluster.leaves, 0)
+    ladder = Ladder(cluster, values, free, share=ShareBy.EQUAL, max_tier=Tier.BUSY)
+    ladder.until_backed()
+    return ladder.total
 
 
 def _phantom_parts(cluster: Cluster, cuts: Values, amount: int) -> dict[str, int]:
@@ -504,8 +550,9 @@ def breach_target(snapshot: Snapshot, current: Values, islands_now: tuple[Island
     """Where a breach rolls back to: the touched quotas get the ladder from the baseline, the others stay.
 
     `snapshot` holds the baseline. A quota is touched when one GPU of it was phantom, that is, some largest
-    assignment of the current values leaves it short of what the tree promises it, or when a block of it has
-    no place (that makes a quota unbacked, even where it lacks no GPU). Floors give way last:
+    assignment of the current values leaves it short of what the tree promises it, when it could not have that even
+    alone, or when a block of it has no place (that makes a quota unbacked, even where it lacks no GPU). Floors give
+    way last:
     minimums, then blocks without a place; each time the ladder starts from what is left.
     """
     cluster = Cluster(snapshot.quotas, islands_now)
@@ -514,6 +561,7 @@ def breach_target(snapshot: Snapshot, current: Values, islands_now: tuple[Island
     homeless = {
         leaf for (leaf, _), has_place in zip(cluster.blocks, cluster.served(present), strict=True) if not has_place
     }
+    homeless |= set(cluster.out_of_reach(present))
     touched = frozenset(leaf for leaf in cluster.leaves if leaf in homeless or cluster.useful(present, {leaf: 1}))
     values = cluster.lowered(
         baseline, {leaf: baseline[leaf] - current[leaf] for leaf in cluster.leaves if leaf not in touched}

@@ -113,13 +113,11 @@ def wave_of(text: str) -> Wave:
     """A wave by its number or its tier. Errors: BadInput."""
     from models.fleet.state import WAVES, Wave
 
-    if text.isdecimal() and int(text) < len(WAVES):
-        return WAVES[int(text)]
-    try:
-        return Wave(text)
-    except ValueError:
-        waves = ", ".join(f"{w.number} ({w})" for w in WAVES)
-        raise BadInput(f"--wave must be one of {waves}, not {text!r}") from None
+    choices = [w for w in WAVES if w is not Wave.AFTER]
+    for wave in choices:
+        if text in (str(wave.number), wave.value):
+            return wave
+    raise BadInput(f"--wave must be one of {', '.join(f'{w.number} ({w})' for w in choices)}, not {text!r}")
 
 
 def status(

@@ -28,14 +28,26 @@ def page(haircut: Haircut, at: int) -> str:
         clusters=count(fleet.clusters, "cluster"),
         sentence=sentence(haircut, at),
         numbers=[
-            {"value": big(fleet.cut_gpus), "text": f"GPUs cut at {percent(haircut.buffers[at])}"},
+            {"value": big(fleet.cut_gpus), "text": f"{_gpus(fleet.cut_gpus)} cut at {percent(haircut.buffers[at])}"},
             {"value": share(fleet.phantom_gpus, fleet.cut_gpus), "text": "of them never backed by a healthy GPU"},
-            {"value": big(fleet.to_flex_gpus), "text": "GPUs move to flex and stay usable"},
-            {"value": big(fleet.unbacked_gpus), "text": "GPUs promised today with nothing behind them"},
+            {"value": big(fleet.to_flex_gpus), "text": _to_flex(fleet.to_flex_gpus)},
+            {"value": big(fleet.unbacked_gpus), "text": _unbacked(fleet.unbacked_gpus)},
         ],
         figures=figures,
         tables=[_buffer_table(haircut, at), _table(haircut, "cluster", at), _table(haircut, "team", at)],
     )
+
+
+def _gpus(number: int) -> str:
+    return "GPU" if number == 1 else "GPUs"
+
+
+def _to_flex(number: int) -> str:
+    return "GPU moves to flex and stays usable" if number == 1 else "GPUs move to flex and stay usable"
+
+
+def _unbacked(number: int) -> str:
+    return f"{_gpus(number)} promised today with nothing behind {'it' if number == 1 else 'them'}"
 
 
 # --- plots ---------------------------------------------------------------------------------------
@@ -53,7 +65,10 @@ def _buffers(haircut: Haircut, at: int) -> dict[str, str]:
     plot.set(xlabel="buffer", ylabel="GPUs cut")
     plot.yaxis.set_major_formatter("{x:,.0f}")
     plot.legend(frameon=False, loc="upper left")
-    says = f"At {names[at]}, {phantom[at]} GPUs of the cut were phantom and {flex[at]} move to flex."
+    says = (
+        f"At {names[at]}, {count(phantom[at], 'GPU')} of the cut {'was' if phantom[at] == 1 else 'were'} phantom and "
+        f"{flex[at]} {'moves' if flex[at] == 1 else 'move'} to flex."
+    )
     return {"title": "How much would be cut, and what it was", "svg": svg(figure), "says": says}
 
 
@@ -78,7 +93,8 @@ def _clusters(haircut: Haircut, at: int) -> dict[str, str]:
     rest = f" The {len(shown)} with the largest cut of {len(over)} are shown." if len(over) > len(shown) else ""
     fleet = haircut.fleet[at]
     says = (
-        f"{fleet.clusters_above} of {fleet.clusters} clusters promise more than their ceiling at "
+        f"{fleet.clusters_above} of {count(fleet.clusters, 'cluster')} "
+        f"{'promises more than its' if fleet.clusters_above == 1 else 'promise more than their'} ceiling at "
         f"{percent(haircut.buffers[at])}, {count(fleet.above_gpus, 'GPU')} in all.{rest}"
     )
     return {"title": "Which clusters are above their ceiling", "svg": svg(figure), "says": says}

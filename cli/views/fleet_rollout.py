@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.output import clean, gpus, line, moment, row, span, table
+from cli.output import clean, count, gpus, line, moment, row, span, table
 from models.base import duration_text
 from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus, Prospect
 from models.fleet.state import WAVES, FleetStage, Member, MemberState, Pace, Wave
@@ -28,13 +28,17 @@ def plan_parts(plan: FleetPlan, launch: FleetLaunch) -> list[RenderableType]:
     """What would be done: by wave, the first clusters, and those that cannot start."""
     mine = [p for p in plan.clusters if not p.rollout]
     others = len(plan.clusters) - len(mine)
-    title = line((f"{len(mine)} clusters", "bold"), f", plan {plan.hash}" + (f"; {others} open already" * bool(others)))
+    title = line(
+        (count(len(mine), "cluster"), "bold"), f", plan {plan.hash}" + (f"; {others} open already" * bool(others))
+    )
     parts: list[RenderableType] = [title, Text(), _by_wave(mine, launch.pilots), Text(), line(pace_text(launch.pace))]
     able = [p for p in mine if not p.why_not]
     if able:
         names = ", ".join(clean(p.cluster) for p in able[:_SHOWN])
         parts.append(line(f"first, by today's snapshots: {names}{' ...' if len(mine) > len(able[:_SHOWN]) else ''}"))
-    return [*parts, *_unable([p for p in mine if p.why_not])]
+    late = {p.cluster: p.why_last for p in mine if p.why_last and not p.why_not}
+    unable = {p.cluster: p.why_not for p in mine if p.why_not}
+    return [*parts, *_listed("CANNOT START", unable), *_listed("AFTER ALL WAVES", late)]
 
 
 def _by_wave(prospects: Sequence[Prospect], pilots: Collection[str]) -> Table:
@@ -54,25 +58,27 @@ def _sums(prospects: Sequence[Prospect]) -> list[int]:
 _SUMS = ("assigned_gpus", "healthy_gpus", "cut_gpus", "phantom_gpus", "to_flex_gpus")
 
 
-def _unable(prospects: Sequence[Prospect]) -> list[RenderableType]:
-    if not prospects:
+def _listed(what: str, reasons: Mapping[str, str]) -> list[RenderableType]:
+    if not reasons:
         return []
-    rows = table("CLUSTER", "CANNOT START")
-    for p in prospects[:_SHOWN]:
-        row(rows, p.cluster, p.why_not)
-    more = [line(f"and {len(prospects) - _SHOWN} more")] if len(prospects) > _SHOWN else []
+    rows = table("CLUSTER", what)
+    for cluster, why in list(reasons.items())[:_SHOWN]:
+        row(rows, cluster, why)
+    more = [line(f"and {len(reasons) - _SHOWN} more")] if len(reasons) > _SHOWN else []
     return [Text(), rows, *more]
 
 
 def pace_text(pace: Pace) -> str:
     return (
-        f"pace: {pace.parallel} clusters at once, at most {pace.budget_per_hour} GPUs an hour and "
+        f"pace: {count(pace.parallel, 'cluster')} at once, at most {gpus(pace.budget_per_hour)} an hour and "
         f"{pace.budget_per_day} a day; pilots soak {duration_text(pace.pilot_soak)}, waves bake "
         f"{duration_text(pace.bake)}; stops above {float(pace.max_failed):.0%} rolled back"
     )
 
 
 def _wave(wave: Wave) -> str:
+    if wave is Wave.AFTER:
+        return wave.where
     return "pilot" if wave is Wave.PILOT else f"{wave.number} {wave}"
 
 
@@ -127,7 +133,7 @@ def _facts(s: FleetStatus) -> list[tuple[str, Text]]:
     if s.stage.ended:
         return [*facts, ("ended", line(s.ended_because))]
     if s.stage is FleetStage.RUNNING:
-        number = "the pilots" if s.wave is Wave.PILOT else f"{s.wave.number} ({s.wave})"
+        number = "the pilots" if s.wave is Wave.PILOT else s.wave.full_name.removeprefix("wave ")
         facts.append(("wave", line(number)))
     facts.append(("now", line(s.waits_for)))
     facts += [

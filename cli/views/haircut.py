@@ -50,8 +50,10 @@ def sentence(haircut: Haircut, at: int) -> str:
     above = f"{part.clusters_above} of {clusters} above their ceiling, by {gpus(part.above_gpus)}"
     anyhow = f" Without any buffer {plain} would be cut all the same." if plain else ""
     return (
-        f"At {percent(haircut.buffers[at])}: {gpus(part.cut_gpus)} of {part.assigned_gpus} promised are cut.{anyhow} "
-        f"{part.phantom_gpus} of them no healthy GPU stood behind; {part.to_flex_gpus} move to flex and stay usable"
+        f"At {percent(haircut.buffers[at])}: {gpus(part.cut_gpus)} of {part.assigned_gpus} promised "
+        f"{'is' if part.cut_gpus == 1 else 'are'} cut.{anyhow} "
+        f"{part.phantom_gpus} of them no healthy GPU stood behind; {part.to_flex_gpus} "
+        f"{'moves to flex and stays' if part.to_flex_gpus == 1 else 'move to flex and stay'} usable"
         f"{short}. {above}."
     )
 

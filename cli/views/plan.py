@@ -8,18 +8,21 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.output import gpus, indented, line, row, table
+from cli.output import count, gpus, indented, line, row, table
 from models.base import duration_text, fraction_text
 from models.cluster.derived_buffer import Derived
 from models.cluster.policy import Basis, Tier
 from models.cluster.quota import Quota
 from models.planning.ceiling import after_buffer
-from models.planning.plan import Plan, QuotaPlan
+from models.planning.plan import Plan, QuotaPlan, no_room_text
 
 
 def in_order(plans: Iterable[Plan]) -> list[Plan]:
-    """As a rollout would visit them: by wave, then the largest healthy headroom, then the name."""
-    return sorted(plans, key=lambda p: (p.wave.depth, -p.headroom, p.cluster))
+    """As a rollout would visit them: by wave, then the largest healthy headroom, then the name.
+
+    Those that no tier limit would mend come after all waves.
+    """
+    return sorted(plans, key=lambda p: p.place)
 
 
 def plan_parts(plan: Plan) -> list[RenderableType]:
@@ -43,7 +46,8 @@ def plan_parts(plan: Plan) -> list[RenderableType]:
     ]
     if why:
         parts += [Text(), Text("Why"), *indented(why)]
-    return [*parts, Text(), line(f"Plan {plan.hash}, wave {plan.wave}, usage: {plan.usage_from}")]
+    wave = "after all waves" if plan.why_last else f"wave {plan.wave}"
+    return [*parts, Text(), line(f"Plan {plan.hash}, {wave}, usage: {plan.usage_from}")]
 
 
 def plans_parts(plans: Sequence[Plan]) -> list[RenderableType]:
@@ -55,7 +59,7 @@ def plans_parts(plans: Sequence[Plan]) -> list[RenderableType]:
         row(
             rows,
             plan.cluster,
-            plan.wave,
+            "after all" if plan.why_last else plan.wave,
             f"{plan.healthy_gpus}/{plan.total_gpus}",
             plan.assigned_gpus,
             plan.ceiling_gpus,
@@ -66,11 +70,17 @@ def plans_parts(plans: Sequence[Plan]) -> list[RenderableType]:
             style="" if not plan.fault and not plan.short_by_gpus else "yellow",
         )
     cut, phantom, flex = (sum(getattr(p, f) for p in plans) for f in ("cut_gpus", "phantom_gpus", "to_flex_gpus"))
-    return [
-        rows,
-        Text(),
-        line(f"{len(plans)} clusters; {gpus(cut)} cut: {phantom} were phantom, {flex} move to flex."),
-    ]
+    late = [line((p.cluster, "bold"), f" comes after all waves: {p.why_last}.") for p in plans if p.why_last]
+    total = f"{count(len(plans), 'cluster')}; {gpus(cut)} cut: {_was(phantom)} phantom, {_moves(flex)} to flex."
+    return [rows, *([Text(), *late] if late else []), Text(), line(total)]
+
+
+def _was(number: int) -> str:
+    return f"{number} was" if number == 1 else f"{number} were"
+
+
+def _moves(number: int) -> str:
+    return f"{number} moves" if number == 1 else f"{number} move"
 
 
 def _short_verdict(plan: Plan) -> str:
@@ -86,7 +96,8 @@ def _ceiling(plan: Plan) -> str:
     by_buffer = after_buffer(plan.total_gpus if plan.basis is Basis.TOTAL else plan.healthy_gpus, plan.buffer)
     if plan.honest and plan.ceiling_gpus < by_buffer:
         spare = plan.healthy_gpus - plan.ceiling_gpus
-        return f"at most {plan.ceiling_gpus} may be ({spare} of the healthy are spare; by the buffer alone {by_buffer})"
+        kept = f"{spare} of the healthy {'is' if spare == 1 else 'are'} spare"
+        return f"at most {plan.ceiling_gpus} may be ({kept}; by the buffer alone {by_buffer})"
     if plan.derived is not None:
         return f"at most {plan.ceiling_gpus} may be (buffer {plan.derived.needed}, by its health history)"
     return f"at most {plan.ceiling_gpus} may be (buffer {fraction_text(plan.buffer)} of {plan.basis})"
@@ -102,8 +113,8 @@ def _what(plan: Plan) -> Text:
     what = f"Cut {plan.cut_gpus} of a haircut of {plan.haircut_gpus}" if plan.short_by_gpus else f"Cut {plan.cut_gpus}"
     return line(
         (what, "bold"),
-        f": {plan.phantom_gpus} were phantom (no healthy GPU behind them), "
-        f"{plan.to_flex_gpus} move to flex and stay usable.",
+        f": {_was(plan.phantom_gpus)} phantom (no healthy GPU behind {'it' if plan.phantom_gpus == 1 else 'them'}), "
+        f"{_moves(plan.to_flex_gpus)} to flex and {'stays' if plan.to_flex_gpus == 1 else 'stay'} usable.",
     )
 
 
@@ -122,18 +133,33 @@ def _verdict(plan: Plan) -> Text:
         faults.append(f"short by {plan.short_by_gpus}: it leaves {left} promised, and {fits} is what fits")
     if plan.backed:
         faults.append("backed all the same: a healthy GPU stands behind every promised one")
-    elif plan.unbacked_gpus:
-        faults.append(f"not backed: {gpus(plan.unbacked_gpus)} would still be phantom")
-    faults += [f"no island has room for the protected block of {size} of {team}" for team, size in plan.unplaced_blocks]
+    elif lacks := _lacks(plan):
+        faults.append(f"not backed: {', '.join(lacks)}")
+    faults += [no_room_text(team, size) for team, size in plan.unplaced_blocks]
     sentence = "; ".join(faults)
     return line((sentence[:1].upper() + sentence[1:], "yellow"), f". {_remedy(plan)}")
 
 
+def _lacks(plan: Plan) -> list[str]:
+    """What is promised and has no healthy GPU, blocks aside."""
+    lacks = [f"{gpus(plan.unbacked_gpus)} would still be phantom"] if plan.unbacked_gpus else []
+    values = plan.values
+    for team, able in plan.out_of_reach[:_NAMED]:
+        are = "is" if able == 1 else "are"
+        lacks.append(f"only {gpus(able)} {are} healthy where {team} may stand, and its quota is {values[team]}")
+    more = len(plan.out_of_reach) - _NAMED
+    return lacks if more <= 0 else [*lacks, f"and {count(more, 'quota')} more like it"]
+
+
+_NAMED = 3
+"""Quotas out of reach that a sentence names."""
+
+
 def _remedy(plan: Plan) -> str:
-    if plan.suffices is not None and plan.suffices.depth > plan.max_tier.depth:
+    if plan.suffices is not None:
         return f"The first tier that suffices is {plan.suffices}: --max-tier {plan.suffices}."
     launch = "" if plan.backed else " Such a plan cannot be launched."
-    return f"No tier suffices: floors and protected blocks hold the rest.{launch}"
+    return f"No tier suffices{': floors and protected blocks hold the rest' if plan.short_by_gpus else ''}.{launch}"
 
 
 _TIERS = (Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 from models.base import Documented, Name, PositiveCount, Words, fault_at
 from models.cluster.island import Island
 from models.cluster.policy import Policy
-from models.cluster.quota import Quota, QuotaTree, check_islands
+from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
 from models.cluster.sources import PrometheusSource, SlurmSource
 from models.cluster.windows import Window
 
@@ -94,6 +94,8 @@ class Fleet(Documented):
                 if name in seen:
                     raise fault_at((f"{what}s", number, "name"), f"{what} {name!r} is given twice")
                 seen.add(name)
+        for number, cluster in enumerate(self.clusters):
+            check_floors(cluster.quotas, ("clusters", number))
         return self
 
     def policy_of(self, cluster: ClusterSpec) -> Policy:

@@ -42,6 +42,11 @@ class Island(Documented):
         """Healthy GPUs that contiguous blocks may use."""
         return self.healthy_gpus if self.block_gpus is None else self.block_gpus
 
+    @property
+    def canonical(self) -> Self:
+        """The same island, written in one way."""
+        return self.model_copy(update={"block_gpus": None}) if self.block_gpus == self.healthy_gpus else self
+
     def at_health(self, gpus: int) -> Self:
         """With so many healthy GPUs; blocks as far as these reach."""
         block = None if self.block_gpus is None else min(self.block_gpus, gpus)

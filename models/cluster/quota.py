@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Self
 
@@ -27,7 +27,7 @@ class Quota(Documented):
     gpus: GpuCount
     """GPUs promised."""
     scheduled_gpus: GpuCount | None = None
-    """GPUs that its running jobs hold; may exceed gpus. Without it: gpus, all in use."""
+    """GPUs that its running jobs hold; may exceed gpus. Without it: unknown; plans then take all of gpus as held."""
     idle_gpus: GpuCount | None = None
     """The part of scheduled_gpus that does no work. Without it: 0."""
     # Left out where unknown: no plan goes by it, and the hashes of plans that were approved stay what they were.
@@ -36,9 +36,11 @@ class Quota(Documented):
     islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
     """The islands it may stand on. Without it: any."""
     protected_blocks: tuple[PositiveCount, ...] = ()
-    """Sizes of contiguous blocks, each whole inside one island; in sum at most gpus. Without it: none."""
+    """Sizes of contiguous blocks, each whole inside one island; in sum at most gpus, and at most what each quota
+    above it holds. Without it: none.
+    """
     minimum_gpus: GpuCount = 0
-    """No plan cuts below it; at most gpus."""
+    """No plan cuts below it; at most gpus, and at most what each quota above it holds."""
     parent: Name | None = None
     """The quota of this cluster that it is part of; only leaves hold jobs. Without it: none."""
     # Left out where nobody is kept out, as it was of the plans that were approved.
@@ -92,9 +94,31 @@ class Quota(Documented):
         """Whether jobs and requests out of this namespace may target the quota."""
         return self.namespaces is None or namespace in (self.team, *self.namespaces)
 
+    def canonical(self, islands: Collection[str]) -> Quota:
+        """The same quota, written in one way. `islands`: those of its cluster."""
+        every = self.islands is None or frozenset(self.islands) == frozenset(islands)
+        return self.model_copy(
+            update={
+                "idle_gpus": self.idle_gpus or None,
+                "islands": None if every else tuple(sorted(self.islands or ())),
+                "protected_blocks": tuple(sorted(self.protected_blocks, reverse=True)),
+                "namespaces": self.gate,
+            }
+        )
+
+    @property
+    def gate(self) -> tuple[str, ...] | None:
+        """Who may target it beside the team itself, in the order of names; None: anybody."""
+        return gate_of(self.team, self.namespaces)
+
     def with_gpus(self, gpus: int) -> Quota:
         """The same quota at another value, unchecked: floors may be broken on purpose (a breach)."""
         return self.model_copy(update={"gpus": gpus})
+
+
+def gate_of(team: str, namespaces: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The namespaces that may target a team's quota, written in one way: the team itself may in any case."""
+    return None if namespaces is None else tuple(sorted(set(namespaces) - {team}))
 
 
 def cycle_in(parents: Mapping[str, str | None]) -> list[str]:
@@ -225,3 +249,23 @@ def check_islands(quotas: Iterable[Quota], islands: Iterable[str]) -> None:
             if island not in there:
                 what = f"islands names {island!r}, which this cluster does not have (team {quota.team})"
                 raise fault_at(("quotas", number), what)
+
+
+def check_floors(quotas: Sequence[Quota], under: tuple[str | int, ...] = ()) -> None:
+    """Refuse a floor above what a quota that the leaf is part of holds: nothing could keep it.
+
+    Asked of what people import: a rollout may lower a parent below a floor of its children. `under`: where the
+    quotas are, for the path of the fault. Errors: ValueError naming the field, its value and both teams.
+    """
+    floored = [(number, q) for number, q in enumerate(quotas) if q.floor and q.parent is not None]
+    by_team = {q.team: q for q in quotas} if floored else {}
+    for number, quota in floored:
+        above = quota.parent
+        while above is not None and quota.floor <= by_team[above].gpus:
+            above = by_team[above].parent
+        if above is not None:
+            what = f"minimum_gpus is {quota.minimum_gpus}"
+            if quota.minimum_gpus < quota.floor:
+                what = f"protected_blocks sum to {quota.floor}"
+            what += f", above the quota {by_team[above].gpus} of {above}, which team {quota.team} is part of"
+            raise fault_at((*under, "quotas", number), what)

@@ -54,8 +54,22 @@ class Snapshot(Model):
 
     @property
     def hash(self) -> str:
-        # Histories hold hashes of snapshots that did not know of it.
-        return content_hash(self, exclude={"derived"} if self.derived is None else None)
+        """What it is, whatever the order of its rows, and whether or not a default is written out.
+
+        Nobody makes it anew of a snapshot in a history: a plan carries it.
+        """
+        return content_hash(self.canonical, exclude_defaults=True)
+
+    @property
+    def canonical(self) -> Snapshot:
+        """The same cluster, written in one way: rows by name, what says no more than its default left out."""
+        names = [i.name for i in self.islands]
+        return self.model_copy(
+            update={
+                "islands": tuple(sorted((i.canonical for i in self.islands), key=lambda i: i.name)),
+                "quotas": tuple(sorted((q.canonical(names) for q in self.quotas), key=lambda q: q.team)),
+            }
+        )
 
     def with_values(self, values: dict[str, int]) -> Snapshot:
         """The same cluster with other quota values (teams not named keep theirs)."""

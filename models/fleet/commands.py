@@ -129,7 +129,8 @@ def _resume(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tup
     f = f.but(holds=(), members=members, settled_at=None, picked_at=None, found_none=False).noting(
         AuditKind.HOLD, f"holds lifted: {lifted}", now, actor=request.actor, reason=request.reason
     )
-    more = f"; {forgiven} known failures count no more" if forgiven else ""
+    known = "1 known failure counts" if forgiven == 1 else f"{forgiven} known failures count"
+    more = f"; {known} no more" if forgiven else ""
     return f, f"resumed: {lifted} lifted{more}"
 
 
@@ -147,8 +148,7 @@ def _move(f: FleetRollout, request: FleetCommandRequest) -> tuple[FleetRollout, 
         members[cluster] = members[cluster].but(
             wave=request.wave, moved=True, held="", held_until=None, state=MemberState.WAITING
         )
-    where = "among the pilots" if request.wave is Wave.PILOT else f"in wave {request.wave.number} ({request.wave})"
-    return f.but(members=members, found_none=False), f"{', '.join(request.clusters)}: {where} from now on"
+    return f.but(members=members, found_none=False), f"{', '.join(request.clusters)}: {request.wave.where} from now on"
 
 
 def _abort(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
@@ -157,7 +157,9 @@ def _abort(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tupl
     ending = len(aborting.to_abort)
     if not ending:
         return aborting, "aborting: no rollout has to be ended"
+    one = ending == 1
+    rollouts, have, are = ("1 rollout", "has", "is") if one else (f"{ending} rollouts", "have", "are")
     if request.undo:
         baselines = "their baselines come back, whether or not today's hardware backs them (`backstop fleet show`)"
-        return aborting, f"aborting: {ending} rollouts are undone, the newest first; {baselines}"
-    return aborting, f"aborting: {ending} rollouts that have changed nothing yet are ended; the others go on"
+        return aborting, f"aborting: {rollouts} {are} undone, the newest first; {baselines}"
+    return aborting, f"aborting: {rollouts} that {have} changed nothing yet {are} ended; the others go on"

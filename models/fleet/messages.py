@@ -71,6 +71,8 @@ class Prospect(Model):
     needs: str = ""
     why_not: str = ""
     """Why it could not be launched now; empty: it could."""
+    why_last: str = ""
+    """Why it comes after all waves; empty: it does not."""
 
 
 class FleetPlan(Model):

@@ -1,4 +1,7 @@
-"""Which clusters of a fleet start next: waves first, then healthy headroom. Source: DESIGN.md, "The cut ladder"."""
+"""Which clusters of a fleet start next: by wave, then healthy headroom; those that no plan mends come after all waves.
+
+Source: DESIGN.md, "The cut ladder".
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,10 @@ def prospect_of(plan: Plan, rollout: Noted | None = None) -> Prospect:
     why = "" if plan.honest else plan.fault
     if plan.honest and not plan.backed:
         why = "its plan is not backed by healthy GPUs"
-        if plan.suffices is not None:
-            why += f"; max_tier {plan.suffices} would suffice"
+        why += f": {plan.why_last}" if plan.why_last else f"; max_tier {plan.suffices} would suffice"
     return Prospect(
         cluster=plan.cluster,
-        wave=Wave.of(plan.wave),
+        wave=Wave.AFTER if plan.why_last else Wave.of(plan.wave),
         headroom=float(plan.headroom),
         cut_gpus=plan.cut_gpus,
         phantom_gpus=plan.phantom_gpus,
@@ -31,12 +33,13 @@ def prospect_of(plan: Plan, rollout: Noted | None = None) -> Prospect:
         healthy_gpus=plan.healthy_gpus,
         plan_hash=plan.hash,
         why_not=why,
+        why_last=plan.why_last,
         **({} if rollout is None else {name: getattr(rollout, name) for name in Noted.model_fields}),
     )
 
 
 def starting_order(prospects: Iterable[Prospect], pilots: Iterable[str] = ()) -> tuple[Prospect, ...]:
-    """Pilots, then by wave; within, the largest healthy headroom first, ties by name."""
+    """Pilots, then by wave, then what no plan mends; within, the largest healthy headroom first, ties by name."""
     first = set(pilots)
     return tuple(sorted(prospects, key=lambda p: (p.cluster not in first, p.wave.number, -p.headroom, p.cluster)))
 
@@ -73,7 +76,7 @@ def why_passed(p: Prospect, windows: Sequence[Window], pace: Pace, now: datetime
     if p.cut_gpus > min(pace.budget_per_hour, pace.budget_per_day):
         least = min(pace.budget_per_hour, pace.budget_per_day)
         return Passed(
-            reason=f"it would move {p.cut_gpus} GPUs, and the budget is {least}: skip it, or launch it by itself"
+            reason=f"it would move {gpus_text(p.cut_gpus)}, and the budget is {least}: skip it, or launch it by itself"
         )
     return None
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from models.audit import AuditKind
+from models.base import gpus_text
 from models.fleet.gates import breaker_share, rest_until, through
 from models.fleet.messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
 from models.fleet.state import BREAKER, PILOTS, TROUBLE, WAVES, FleetRollout, FleetStage, Member, MemberState, Wave
@@ -57,9 +58,10 @@ def planned(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime
     if why:
         return f.but(ended_because=why).reaching(FleetStage.ABORTED, now, why)
     cut = sum(p.cut_gpus for p in plan.clusters if not p.rollout)
+    many = "1 cluster" if len(members) == 1 else f"{len(members)} clusters"
     return f.but(members=members, plan_hash=plan.hash).noting(
         AuditKind.PLAN,
-        f"fleet plan {plan.hash}: {len(members)} clusters, cut {cut} GPUs",
+        f"fleet plan {plan.hash}: {many}, cut {gpus_text(cut)}",
         now,
         plan=plan.hash,
         clusters=len(members),

@@ -48,29 +48,41 @@ class Pace(Model):
 
 
 class Wave(StrEnum):
-    """The order of a fleet rollout. A cluster's own wave is the deepest tier that its unlimited plan cuts."""
+    """The order of a fleet rollout. A cluster's own wave is the deepest tier that its unlimited plan cuts; one whose
+    unlimited plan does not suffice comes after all waves.
+    """
 
     PILOT = "pilot"
     UNALLOCATED = Tier.UNALLOCATED.value
     UNSCHEDULED = Tier.UNSCHEDULED.value
     IDLE = Tier.IDLE.value
     BUSY = Tier.BUSY.value
+    AFTER = "after"
 
     @property
     def number(self) -> int:
-        """0 for pilots, then 1 to 4."""
+        """0 for pilots, then 1 to 4, and 5 for what comes after them."""
         return WAVES.index(self)
 
     @property
     def full_name(self) -> str:
+        if self is Wave.AFTER:
+            return "what comes after all waves"
         return "the pilot wave" if self is Wave.PILOT else f"wave {self.number} ({self})"
+
+    @property
+    def where(self) -> str:
+        """Where a cluster of it stands."""
+        if self is Wave.AFTER:
+            return "after all waves"
+        return "among the pilots" if self is Wave.PILOT else f"in {self.full_name}"
 
     @staticmethod
     def of(tier: Tier) -> Wave:
         return Wave(tier.value)
 
 
-WAVES: tuple[Wave, ...] = (Wave.PILOT, *(Wave(tier.value) for tier in TIERS))
+WAVES: tuple[Wave, ...] = (Wave.PILOT, *(Wave(tier.value) for tier in TIERS), Wave.AFTER)
 
 
 class MemberState(StrEnum):

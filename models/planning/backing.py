@@ -20,8 +20,8 @@ class Unplaced(Model):
 class Backing(Model):
     """How the healthy GPUs of a cluster stand behind its quotas.
 
-    `of`: GPUs behind each leaf. `shortage`: what each leaf lacks; a leaf with an unplaced block is
-    listed even where it lacks no GPU, with 0. Units: whole GPUs.
+    `of`: GPUs behind each leaf. `shortage`: what each leaf lacks, beside the others or even alone; a leaf with an
+    unplaced block is listed even where it lacks no GPU, with 0. Units: whole GPUs.
     """
 
     of: dict[str, int]
@@ -43,7 +43,7 @@ class Backing(Model):
 
     @property
     def is_backed(self) -> bool:
-        return self.phantom_gpus == 0 and not self.unplaced
+        return self.phantom_gpus == 0 and not self.shortage
 
 
 def back(snapshot: Snapshot) -> Backing:
@@ -68,6 +68,8 @@ def back_on(ground: PlacementSolver) -> Backing:
         for _ in range(count - placed.get((team, size), 0))
     )
     lacking = _lacking(ground, of) if total < assigned else {}
+    for leaf, gpus in ground.out_of_reach(values).items():
+        lacking[leaf] = max(gpus, lacking.get(leaf, 0))
     return Backing(
         of=of,
         assigned_gpus=assigned,
@@ -128,20 +130,20 @@ def _with_unlimited_health(snapshot: Snapshot) -> Snapshot:
 
 def touched(ground: PlacementSolver) -> frozenset[str]:
     """Leaves that the present shortage can touch: some largest assignment leaves them short of what the
-    tree promises them.
+    tree promises them, or they could not have it even alone.
 
     These are the quotas that share the short islands.
     """
     values = {q.team: q.gpus for q in ground.snapshot.quotas}
     total, placed = ground.best(values)
-    short_blocks = frozenset(
+    alone = frozenset(
         team for (team, size), count in ground.blocks(values).items() if placed.get((team, size), 0) < count
-    )
+    ) | frozenset(ground.out_of_reach(values))
     if total >= ground.tree.assigned(values):
-        return short_blocks
+        return alone
     if ground.tree.flat and not placed:
-        return ground.could_go_short(values) | short_blocks
-    short = set(short_blocks)
+        return ground.could_go_short(values) | alone
+    short = set(alone)
     for leaf in ground.leaves:
         # One GPU of it, ancestors alike, was promised in vain: giving it up loses nothing.
         if ground.reaches(ground.tree.lowered({leaf: 1}), placed, total):

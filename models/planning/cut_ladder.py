@@ -1,14 +1,15 @@
 """The cut ladder: who gives how many GPUs, from which tier.
 
 A cut is taken tier by tier, the cheapest first; inside a tier it is divided by the house rule. What
-backing demands is cut first, only from quotas whose cut really shrinks the phantom; what the ceiling
-still demands is cut from all, and goes on where the first division stopped.
+backing demands is cut first: of leaves what they could never have, even alone; then, only from quotas whose
+cut really shrinks the phantom, the rest. What the ceiling still demands is cut from all, and goes on where
+the first divisions stopped.
 Source: DESIGN.md, "The cut ladder".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -95,6 +96,24 @@ class Ladder:
                 for team in path:
                     room[team] -= part
 
+    def cut_reach(self) -> int:
+        """Cut, of leaves that could not have all of themselves even alone, what they can never have.
+
+        Each GPU only where it lessens what is yet to be cut: lowering one lowers what it shares a parent with. Where
+        there are no parents, the cut for backing holds this one. Answers what is left.
+        """
+        if self.ground.tree.flat:
+            return 0
+        start = self.values()
+        demand = self.ground.reach_demand(start)
+        short = self.ground.out_of_reach(start)
+
+        def may(more: Mapping[str, int]) -> bool:
+            below = self._below(start, more)
+            return min(below.values()) >= 0 and self.ground.reach_demand(below) + sum(more.values()) == demand
+
+        return self._descend(demand, may, None, among=short)
+
     def cut_backing(self, demand: int, total: int, placed: BlockCounts) -> int:
         """Cut what backing demands: each GPU only where it shrinks the phantom. Answers what is left."""
         start = self.values()
@@ -123,8 +142,10 @@ class Ladder:
                     value[team] -= cut
         return value
 
-    def _descend(self, demand: int, may: Oracle | None, closed: Closed | None) -> int:
-        """Tier by tier; the oracle sees the sum over the tiers of this descent."""
+    def _descend(
+        self, demand: int, may: Oracle | None, closed: Closed | None, among: Collection[str] | None = None
+    ) -> int:
+        """Tier by tier; the oracle sees the sum over the tiers of this descent. `among` None: all may give."""
         descent = dict.fromkeys(self.ground.leaves, 0)
         for tier in self.open_tiers:
             if demand == 0:
@@ -132,6 +153,8 @@ class Ladder:
             caps = {leaf: self.amounts[leaf][tier] - self._scoped[leaf][tier] for leaf in self.ground.leaves}
             given = {leaf: self.taken[leaf][tier] - self._scoped[leaf][tier] for leaf in self.ground.leaves}
             weights = self._weights(caps)
+            if among is not None:
+                caps = {leaf: cap if leaf in among else given[leaf] for leaf, cap in caps.items()}
             if may is None:
                 part = divide(demand, weights, caps, given)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from models.base import gpus_text
 from models.cluster.policy import Scope, Tier
+from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot
 
 
@@ -21,7 +22,8 @@ def reason_for(
     """Why this team gives these GPUs from this tier, in one sentence."""
     if parent:
         return f"follows its child quotas, so that no sibling takes up the {gpus_text(gpus)} they give"
-    return f"{_what(snapshot, tier, gpus)}; {_why(snapshot, team, ceiling, for_backing, scope)}"
+    quota = snapshot.tree.by_team[team]
+    return f"{_what(snapshot, quota, tier, gpus)}; {_why(snapshot, quota, ceiling, for_backing, scope)}"
 
 
 def _seen(snapshot: Snapshot) -> str:
@@ -31,25 +33,29 @@ def _seen(snapshot: Snapshot) -> str:
     return "at this moment" if snapshot.usage_from == "instant" else snapshot.usage_from
 
 
-def _what(snapshot: Snapshot, tier: Tier, gpus: int) -> str:
-    are, jobs = ("is", "a job") if gpus == 1 else ("are", "jobs")
+def _what(snapshot: Snapshot, quota: Quota, tier: Tier, gpus: int) -> str:
+    are, jobs, them = ("is", "a job", "it") if gpus == 1 else ("are", "jobs", "them")
     match tier:
         case Tier.UNSCHEDULED:
             return f"{gpus_text(gpus)} of the quota {are} held by no running job ({_seen(snapshot)})"
         case Tier.IDLE:
             return f"{gpus_text(gpus)} {are} held by {jobs} doing no work ({_seen(snapshot)})"
+        case Tier.BUSY if quota.scheduled_gpus is None:
+            these = "this GPU" if gpus == 1 else f"these {gpus_text(gpus)}"
+            return f"whether jobs run on {these} is not known: what does runs on, as flex"
         case Tier.BUSY:
-            return f"{gpus_text(gpus)} {are} in use: what runs on them runs on, as flex"
+            return f"{gpus_text(gpus)} {are} in use: what runs on {them} runs on, as flex"
         case Tier.UNALLOCATED:
             return f"{gpus_text(gpus)} {are} held by no quota"
 
 
-def _why(snapshot: Snapshot, team: str, ceiling: int, for_backing: bool, scope: Scope) -> str:
-    quota = next(q for q in snapshot.quotas if q.team == team)
-    if for_backing and quota.islands is not None:
-        names = ", ".join(quota.islands)
-        able = sum(i.healthy_gpus for i in snapshot.islands if i.name in quota.islands)
-        return f"its islands ({names}) have {able} healthy GPUs, fewer than the quotas on them promise"
-    healthy, total = snapshot.healthy_gpus, snapshot.total_gpus
-    base = f"{snapshot.cluster} has {healthy} healthy of {total} GPUs and may promise {ceiling}"
+def _why(snapshot: Snapshot, quota: Quota, ceiling: int, for_backing: bool, scope: Scope) -> str:
+    islands = quota.canonical([i.name for i in snapshot.islands]).islands
+    if for_backing and islands is not None:
+        able = sum(i.healthy_gpus for i in snapshot.islands if i.name in islands)
+        its, have, them = ("island", "has", "it") if len(islands) == 1 else ("islands", "have", "them")
+        healthy = f"{able} healthy {'GPU' if able == 1 else 'GPUs'}"
+        return f"its {its} ({', '.join(islands)}) {have} {healthy}, fewer than the quotas on {them} promise"
+    there = f"{snapshot.healthy_gpus} healthy of {gpus_text(snapshot.total_gpus)}"
+    base = f"{snapshot.cluster} has {there} and may promise {ceiling}"
     return f"{base} (the buffer is taken from each quota)" if scope is Scope.QUOTA else base

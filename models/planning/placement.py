@@ -57,6 +57,44 @@ class PlacementSolver:
         self.limited = any(reach != every for reach in self.reach.values())
         self._sets = sorted({tuple(sorted(reach)) for reach in self.reach.values()})
 
+    # --- what each leaf can reach ---------------------------------------------------------
+
+    @cached_property
+    def reachable(self) -> dict[str, int]:
+        """Healthy GPUs in the islands of each leaf: the most it could have, were it the only one to ask."""
+        held = {reach: sum(self.healthy[i] for i in reach) for reach in set(self.reach.values())}
+        return {leaf: held[self.reach[leaf]] for leaf in self.leaves}
+
+    def out_of_reach(self, bounds: Mapping[str, int]) -> dict[str, int]:
+        """Leaves that could not have all of themselves, up to their ancestors, even alone: what each would lack."""
+        room: dict[str, int] = {}
+        for team in reversed(self.tree.bottom_up):
+            parent = self.tree.by_team[team].parent
+            room[team] = bounds[team] if parent is None else min(bounds[team], room[parent])
+        return {leaf: lacks for leaf in self.leaves if (lacks := room[leaf] - self.reachable[leaf]) > 0}
+
+    def reach_demand(self, bounds: Mapping[str, int]) -> int:
+        """The fewest GPUs to cut from leaves, ancestors alike, until none is out of reach.
+
+        A leaf is within reach as soon as it, or any quota above it, is down to what its islands hold. So each quota
+        answers, from the leaves up, what it costs to leave to those above only leaves that reach `levels[k]` or more:
+        by cuts below it alone, or by lowering itself to a level, whatever lies below that level being mended below.
+        """
+        short = self.out_of_reach(bounds)
+        levels = sorted({self.reachable[leaf] for leaf in short})
+        fewest: dict[str, list[int]] = {}
+        for team in self.tree.bottom_up if short else ():
+            if team in short:
+                own = bounds[team] - self.reachable[team]
+                fewest[team] = [own if self.reachable[team] < level else 0 for level in levels] + [own]
+                continue
+            rows = [fewest[child] for child in self.tree.children.get(team, []) if child in fewest]
+            if rows:
+                below = [sum(row[k] for row in rows) for k in range(len(levels) + 1)]
+                lowered = [max(bounds[team] - level, below[j]) for j, level in enumerate(levels)]
+                fewest[team] = [min([below[k], *lowered[:k]]) for k in range(len(levels) + 1)]
+        return sum(fewest[root][-1] for root in self.tree.roots if root in fewest)
+
     # --- without blocks -------------------------------------------------------------------
 
     def loose(
@@ -178,8 +216,8 @@ class PlacementSolver:
     def best(self, bounds: Mapping[str, int]) -> tuple[int, BlockCounts]:
         """The largest assignment: its GPUs and the blocks it places.
 
-        First the placed blocks hold the most GPUs (ties: the first teams' blocks, larger ones first),
-        then the total is largest. Source: DESIGN.md, "Backing".
+        First the placed blocks hold the most GPUs, then the total is largest, then the first teams' blocks
+        are placed, larger ones first. Source: DESIGN.md, "Backing".
         """
         wanted = self.blocks(bounds)
         if not wanted:
@@ -346,13 +384,15 @@ class _Program:
         return gains
 
     def most_blocks(self) -> BlockCounts:
-        """The blocks to place: most GPUs, ties to the first teams, larger blocks first."""
+        """The blocks to place: most GPUs, then the largest total, then the first teams', larger blocks first."""
         sizes = {n: size for n, (_, size, _) in enumerate(self.block_at)}
         answer = self._solve(self._gain(sizes, sizes.values()))
         if answer is None or not sizes:
             return {}
         most = round(sum(size * answer[n] for n, size in sizes.items()))
         self._row(sizes, most, most)
+        if most < sum(size * count for (_, size), count in self.blocks.items()):
+            self._keep_total(sizes)
         placed: BlockCounts = {}
         for team, size in sorted(self.blocks, key=lambda b: (b[0], -b[1])):
             terms = {n: 1 for n, at in enumerate(self.block_at) if at[:2] == (team, size)}
@@ -366,6 +406,15 @@ class _Program:
             if count:
                 placed[team, size] = count
         return placed
+
+    def _keep_total(self, sizes: Mapping[int, int]) -> None:
+        """From here on only what holds the largest total that such blocks leave room for."""
+        whole = {n: sizes.get(n, 1) for n in range(len(self.block_at) + len(self.loose_at))}
+        answer = self._solve(self._gain(whole, whole.values()))
+        if answer is None:
+            raise SolverFailed(f"placing blocks of cluster {self.ground.snapshot.cluster}: lost the optimum")
+        # Half a GPU of room for rounding: with the counts whole, what loose ones can reach is whole.
+        self._row(whole, round(sum(size * answer[n] for n, size in whole.items())) - 0.5, np.inf)
 
     def solve_total(self) -> Placement | None:
         """Where the blocks go so that the total is largest; None where they cannot all be placed."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from models.base import Model, Share, content_hash
+from models.base import Model, Share, content_hash, gpus_text
 from models.buffers.estimator import derived
 from models.cluster.derived_buffer import Derived
 from models.cluster.island import Island
 from models.cluster.policy import TIERS, Basis, Policy, Scope, ShareBy, Tier
+from models.cluster.quota import gate_of
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import touched
 from models.planning.ceiling import after_buffer, buffer_of, ceiling_of
@@ -85,12 +87,19 @@ class Plan(Model):
     quotas: tuple[QuotaPlan, ...]
     derived: Derived | None = None
     """What the buffer stands on, where it comes from health history."""
+    out_of_reach: tuple[tuple[str, int], ...] = ()
+    """Leaves whose islands hold fewer GPUs than they would still promise, and the most that each could have."""
+    hash_rule: Literal[1, 2] = 1
+    """How its hash is made; histories hold plans, and approvals of them, from before there was a choice."""
 
     @cached_property
     def hash(self) -> str:
-        """What an approval names."""
-        # Histories hold approvals of plans that did not know of it.
-        return content_hash(self, exclude={"derived"} if self.derived is None else None)
+        """What an approval names: neither the order of rows nor a default that is written out changes it."""
+        if self.hash_rule == 1:
+            unknown_then = {"out_of_reach", "hash_rule"} | ({"derived"} if self.derived is None else set())
+            return content_hash(self, exclude=unknown_then)
+        rows = (q.but(namespaces=gate_of(q.team, q.namespaces)) if q.namespaces else q for q in self.quotas)
+        return content_hash(self.but(quotas=tuple(sorted(rows, key=lambda q: q.team))), exclude_defaults=True)
 
     @property
     def honest(self) -> bool:
@@ -104,6 +113,22 @@ class Plan(Model):
             assert self.derived is not None
             return f"cannot honestly promise anything of this cluster: {self.derived.text}"
         return "" if self.backed else "not backed by healthy GPUs"
+
+    @property
+    def why_last(self) -> str:
+        """Why its cluster comes after all waves: no tier limit would do. Empty where one would."""
+        if not self.honest:
+            return self.fault
+        if self.suffices is not None:
+            return ""
+        homeless = [no_room_text(team, size) for team, size in self.unplaced_blocks]
+        held = ["floors and protected blocks hold what would have to be cut"]
+        return "; ".join(homeless + held * (bool(self.short_by_gpus) or not homeless))
+
+    @property
+    def place(self) -> tuple[bool, int, Fraction, str]:
+        """Sorts the clusters of a fleet: by wave, then the largest headroom; those that no plan mends come last."""
+        return bool(self.why_last), 0 if self.why_last else self.wave.depth, -self.headroom, self.cluster
 
     @property
     def cut_gpus(self) -> int:
@@ -125,6 +150,11 @@ class Plan(Model):
         return Fraction(self.healthy_gpus - self.assigned_gpus, max(1, self.total_gpus))
 
 
+def no_room_text(team: str, gpus: int) -> str:
+    """Said of a protected block that stands nowhere."""
+    return f"no island has room for the protected block of {gpus} of {team}"
+
+
 class Envelope(Model):
     """What a person approved: a plan, and with it the largest cut per team and the deepest tier."""
 
@@ -138,7 +168,7 @@ class Envelope(Model):
         """True when a re-plan needs no new approval."""
         if plan.hash == self.plan_hash:
             return True
-        if _gates(plan) != self.gates:
+        if _gates(plan) != {team: gate_of(team, gate) for team, gate in self.gates.items()}:
             return False
         return plan.deepest_tier.depth <= self.deepest_tier.depth and all(
             q.cut_gpus <= self.largest_cut.get(q.team, 0) for q in plan.quotas
@@ -155,7 +185,7 @@ def envelope_of(plan: Plan) -> Envelope:
 
 
 def _gates(plan: Plan) -> dict[str, tuple[str, ...]]:
-    return {q.team: q.namespaces for q in plan.quotas if q.namespaces is not None}
+    return {q.team: gate for q in plan.quotas if (gate := gate_of(q.team, q.namespaces)) is not None}
 
 
 def make_plan(snapshot: Snapshot, policy: Policy, *, max_tier: Tier | None = None) -> Plan:
@@ -214,11 +244,12 @@ class _Sketch:
 
     def _cut(self) -> None:
         self.ladder.cut_each(self._wished())
+        scoped = self.ladder.cuts()
+        self.ladder.cut_reach()
         values = self.ladder.values()
         moved = values != self.before
         total, placed = self.ground.best(values) if moved else (self.total, self.placed)
         demand = self.tree.assigned(values) - total
-        scoped = self.ladder.cuts()
         if demand > 0:
             self.ladder.cut_backing(demand, total, placed)
         now = self.ladder.cuts()
@@ -229,16 +260,14 @@ class _Sketch:
 
     def _haircut(self) -> int:
         """The smallest total cut that meets the scope, backs the quotas and keeps them under C."""
-        if self.policy.scope is Scope.CLUSTER:
-            wished, total = self.before, self.total
-        else:
-            wish = {leaf: min(gpus, self._path_room(leaf)) for leaf, gpus in self._wished().items()}
-            wished = {team: max(0, value) for team, value in self.tree.lowered(wish).items()}
-            total = self.ground.best(wished)[0]
-        return self.assigned - min(self.tree.assigned(wished), total, self.ceiling)
-
-    def _path_room(self, leaf: str) -> int:
-        return min(self.before[team] for team in (leaf, *self.tree.ancestors(leaf)))
+        total = self.total
+        if self.policy.scope is Scope.QUOTA or not self.tree.flat:
+            free = Ladder(self.ground, self.policy.share, Tier.BUSY, {})
+            free.cut_each(self._wished())
+            free.cut_reach()
+            if any(free.cuts().values()):
+                total = self.ground.best(free.values())[0]
+        return self.assigned - min(total, self.ceiling)
 
     @property
     def short(self) -> int:
@@ -259,7 +288,11 @@ class _Sketch:
 
     @property
     def backed(self) -> bool:
-        return self.unbacked == 0 and not self.unplaced
+        return self.unbacked == 0 and not self.unplaced and not self.out_of_reach
+
+    @cached_property
+    def out_of_reach(self) -> tuple[tuple[str, int], ...]:
+        return tuple((leaf, self.ground.reachable[leaf]) for leaf in self.ground.out_of_reach(self.after))
 
     @property
     def sufficient(self) -> bool:
@@ -326,6 +359,8 @@ class _Sketch:
             usage_from=self.snapshot.usage_from,
             quotas=tuple(rows[q.team] for q in self.snapshot.quotas),
             derived=self.snapshot.derived if self.policy.terms is not None else None,
+            out_of_reach=self.out_of_reach,
+            hash_rule=2,
         )
 
     def _rows(self) -> dict[str, QuotaPlan]:
@@ -391,16 +426,16 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
     start = {leaf: tree.by_team[leaf].gpus if leaf not in hit else before[leaf].gpus for leaf in tree.leaves}
     mixed = _with_leaves(baseline, start).with_islands(islands)
     ground = PlacementSolver(mixed)
-    total, placed = ground.best({q.team: q.gpus for q in mixed.quotas})
-    demand = ground.tree.assigned({q.team: q.gpus for q in mixed.quotas}) - total
+    placed = ground.best({q.team: q.gpus for q in mixed.quotas})[1]
     ladder = Ladder(ground, ShareBy.TIER, Tier.BUSY, {}, may_cut=hit)
     for floors in _giving_way(ground, placed):
-        if demand > 0:
-            ladder.loosen(floors)
-            demand = ladder.cut_backing(demand, total, placed)
+        ladder.loosen(floors)
+        left = ladder.cut_reach() + _cut_phantom(ladder)
+        if left == 0:
+            break
     values = ladder.values()
     broken = [
-        f"{leaf}: {values[leaf]} GPUs are left of a floor of {before[leaf].floor}"
+        f"{leaf}: {_left(values[leaf])} left of a floor of {before[leaf].floor}"
         for leaf in sorted(hit)
         if values[leaf] < before[leaf].floor
     ]
@@ -411,6 +446,17 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
         if values[leaf] >= before[leaf].floor
     ]
     return BreachTarget(values=values, touched=tuple(sorted(hit)), broken_floors=tuple(broken))
+
+
+def _left(gpus: int) -> str:
+    return f"{gpus_text(gpus)} {'is' if gpus == 1 else 'are'}"
+
+
+def _cut_phantom(ladder: Ladder) -> int:
+    """What no healthy GPU stands behind goes, as far as floors let it. Answers what is left."""
+    values = ladder.values()
+    total, placed = ladder.ground.best(values)
+    return ladder.cut_backing(ladder.ground.tree.assigned(values) - total, total, placed)
 
 
 def _giving_way(ground: PlacementSolver, placed: BlockCounts) -> Iterator[dict[str, int]]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from pydantic import Field
 
 from models.audit import AuditKind
-from models.base import Model, Text, Words
+from models.base import Model, Text, Words, gpus_text
 from models.cluster.quota import Quota
 from models.cluster.readings import Present
 from models.cluster.snapshot import on_islands
@@ -395,7 +395,11 @@ def _undo(r: Rollout, command: Command, request: CommandRequest, now: datetime) 
     undone = undoing(r, now, actor=request.actor, reason=request.reason, then=then)
     said = "rolling back to the baseline" + ("; then the rollout ends" if then is Stage.ABORTED else "")
     missing = undone.undo.unbacked_gpus if undone.undo is not None else 0
-    return undone, said + (f"; {missing} GPUs of it have no healthy hardware today" if missing else "")
+    return undone, said + (f"; {_have(missing, 'it')} no healthy hardware today" if missing else "")
+
+
+def _have(gpus: int, of: str) -> str:
+    return f"{gpus_text(gpus)} of {of} {'has' if gpus == 1 else 'have'}"
 
 
 def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage = Stage.ROLLED_BACK) -> Rollout:
@@ -414,7 +418,7 @@ def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage =
         unbacked_gpus=missing,
         owed=tuple(reversed(r.standing)),
     )
-    note = f"; {missing} GPUs of the baseline have no healthy hardware today" if missing else ""
+    note = f"; {_have(missing, 'the baseline')} no healthy hardware today" if missing else ""
     moved = without_own_holds(r).but(undo=undo, breach_of=())
     return moved.reaching(Stage.ROLLING_BACK, now, f"undo: {reason}{note}", actor)
 

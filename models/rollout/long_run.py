@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit import AuditKind
-from models.base import duration_text
+from models.base import duration_text, gpus_text
 from models.cluster.derived_buffer import Derived, followed
 from models.cluster.policy import OnLongRun
 from models.notices import NoticeKind
@@ -79,7 +79,7 @@ def _rederived(r: Rollout, found: Derived, now: datetime) -> Rollout:
     assert r.plan is not None
     standing, of = (None, None) if r.plan.derived is None else (r.plan.derived.promise, r.plan.derived.total)
     promise = followed(standing, found, of=of)
-    text = f"the buffer is derived anew: {found.needed} of {found.total} GPUs, {found.text}"
+    text = f"the buffer is derived anew: {found.needed} of {gpus_text(found.total)}, {found.text}"
     r = r.looking_out(derived_at=now).noting(AuditKind.PLAN, text, now, promised=standing, may_promise=promise)
     islands = seen.long_run or (() if seen.health is None else seen.health.islands)
     return r if promise == standing else r.looking_out(reconsider=islands)
@@ -112,7 +112,7 @@ def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
     r = r.but(proposed_at=now).looking_out(proposal=None if plan.fault else Proposal(plan=plan, at=now))
     inside = r.envelope is not None and r.envelope.holds(plan)
     window = duration_text(r.policy.replan_window)
-    text = f"on the usual health of {window} ({plan.healthy_gpus} healthy GPUs, {before} when planned): "
+    text = f"on the usual health of {window} ({gpus_text(plan.healthy_gpus)} healthy, {before} when planned): "
     text += ", ".join(f"{t} {old} -> {new}" for t, (old, new) in moved.items())
     text += "" if plan.derived is None else f"; buffer {plan.derived.needed} of {plan.total_gpus}: {plan.derived.text}"
     text += f"; {'inside' if inside else 'outside'} what was approved"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit import BACKSTOP, AuditKind
+from models.base import gpus_text
 from models.cluster.policy import RollbackTo
 from models.cluster.snapshot import on_islands
 from models.notices import NoticeKind
@@ -83,7 +84,7 @@ def drafted(r: Rollout, draft: Drafted, now: datetime) -> Rollout:
         .staying(replan="", done=())
         .noting(
             AuditKind.PLAN,
-            f"plan {plan.hash}: cut {plan.cut_gpus} of {plan.assigned_gpus} GPUs "
+            f"plan {plan.hash}: cut {plan.cut_gpus} of {gpus_text(plan.assigned_gpus)} "
             f"({plan.phantom_gpus} never backed, {plan.to_flex_gpus} to flex), short by {plan.short_by_gpus}",
             now,
             plan=plan.hash,
@@ -146,7 +147,7 @@ def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
     values = target.values
     if r.policy.rollback_to is RollbackTo.BASELINE:
         values = {q.team: q.gpus for q in r.baseline.quotas}
-    text = ", ".join(f"{t} lacks {r.clocks.at_risk.get(t, 0)} GPUs" for t in r.stay.aiming)
+    text = ", ".join(f"{t} lacks {gpus_text(r.clocks.at_risk.get(t, 0))}" for t in r.stay.aiming)
     undo = Undo(
         why=UndoCause.BREACH,
         actor="guard",

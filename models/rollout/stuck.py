@@ -50,7 +50,7 @@ def undoing_of(r: Rollout) -> UndoStatus | None:
         return shown if stuck else None
     missing, reason = r.undo.unbacked_gpus, r.undo.reason
     if missing:
-        reason += f"; {missing} GPUs of the target have no healthy hardware"
+        reason += f"; {gpus_text(missing)} of the target {'has' if missing == 1 else 'have'} no healthy hardware"
     if r.superseded:
         reason += f"; then superseded: {r.superseded}"
     return shown.model_copy(update={"why": r.undo.why.value, "reason": reason, "actor": r.undo.actor})

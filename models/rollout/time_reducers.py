@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit import BACKSTOP, AuditKind
+from models.base import gpus_text
 from models.cluster.policy import OnBreach
 from models.notices import NoticeKind
 from models.rollout import granting
@@ -75,7 +76,7 @@ def _breached(r: Rollout, now: datetime) -> Rollout:
         return r.but(clocks=Clocks()).staying(replan="today's health no longer backs the plan")
     news = tuple(t for t in teams if t not in r.breach_of)
     lacking = {t: r.clocks.at_risk.get(t, 0) for t in teams}
-    text = ", ".join(f"{t} lacks {gpus} GPUs" for t, gpus in lacking.items())
+    text = ", ".join(f"{t} lacks {gpus_text(gpus)}" for t, gpus in lacking.items())
     if r.proposing:
         r = given_up(r, "a quota is in breach", now)
     r = r.looking_out(proposal=None, reconsider=())

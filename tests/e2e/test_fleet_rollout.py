@@ -84,7 +84,7 @@ async def test_a_pilot_that_breaches_stops_the_fleet_before_wave_1(world: World)
     assert world.sql.gpus(other) == {"research": 95}
     await eventually(lambda: world.notices("(fleet)") == [("fleet_held", "tpm")], "the owner is told")
     said = await world.say_fleet("resume", reason="the node is out of the pilot, looked at with its owners")
-    assert said == "resumed: pilots lifted; 1 known failures count no more"
+    assert said == "resumed: pilots lifted; 1 known failure counts no more"
     await world.until_fleet(lambda s: states(s)[other] == "done")
     assert world.sql.gpus(other) == {"research": 85}
 
@@ -233,7 +233,7 @@ async def test_an_abort_leaves_what_is_done_and_ends_what_has_changed_nothing(wo
     await world.start_fleet(fresh("fleet"), {"parallel": 1})
     await world.until_fleet(lambda s: states(s) == {done: "done", waits: "running", later: "waiting"})
     said = await world.say_fleet("abort", reason="the quarter is over")
-    assert said == "aborting: 1 rollouts that have changed nothing yet are ended; the others go on"
+    assert said == "aborting: 1 rollout that has changed nothing yet is ended; the others go on"
     status = await world.until_fleet(lambda s: s.stage.ended)
     assert status.stage is FleetStage.ABORTED
     assert (await world.ended(waits))["stage"] == "aborted"

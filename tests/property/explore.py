@@ -545,10 +545,11 @@ def remembering() -> Iterator[None]:
     known: dict[Any, Backing] = {}
     hashes: dict[int, tuple[BaseModel, str]] = {}
 
-    def hashed(model: BaseModel, exclude: set[str] | None = None) -> str:
+    def hashed(model: BaseModel, exclude: set[str] | None = None, *, exclude_defaults: bool = False) -> str:
         found = hashes.get(id(model))
         if found is None:
-            found = hashes[id(model)] = (model, content_hash(model, exclude))  # kept alive, so its id stays its own
+            digest = content_hash(model, exclude, exclude_defaults=exclude_defaults)
+            found = hashes[id(model)] = (model, digest)  # kept alive, so its id stays its own
         return found[1]
 
     def remembered(snapshot: Snapshot) -> Backing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from models.planning.backing import back
 from models.planning.divide import divide
 from models.planning.plan import Plan, breach_target, make_plan
 from tests import reference
-from tests.strategies import Breach, breaches, policies, small_snapshots
+from tests.strategies import TINY, Breach, breaches, policies, small_snapshots, snapshots
 from tests.tried import examples
 
 settings.register_profile(
@@ -65,7 +66,9 @@ def test_backing_is_the_largest_assignment(snapshot: Snapshot) -> None:
     assert theirs.assigned_gpus == promised
     assert theirs.phantom_gpus == promised - mine.total
     assert theirs.surplus_gpus == healthy - mine.total
-    assert theirs.is_backed == (mine.total == promised and not mine.unplaced)
+    cluster = reference.Cluster(snapshot.quotas, snapshot.islands)
+    assert theirs.is_backed == cluster.is_backed(cluster.values)
+    assert {team for team, gpus in theirs.shortage.items() if gpus} >= set(cluster.out_of_reach(cluster.values))
 
 
 def as_reference(plan: Plan, snapshot: Snapshot) -> reference.ReferencePlan:
@@ -129,6 +132,37 @@ def test_a_plan_cuts_whom_the_ladder_cuts(snapshot: Snapshot, policy: Policy) ->
 def test_a_deepest_tier_that_is_asked_for_wins_over_the_policy(snapshot: Snapshot, policy: Policy, tier: Tier) -> None:
     plan = make_plan(snapshot, policy, max_tier=tier)
     assert as_reference(plan, snapshot) == reference.plan(snapshot, policy, tier)
+
+
+OUT_OF_REACH = Snapshot(
+    cluster="c",
+    islands=(Island(name="x", total_gpus=4, healthy_gpus=1), island("y", 4)),
+    quotas=(
+        Quota(team="P", gpus=4),
+        Quota(team="a", gpus=4, islands=("x",), parent="P"),
+        Quota(team="b", gpus=4, islands=("y",), parent="P"),
+    ),
+)
+
+
+@settings(AGREE, max_examples=examples(400))
+@given(snapshots(TINY, blocks=False))
+@example(OUT_OF_REACH)
+def test_the_haircut_is_the_smallest_total_cut_that_makes_the_quotas_backed(snapshot: Snapshot) -> None:
+    """By trying every cut of the leaves, ancestors alike; the ceiling is H, and floors are left out."""
+    snapshot = snapshot.model_copy(
+        update={"quotas": tuple(q.model_copy(update={"minimum_gpus": 0}) for q in snapshot.quotas)}
+    )
+    cluster = reference.Cluster(snapshot.quotas, snapshot.islands)
+    every = product(*(range(cluster.values[leaf] + 1) for leaf in cluster.leaves))
+    lowered = {cuts: cluster.lowered(cluster.values, dict(zip(cluster.leaves, cuts, strict=True))) for cuts in every}
+    smallest = min(
+        sum(cuts)
+        for cuts, values in lowered.items()
+        if min(values.values(), default=0) >= 0 and cluster.is_backed(values)
+    )
+    plan = make_plan(snapshot, Policy.model_validate({"buffer": 0, "spare_gpus": 0}))
+    assert (plan.haircut_gpus, plan.cut_gpus, plan.backed) == (smallest, smallest, True)
 
 
 def agrees(breach: Breach) -> None:
@@ -212,6 +246,6 @@ def test_a_block_without_a_place_is_broken_after_the_minimums(breach: Breach) ->
 @settings(AGREE, max_examples=examples(100))
 @given(breaches())
 def test_where_every_gpu_is_backed_a_breach_target_changes_nothing(breach: Breach) -> None:
-    now = reference.backing(breach.baseline.with_values(breach.current).with_islands(breach.islands))
-    assume(now.total == reference.assigned(breach.baseline, breach.current) and not now.unplaced)
+    cluster = reference.Cluster(breach.baseline.with_values(breach.current).quotas, breach.islands)
+    assume(cluster.is_backed(cluster.values))
     assert breach_target(breach.baseline, breach.current, breach.islands).values == breach.current

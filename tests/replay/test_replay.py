@@ -18,6 +18,7 @@ from temporalio.workflow import NondeterminismError
 
 from client.compression import Zlib
 from client.converter import data_converter
+from models.planning.plan import Plan
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Stage
 from tests.replay.record import HISTORIES, LARGEST, SCENES
@@ -79,6 +80,29 @@ async def test_together_they_pass_every_stage_and_make_every_call() -> None:
         stages |= {entry["data"]["after"] for entry in entries if entry["kind"] == "transition"}
     assert stages == {stage.value for stage in Stage}
     assert effects == {kind.value for kind in EffectKind}
+
+
+async def results(path: Path, activity: str) -> list[Any]:
+    """What each call of an activity answered, as plain JSON."""
+    called: dict[int, str] = {}
+    found: list[Any] = []
+    for event in parsed(path).events:
+        called[event.event_id] = event.activity_task_scheduled_event_attributes.activity_type.name
+        done = event.activity_task_completed_event_attributes
+        if called.get(done.scheduled_event_id) == activity:
+            found += await plain.decode(done.result.payloads)
+    return found
+
+
+async def test_a_plan_in_a_history_has_the_hash_that_was_approved() -> None:
+    named = 0
+    for path in FILES:
+        plans = {Plan.model_validate(answer["plan"]).hash for answer in await results(path, "draft_plan")}
+        entries = [entry for request in await calls(path, "record") for entry in request["entries"]]
+        told = {entry["data"]["plan"] for entry in entries if "plan" in entry["data"]}
+        assert told >= plans, path.name
+        named += len(plans)
+    assert named > 10
 
 
 def patches(path: Path) -> set[str]:

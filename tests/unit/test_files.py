@@ -175,6 +175,16 @@ A, B = "{team: a, gpus: 5}", "{team: b, gpus: 6}"
             "{team: a, gpus: 5, parent: b}\n  - {team: b, gpus: 6, parent: a}",
             "line 7: clusters[0].quotas[0]: the quota tree has a cycle: a -> b -> a",
         ),
+        (
+            f"{A}\n  - {B}",
+            "{team: a, gpus: 5}\n  - {team: b, gpus: 6, minimum_gpus: 6, parent: a}",
+            "line 8: clusters[0].quotas[1].minimum_gpus is 6, above the quota 5 of a, which team b is part of",
+        ),
+        (
+            f"{A}\n  - {B}",
+            "{team: b, gpus: 9, protected_blocks: [3, 3], parent: p}\n  - {team: p, gpus: 9, parent: a}\n  - " + A,
+            "line 7: clusters[0].quotas[0].protected_blocks sum to 6, above the quota 5 of a, which team b is part of",
+        ),
         (B, "{team: b, gpus: 6, parent: q}", "clusters[0].quotas[1].parent: 'q' of team 'b' is not a quota of this"),
         (
             f"{A}\n  - {B}",

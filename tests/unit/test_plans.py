@@ -104,6 +104,65 @@ def test_a_block_cannot_cross_islands_so_351_in_one_and_8_in_another_are_worth_n
     assert plan.unplaced_blocks == (("pretraining", 352),)
 
 
+def test_of_blocks_that_cannot_all_stand_those_are_placed_that_leave_the_others_most() -> None:
+    """Either block fills x. With a's there b, which may stand nowhere else, has nothing; with b's there a has y."""
+    quotas = [
+        Quota(team="a", gpus=4, protected_blocks=(4,)),
+        Quota(team="b", gpus=4, islands=("x",), protected_blocks=(4,)),
+    ]
+    backing = back(snapshot([island("x", 4, 4), island("y", 4, 4, 0)], quotas))
+    assert backing.of == {"a": 4, "b": 4}
+    assert [(u.team, u.gpus) for u in backing.unplaced] == [("a", 4)]
+
+
+OUT_OF_REACH = [
+    Quota(team="org", gpus=8),
+    Quota(team="a", gpus=8, parent="org", islands=("x",)),
+    Quota(team="b", gpus=8, parent="org", islands=("y",)),
+]
+TWO_IN_X = [island("x", 8, 2), island("y", 8, 8)]
+
+
+def test_a_leaf_that_can_only_ever_reach_2_of_its_8_is_not_backed_though_its_sibling_uses_all_that_is_promised() -> (
+    None
+):
+    backing = back(snapshot(TWO_IN_X, OUT_OF_REACH))
+    assert (backing.assigned_gpus, backing.backed_gpus) == (8, 8)
+    assert not backing.is_backed
+    assert backing.shortage == {"a": 6}
+    assert back(snapshot([island("x", 8, 8), island("y", 8, 8)], OUT_OF_REACH)).is_backed
+
+
+def test_such_a_leaf_is_cut_to_what_it_can_reach() -> None:
+    plan = make_plan(snapshot(TWO_IN_X, OUT_OF_REACH), Policy.model_validate({"buffer": 0, "spare_gpus": 0}))
+    assert plan.values == {"org": 2, "a": 2, "b": 8}
+    assert (plan.haircut_gpus, plan.phantom_gpus, plan.to_flex_gpus, plan.backed) == (6, 0, 6, True)
+
+
+def test_two_that_share_a_parent_and_the_island_are_cut_together() -> None:
+    """With the parent down to 2 both are within reach; cutting each to 2 by itself would take 12."""
+    quotas = [*OUT_OF_REACH, Quota(team="c", gpus=8, parent="org", islands=("x",))]
+    plan = make_plan(snapshot(TWO_IN_X, quotas), Policy.model_validate({"buffer": 0, "spare_gpus": 0}))
+    assert plan.values == {"org": 2, "a": 5, "b": 8, "c": 5}
+    assert (plan.haircut_gpus, plan.backed) == (6, True)
+
+
+def test_a_floor_out_of_reach_is_reported_and_the_plan_cannot_be_launched() -> None:
+    floored = [OUT_OF_REACH[0], OUT_OF_REACH[1].model_copy(update={"minimum_gpus": 5}), OUT_OF_REACH[2]]
+    plan = make_plan(snapshot(TWO_IN_X, floored), Policy.model_validate({"buffer": 0, "spare_gpus": 0}))
+    assert plan.values == {"org": 5, "a": 5, "b": 8}
+    assert (plan.haircut_gpus, plan.short_by_gpus, plan.unbacked_gpus) == (6, 3, 0)
+    assert (plan.backed, plan.suffices, plan.out_of_reach) == (False, None, (("a", 2),))
+    assert plan.fault == "not backed by healthy GPUs"
+
+
+def test_a_breach_that_leaves_a_leaf_out_of_reach_touches_it_and_lowers_it() -> None:
+    healthy = snapshot([island("x", 8, 8), island("y", 8, 8)], OUT_OF_REACH)
+    target = breach_target(healthy, {"org": 8, "a": 8, "b": 8}, tuple(TWO_IN_X))
+    assert target.values == {"org": 2, "a": 2, "b": 8}
+    assert target.touched == ("a",)
+
+
 def test_healthy_gpus_on_broken_nodes_do_not_serve_blocks() -> None:
     quotas = [Quota(team="t", gpus=96, protected_blocks=(96,))]
     assert back(snapshot([island("X", 100, 98, 96)], quotas)).is_backed
@@ -199,3 +258,125 @@ def test_who_may_target_a_quota_is_shown_and_part_of_what_is_approved() -> None:
     assert len({p.hash for p in (gated, others, anybody)}) == 3
     assert [envelope_of(gated).holds(p) for p in (gated, others, anybody)] == [True, False, False]
     assert envelope_of(anybody).holds(gated) is False
+
+
+ONE_WAY = snapshot(
+    [island("x", 8, 2), island("y", 16, 16)],
+    [
+        Quota(team="org", gpus=16),
+        Quota(team="a", gpus=8, parent="org", scheduled_gpus=4, islands=("x",), namespaces=("lab", "ci")),
+        Quota(team="b", gpus=12, parent="org", islands=("x", "y"), protected_blocks=(2, 4)),
+        Quota(team="c", gpus=4, scheduled_gpus=3),
+    ],
+)
+
+
+def test_the_reason_of_a_cut_names_islands_by_name_and_only_where_they_limit() -> None:
+    """x and y have 3 of the 6 that a promises; all three have 3 of the 12 of both. A hash would tell the difference."""
+
+    def reasons(a: tuple[str, ...], b: tuple[str, ...] | None) -> list[str]:
+        quotas = [Quota(team="a", gpus=6, islands=a), Quota(team="b", gpus=6, islands=b)]
+        where = [island("x", 4, 2), island("y", 4, 1), island("z", 4, 0)]
+        plan = make_plan(snapshot(where, quotas), Policy.model_validate({"buffer": 0, "spare_gpus": 0}))
+        return [cut.reason for row in plan.quotas for cut in row.cuts]
+
+    assert reasons(("x", "y"), None) == reasons(("y", "x"), ("z", "y", "x"))
+    assert [text.split("; ")[1] for text in reasons(("y", "x"), None)] == [
+        "its islands (x, y) have 3 healthy GPUs, fewer than the quotas on them promise",
+        "c has 3 healthy of 12 GPUs and may promise 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("known", "gpus", "says"),
+    [
+        (None, 4, "whether jobs run on these 4 GPUs is not known: what does runs on, as flex"),
+        (None, 1, "whether jobs run on this GPU is not known: what does runs on, as flex"),
+        (10, 4, "4 GPUs are in use: what runs on them runs on, as flex"),
+        (10, 1, "1 GPU is in use: what runs on it runs on, as flex"),
+    ],
+)
+def test_a_quota_of_unknown_usage_is_not_told_that_its_gpus_are_in_use(known: int | None, gpus: int, says: str) -> None:
+    here = snapshot([island("m", 10, 10 - gpus)], [Quota(team="a", gpus=10, scheduled_gpus=known)])
+    (cut,) = make_plan(here, Policy.model_validate({"buffer": 0, "spare_gpus": 0})).quotas[0].cuts
+    assert (cut.tier, cut.gpus, cut.reason.split("; ")[0]) == (Tier.BUSY, gpus, says)
+
+
+def _rewritten(**changes: dict[str, object]) -> Snapshot:
+    """`ONE_WAY` with other words for some of its rows."""
+    return ONE_WAY.model_copy(
+        update={"quotas": tuple(q.model_copy(update=changes.get(q.team, {})) for q in ONE_WAY.quotas)}
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ONE_WAY.model_copy(update={"quotas": ONE_WAY.quotas[::-1]}),
+        ONE_WAY.with_islands(ONE_WAY.islands[::-1]),
+        ONE_WAY.with_islands((island("x", 8, 2, 2), island("y", 16, 16, 16))),
+        _rewritten(b={"islands": ("y", "x")}),
+        _rewritten(b={"islands": None}),
+        _rewritten(b={"protected_blocks": (4, 2)}),
+        _rewritten(a={"namespaces": ("ci", "lab")}),
+        _rewritten(a={"namespaces": ("ci", "a", "lab")}),
+        _rewritten(a={"idle_gpus": 0}, b={"idle_gpus": 0, "minimum_gpus": 0}),
+        Snapshot.model_validate(ONE_WAY.model_dump(exclude_defaults=True)),
+    ],
+    ids=[
+        "quotas",
+        "islands",
+        "block_gpus",
+        "its islands",
+        "all islands",
+        "blocks",
+        "gate",
+        "own gate",
+        "idle 0",
+        "bare",
+    ],
+)
+@pytest.mark.parametrize("buffer", [0, 0.5])
+def test_neither_the_order_of_rows_nor_a_default_written_out_changes_a_hash(other: Snapshot, buffer: float) -> None:
+    policy = Policy.model_validate({"buffer": buffer, "spare_gpus": 8})
+    default = Policy.model_validate({"buffer": buffer})
+    mine, theirs = make_plan(ONE_WAY, policy), make_plan(other, default)
+    assert other.hash == ONE_WAY.hash
+    assert theirs.hash == mine.hash
+    assert envelope_of(mine).holds(theirs)
+    assert envelope_of(mine).gates == envelope_of(theirs).gates
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        _rewritten(a={"gpus": 7}),
+        _rewritten(a={"islands": ("y",)}),
+        _rewritten(a={"namespaces": ("lab",)}),
+        _rewritten(b={"protected_blocks": (6,)}),
+        _rewritten(b={"minimum_gpus": 1}),
+        _rewritten(b={"scheduled_gpus": 12}),
+        ONE_WAY.with_islands((island("x", 8, 2, 1), island("y", 16, 16))),
+        ONE_WAY.model_copy(update={"generation": 1}),
+    ],
+)
+def test_what_says_something_else_has_another_hash(other: Snapshot) -> None:
+    assert other.hash != ONE_WAY.hash
+    assert make_plan(other, Policy()).hash != make_plan(ONE_WAY, Policy()).hash
+
+
+def test_a_plan_of_before_keeps_the_hash_that_was_approved_and_its_envelope_holds_the_same_plan_of_today() -> None:
+    """Both hashes are those of the worked case of the examples as the docs showed them before this rule."""
+    worked = snapshot(
+        [island("main", 361, 319)],
+        [Quota(team="research", gpus=345, scheduled_gpus=310, idle_gpus=0)],
+        cluster="h100-worked",
+    )
+    today = make_plan(worked, Policy())
+    recorded = today.but(snapshot_hash="4609dce1820b37c9", hash_rule=1)
+    assert recorded.hash == "24a3e3310d6b5882"
+    assert Plan.model_validate_json(recorded.model_dump_json(exclude={"hash_rule", "out_of_reach"})) == recorded
+    assert today.hash != recorded.hash
+    assert envelope_of(recorded).holds(today)
+    ordered = envelope_of(recorded).but(gates={"research": ("lab", "ci")})
+    assert ordered.holds(today.but(quotas=(today.quotas[0].but(namespaces=("ci", "lab")),)))

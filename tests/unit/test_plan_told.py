@@ -1,0 +1,161 @@
+"""What is told of plans: in which order clusters come and why, figures in JSON, and one of a thing as one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+from rich.console import RenderableType
+
+from cli.answers import PlanAnswer
+from cli.output import _plain
+from cli.pages.haircut import page
+from cli.views import fleet_rollout as fleet_view
+from cli.views import haircut as haircut_view
+from cli.views.plan import in_order, plan_parts, plans_parts
+from models.cluster.island import Island
+from models.cluster.policy import Policy, Tier
+from models.cluster.quota import Quota
+from models.cluster.snapshot import Snapshot
+from models.fleet.messages import FleetLaunch, FleetPlan
+from models.fleet.order import prospect_of, starting_order, taken_by
+from models.fleet.state import Pace, Wave
+from models.planning.haircut import haircut
+from models.planning.plan import Plan, breach_target, make_plan
+
+BARE = Policy.model_validate({"buffer": 0, "spare_gpus": 0})
+
+
+def cluster(name: str, islands: Sequence[tuple[int, int]], *quotas: Quota) -> Snapshot:
+    where = tuple(Island(name=f"i{n}", total_gpus=t, healthy_gpus=h) for n, (t, h) in enumerate(islands))
+    return Snapshot(cluster=name, islands=where, quotas=quotas)
+
+
+def said(parts: Sequence[RenderableType]) -> str:
+    return "\n".join(line for part in parts for line in _plain(part))
+
+
+# --- the order of a fleet --------------------------------------------------------------------------
+
+HOMELESS = cluster("homeless", [(8, 6), (90, 90)], Quota(team="t", gpus=8, protected_blocks=(8,), islands=("i0", "i1")))
+HOMELESS = HOMELESS.with_islands((HOMELESS.islands[0], HOMELESS.islands[1].model_copy(update={"block_gpus": 0})))
+FLOORED = cluster("floored", [(8, 7)], Quota(team="t", gpus=8, minimum_gpus=8))
+PAINLESS = cluster("painless", [(8, 8)], Quota(team="t", gpus=8))
+BUSY = cluster("busy", [(8, 1)], Quota(team="t", gpus=8, scheduled_gpus=8))
+UNSCHEDULED = cluster("unscheduled", [(8, 4)], Quota(team="t", gpus=8, scheduled_gpus=2))
+IN_TURN = ["painless", "unscheduled", "busy", "homeless", "floored"]
+WHY = {
+    "homeless": "no island has room for the protected block of 8 of t",
+    "floored": "floors and protected blocks hold what would have to be cut",
+}
+
+
+def plans() -> list[Plan]:
+    return [make_plan(s, BARE) for s in (FLOORED, HOMELESS, BUSY, UNSCHEDULED, PAINLESS)]
+
+
+def test_clusters_that_no_plan_mends_come_after_all_waves_with_the_reason() -> None:
+    """Both would be in the painless wave by what they cut, and the first has by far the most headroom."""
+    ordered = in_order(plans())
+    assert [p.wave for p in plans()[:2]] == [Tier.UNALLOCATED, Tier.UNALLOCATED]
+    assert [p.cluster for p in ordered] == IN_TURN
+    text = said(plans_parts(ordered))
+    for name, why in WHY.items():
+        assert f"{name} comes after all waves: {why}." in text
+        assert re.search(rf"^{name} +after all ", text, re.MULTILINE)
+    assert "painless comes" not in text
+
+
+def test_a_fleet_rollout_takes_them_after_all_waves_too() -> None:
+    prospects = starting_order(prospect_of(p) for p in plans())
+    assert [p.cluster for p in prospects] == IN_TURN
+    assert [p.wave for p in prospects][3:] == [Wave.AFTER, Wave.AFTER]
+    assert [p.why_last for p in prospects] == ["", "", "", *WHY.values()]
+    assert prospects[3].why_not == f"its plan is not backed by healthy GPUs: {WHY['homeless']}"
+    launch = FleetLaunch(fleet="f", owner="o", waves=(Wave.UNALLOCATED, Wave.BUSY))
+    assert [p.cluster for p in taken_by(launch, prospects)] == ["painless", "busy"]
+
+
+def test_one_that_is_short_but_backed_comes_last_with_its_reason_and_can_be_launched() -> None:
+    """A floor of 7 fits the 7 that are healthy, and not the buffer."""
+    short = make_plan(cluster("short", [(8, 7)], Quota(team="t", gpus=8, minimum_gpus=7)), Policy())
+    p = prospect_of(short)
+    assert (short.backed, short.short_by_gpus, p.wave, p.why_not) == (True, 7, Wave.AFTER, "")
+    shown = said(
+        fleet_view.plan_parts(FleetPlan(fleet="f", hash="h", clusters=(p,)), FleetLaunch(fleet="f", owner="o"))
+    )
+    assert "AFTER ALL WAVES" in shown
+    assert WHY["floored"] in shown
+
+
+# --- figures -----------------------------------------------------------------------------------------
+
+
+def test_the_json_of_a_plan_has_its_cut_and_what_was_and_would_be_phantom() -> None:
+    """8 promised, 5 healthy: 3 phantom, of which a floor of 7 lets 1 go."""
+    plan = make_plan(cluster("c", [(8, 5)], Quota(team="t", gpus=8, minimum_gpus=7)), BARE)
+    answer = PlanAnswer.of(plan).as_json()
+    figures = ("cut_gpus", "phantom_before_gpus", "phantom_gpus", "phantom_after_gpus", "unplaced_blocks")
+    assert [answer[name] for name in figures] == [1, 3, 1, 2, []]
+    assert PlanAnswer.of(make_plan(HOMELESS, BARE)).as_json()["unplaced_blocks"] == [["t", 8]]
+
+
+# --- one of a thing ----------------------------------------------------------------------------------
+
+_RIGHT = {"is", "was", "has", "moves", "stays", "promises", "comes", "lacks"}
+_WRONG = re.compile(r"\b1 (?:were|are|move|have|stay|promise|of [^.;:,()]* (?:were|are|have))\b")
+
+
+def slips(text: str) -> list[str]:
+    """Where one of a thing is told as many."""
+    return [m[0] for m in re.finditer(r"\b1 ([a-zA-Z]+s)\b", text) if m[1] not in _RIGHT] + _WRONG.findall(text)
+
+
+ONES = [
+    cluster("one", [(1, 1)], Quota(team="t", gpus=1)),
+    cluster("none", [(1, 0)], Quota(team="t", gpus=1)),
+    cluster("busy", [(2, 1)], Quota(team="t", gpus=2, scheduled_gpus=2)),
+    cluster("idle", [(2, 1)], Quota(team="t", gpus=2, scheduled_gpus=2, idle_gpus=1)),
+    cluster("free", [(2, 1)], Quota(team="t", gpus=2, scheduled_gpus=1)),
+    cluster("held", [(2, 1)], Quota(team="t", gpus=2, minimum_gpus=2)),
+    cluster("islands", [(2, 1), (1, 1)], Quota(team="t", gpus=2, islands=("i0",)), Quota(team="u", gpus=1)),
+    cluster("block", [(1, 0), (1, 1)], Quota(team="t", gpus=1, protected_blocks=(1,), islands=("i0",))),
+    cluster(
+        "tree",
+        [(2, 1), (1, 1)],
+        Quota(team="p", gpus=2),
+        Quota(team="t", gpus=2, minimum_gpus=2, islands=("i0",), parent="p"),
+        Quota(team="u", gpus=1, islands=("i1",), parent="p"),
+    ),
+]
+POLICIES = [
+    Policy.model_validate({"buffer": b, "spare_gpus": spare, "scope": scope})
+    for b in (0, 0.5)
+    for spare in (0, 1)
+    for scope in ("cluster", "quota")
+]
+
+
+@pytest.mark.parametrize("here", ONES, ids=[s.cluster for s in ONES])
+def test_one_of_a_thing_is_told_as_one(here: Snapshot) -> None:
+    told = []
+    for policy in POLICIES:
+        for tier in Tier:
+            plan = make_plan(here, policy, max_tier=tier)
+            told += [said(plan_parts(plan)), said(plans_parts([plan]))]
+            fleet = FleetPlan(fleet="f", hash="h", clusters=(prospect_of(plan),))
+            launch = FleetLaunch(fleet="f", owner="o", pace=Pace(parallel=1, budget_per_hour=1, budget_per_day=1))
+            told.append(said(fleet_view.plan_parts(fleet, launch)))
+        report = haircut([(here, policy)], [Fraction(1, 2)])
+        told += [said(haircut_view.fleet_parts(report, 0)), said(haircut_view.parts_by(report, "team", 0))]
+    none = tuple(i.at_health(min(i.healthy_gpus, 1)) for i in here.islands)
+    told += breach_target(here, {q.team: q.gpus for q in here.quotas}, none).broken_floors
+    assert any(re.search(r"\b1 (GPU|cluster)\b", text) for text in told)
+    assert [slip for text in told for slip in slips(text)] == []
+
+
+def test_the_page_of_a_haircut_tells_one_as_one() -> None:
+    text = re.sub(r"(?s)<svg.*?</svg>|<[^>]*>", " ", page(haircut([(ONES[4], POLICIES[0])], [Fraction(1, 2)]), 0))
+    assert slips(re.sub(r"\s+", " ", text)) == []
