@@ -126,6 +126,7 @@ def opened(world: World) -> list[str]:
     return [name for (name,) in world.sql.rows("SELECT cluster FROM rollouts ORDER BY opened_at")]
 
 
+@pytest.mark.nightly
 async def test_the_order_is_made_anew_from_todays_snapshots_before_each_start(world: World) -> None:
     a, b, c, d = (fresh(name) for name in "abcd")
     slow = {**CLOCKS, "soak_enforced": "4s"}  # what is reported meanwhile counts for the next start
@@ -162,6 +163,7 @@ async def test_what_grew_beyond_the_approval_asks_a_person_and_holds_nobody_else
     assert world.sql.gpus(fits) == {"research": 85}
 
 
+@pytest.mark.nightly
 async def test_a_window_keeps_its_cluster_from_starting_and_nobody_else(world: World) -> None:
     frozen, free = fresh("a"), fresh("b")
     ends = datetime.now(UTC) + timedelta(seconds=12)
@@ -241,6 +243,7 @@ async def test_an_abort_leaves_what_is_done_and_ends_what_has_changed_nothing(wo
     assert {n: world.sql.gpus(n)["research"] for n in (done, waits, later)} == {done: 85, waits: 95, later: 95}
 
 
+@pytest.mark.nightly
 async def test_an_abort_that_undoes_brings_every_baseline_back_but_not_what_others_opened(world: World) -> None:
     mine, theirs, waiting = fresh("a"), fresh("b"), fresh("c")
     await world.fleet(*(cluster(name, 95, 98, busy=60) for name in (mine, theirs, waiting)))

@@ -44,6 +44,7 @@ def payloads_of(event: HistoryEvent) -> list[bytes]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 async def test_a_rollout_of_five_thousand_quotas(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> None:
     # A tenth of a second, as in other stories, would be most of the machine.

@@ -51,6 +51,7 @@ def healthy(gpus: int) -> dict[str, tuple[int, int]]:
     return {"main": (361, gpus)}
 
 
+@pytest.mark.nightly
 async def test_four_weeks_pass_as_computed_by_hand(played: Played) -> None:
     """Defaults: notice 3d, soaks 24h and 3d, breach_after 10m, recover_after 6h. Hours from the launch."""
     sql, day = played.sql, 24

@@ -134,6 +134,7 @@ def hard(night: Night, **more: Any) -> dict[str, Any]:
 SOFT = {"a": "soft", "b": "soft"}
 
 
+@pytest.mark.nightly
 async def test_a_retry_says_what_it_will_run_and_comes_back_until_the_cause_is_mended(night: Night) -> None:
     night.breaks(K.RESTORE)
     await night.world.say(night.name, Command.ROLLBACK)
