@@ -29,7 +29,7 @@ def page(haircut: Haircut, at: int) -> str:
         sentence=sentence(haircut, at),
         numbers=[
             {"value": big(fleet.cut_gpus), "text": f"GPUs cut at {percent(haircut.buffers[at])}"},
-            {"value": share(fleet.phantom_gpus, fleet.cut_gpus), "text": "of them never backed by a healthy GPU"},
+            {"value": share(fleet.phantom_gpus, fleet.cut_gpus), "text": "of them with no healthy GPU behind now"},
             {"value": big(fleet.to_flex_gpus), "text": "GPUs move to flex and stay usable"},
             {"value": big(fleet.unbacked_gpus), "text": "GPUs promised today with nothing behind them"},
         ],
@@ -53,7 +53,9 @@ def _buffers(haircut: Haircut, at: int) -> dict[str, str]:
     plot.set(xlabel="buffer", ylabel="GPUs cut")
     plot.yaxis.set_major_formatter("{x:,.0f}")
     plot.legend(frameon=False, loc="upper left")
-    says = f"At {names[at]}, {phantom[at]} GPUs of the cut were phantom and {flex[at]} move to flex."
+    says = (
+        f"At {names[at]}, {phantom[at]} of the GPUs cut are phantom (no healthy GPU behind now), {flex[at]} go to flex."
+    )
     return {"title": "How much would be cut, and what it was", "svg": svg(figure), "says": says}
 
 

@@ -69,7 +69,7 @@ def plans_parts(plans: Sequence[Plan]) -> list[RenderableType]:
     return [
         rows,
         Text(),
-        line(f"{len(plans)} clusters; {gpus(cut)} cut: {phantom} were phantom, {flex} move to flex."),
+        line(f"{len(plans)} clusters; {gpus(cut)} cut: {phantom} phantom, {flex} to flex."),
     ]
 
 
@@ -102,8 +102,8 @@ def _what(plan: Plan) -> Text:
     what = f"Cut {plan.cut_gpus} of a haircut of {plan.haircut_gpus}" if plan.short_by_gpus else f"Cut {plan.cut_gpus}"
     return line(
         (what, "bold"),
-        f": {plan.phantom_gpus} were phantom (no healthy GPU behind them), "
-        f"{plan.to_flex_gpus} move to flex and stay usable.",
+        f": {plan.phantom_gpus} {'is' if plan.phantom_gpus == 1 else 'are'} phantom (no healthy GPU behind now), "
+        f"{plan.to_flex_gpus} {'moves' if plan.to_flex_gpus == 1 else 'move'} to flex and stay usable.",
     )
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from pydantic import Field
 
-from models.base import Model, Share, content_hash
+from models.base import Model, Share, Since, content_hash
 from models.buffers.estimator import derived
 from models.cluster.derived_buffer import Derived
 from models.cluster.island import Island
@@ -85,12 +85,20 @@ class Plan(Model):
     quotas: tuple[QuotaPlan, ...]
     derived: Derived | None = None
     """What the buffer stands on, where it comes from health history."""
+    phantom_since: Since | None = None
+    """Since when no healthy GPU has stood behind the phantom ones, with these quotas; None: nobody asked, or knows."""
 
     @cached_property
     def hash(self) -> str:
         """What an approval names."""
-        # Histories hold approvals of plans that did not know of it.
-        return content_hash(self, exclude={"derived"} if self.derived is None else None)
+        # Histories hold approvals of plans that did not know of what stands in these. When it began changes no plan.
+        return content_hash(self, exclude={"phantom_since"} | ({"derived"} if self.derived is None else set()))
+
+    @property
+    def composition(self) -> str:
+        """What the cut GPUs are, in brackets."""
+        since = f" {self.phantom_since.text}" if self.phantom_gpus and self.phantom_since else ""
+        return f"({self.phantom_gpus} with no healthy GPU behind{since}, {self.to_flex_gpus} to flex)"
 
     @property
     def honest(self) -> bool:

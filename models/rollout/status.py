@@ -243,7 +243,7 @@ def details_of(r: Rollout, now: datetime) -> str:
     if r.plan is not None:
         lines.append(
             f"plan `{r.plan.hash}`: {r.plan.assigned_gpus} assigned, ceiling {r.plan.ceiling_gpus}, cut "
-            f"{r.plan.cut_gpus} ({r.plan.phantom_gpus} never backed, {r.plan.to_flex_gpus} to flex), wave {r.plan.wave}"
+            f"{r.plan.cut_gpus} {r.plan.composition}, wave {r.plan.wave}"
         )
     if not r.stage.ended:
         lines.append(f"now: {waiting_sentence(r, now)}")

@@ -184,7 +184,7 @@ def test_launch_sends_what_lies_over_the_policy_and_shows_how_to_approve(
     assert (request.owner, request.shadow, request.adopt, request.reason) == ("tpm", True, True, "pilot")
     assert request.rollout.startswith("h100-worked/2")
     out = capsys.readouterr().out
-    assert "Cut 39: 26 were phantom (no healthy GPU behind them), 13 move to flex" in out
+    assert "Cut 39: 26 are phantom (no healthy GPU behind now), 13 move to flex" in out
     assert f"\n  backstop approve h100-worked --plan {PLAN.hash}\n" in out
 
 
