@@ -197,7 +197,7 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
         done=_last_of_each(m for m in past.moves if m.after == Stage.MONITORED and m.cluster in past.monitored),
         undone=tuple(m for m in past.moves if m.after == Stage.ROLLED_BACK),
         live=live,
-        milestones=standings(past.milestones, measured, past.until),
+        milestones=standings(past.milestones, measured, past.until, {} if now is None else {PHANTOM_GPUS: now.at}),
         outcomes=past.outcomes,
         totals=totals(past.outcomes),
         points=past.points,
