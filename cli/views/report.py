@@ -52,6 +52,12 @@ def lead(week: Week) -> str:
     if week.live is not None:
         held = len({b.cluster for b in week.live.blocked})
         parts.append(f"{held or 'Nothing'} {'is' if held <= 1 else 'are'} blocked.")
+        shadows = len(week.live.shadows)
+        if shadows:
+            rehearse = (
+                "rehearses: it changes nothing and is" if shadows == 1 else "rehearse: they change nothing and are"
+            )
+            parts.append(f"{_count(shadows, 'shadow rollout')} {rehearse} in none of these figures.")
     return " ".join(parts)
 
 

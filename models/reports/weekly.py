@@ -140,6 +140,8 @@ class Live(Model):
     """Declared, and not over, that begin within two weeks."""
     silent: tuple[Name, ...] = ()
     """Rollouts that did not answer: of these nothing is said."""
+    shadows: tuple[Name, ...] = ()
+    """Clusters with an open shadow rollout, which changes nothing and is in none of the figures."""
 
 
 class Totals(Model):

@@ -315,7 +315,7 @@ def test_status_in_full_tells_what_a_person_asks(fake: FakeBackstop, capsys: pyt
     for said in (
         "h100-worked  buffered since 2026-01-31 12:00:00Z",
         f"plan     {PLAN.hash}, approved by tpm, wave busy, cuts 39 GPUs\n",
-        "health   300 healthy of 361, as of 2026-01-31 12:00:00Z\n",
+        "health   300 healthy of 361, as of 2026-01-31 12:00:00Z (",
         "now      306 promised, 300 backed, 6 phantom; flex pool 0\n",
         "at risk  research has 300 healthy GPUs behind a quota of 306; a breach at 2026-01-31 12:00:00Z\n",
         "hold     paused [paused] by oncall: a SEV\n",
