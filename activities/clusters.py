@@ -35,6 +35,7 @@ from models.errors import BlastRadius, Refusal
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow, flex_now
 from models.planning.backing import Backing, back, back_on
+from models.planning.lacking_since import lacking_since
 from models.planning.occupancy import standing_in_quota
 from models.planning.placement import PlacementSolver
 from models.planning.plan import BreachTarget, Envelope, breach_target, make_plan
@@ -56,7 +57,7 @@ HISTORY_FRESH = timedelta(hours=1)
 _LIVES = timedelta(days=7)
 """How far back it is told how long flex jobs lived."""
 _SINCE = timedelta(days=30)
-"""How far back it is looked for when an island was last whole."""
+"""How far back it is looked for when an island was last whole, or as many GPUs were backed."""
 
 
 class ClusterActivities:
@@ -147,6 +148,9 @@ class ClusterActivities:
                     update={"derived": stepped(derived, request.promised, of=request.promised_of)}
                 )
             plan = make_plan(baseline, request.policy)
+            if plan.phantom_gpus:
+                history = self._health.history(request.cluster, request.at - _SINCE, request.at)
+                plan = plan.model_copy(update={"phantom_since": lacking_since(baseline, history)})
             return Drafted(baseline=baseline, reading=reading, plan=plan)
 
     @activity.defn(name="observe", no_thread_cancel_exception=True)

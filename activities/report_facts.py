@@ -62,9 +62,10 @@ class ReportFacts:
         now = datetime.now(UTC)
         points = self._tallies.points("", [now], timedelta(days=1))
         monitored = monitored_at(self._report.passages(now), now)
-        phantom = points[0].phantom_gpus if points and points[0].known else None
+        known = points[0] if points and points[0].known else None
         return PlanNow(
             plan=self._milestones.milestones(),
-            measured={MONITORED_CLUSTERS: len(monitored), PHANTOM_GPUS: phantom},
+            measured={MONITORED_CLUSTERS: len(monitored), PHANTOM_GPUS: None if known is None else known.phantom_gpus},
             monitored=monitored,
+            read_at={} if known is None else {PHANTOM_GPUS: known.at},
         )

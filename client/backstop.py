@@ -6,6 +6,7 @@ Rollouts, fleet rollouts, requests for quota and questions to the ledger's desk 
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 from temporalio.client import Client
@@ -13,13 +14,13 @@ from temporalio.service import RPCError
 
 from client.calls import NO_WORKER
 from client.connection import connect, current_actor, find_target
-from client.doctor import Check, temporal_checks, watch_check
+from client.doctor import Check, health_check, temporal_checks, unheard, watch_check
 from client.fleet_rollouts import FleetRollouts
 from client.requests import QuotaRequests
 from client.rollouts import Rollouts
 from client.versions import Build, builds, use
 from models.errors import BackstopError
-from models.questions import CheckLedger
+from models.questions import CheckLedger, OpenRollouts
 
 _DOCTOR_SECONDS = 60
 _LIMITS_ARE_OURS = "its limits can be read and set"
@@ -52,14 +53,14 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests):
         except (BackstopError, TimeoutError) as error:
             text = error.message if isinstance(error, BackstopError) else NO_WORKER
             remedy = "backstop migrate, then backstop up"
-            return [*checks, Check(name="ledger", ok=False, text=text, remedy=remedy)]
+            return [*map(unheard, checks), Check(name="ledger", ok=False, text=text, remedy=remedy)]
         checks.append(Check(name="ledger", ok=True, text=f"answers; {ledger.open_rollouts} rollouts open"))
         for cluster, check in sorted(ledger.schedulers.items()):
             well = f"its limits can be read, not set: {check.barred}" if check.barred else _LIMITS_ARE_OURS
             remedy = _SLURM_REMEDY if check.wrong else ""
             text = f"{cluster}: {check.wrong or well}"
             checks.append(Check(name="slurm", ok=not check.wrong, text=text, remedy=remedy))
-        return checks
+        return [*checks, health_check(await self.ask(OpenRollouts()), datetime.now(UTC))]
 
     async def watch(self) -> Check:
         """Whether the shared watch is alive."""

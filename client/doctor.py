@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
@@ -10,8 +11,10 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.connection import TemporalTarget
+from client.rollouts import STALE
 from client.versions import builds, by_build, current_of, pollers
-from models.base import Model
+from models.base import Model, duration_text
+from models.questions import Overview
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 
 _SILENCE = timedelta(seconds=60)
@@ -90,6 +93,36 @@ async def _builds(client: Client) -> Check:
     return Check(name="builds", ok=True, text=f"build {current} serves" if current else "workers are not versioned")
 
 
+def unheard(check: Check) -> Check:
+    """Where nobody answered a question: Temporal lists a worker for minutes after its death, and its last heartbeat."""
+    if not check.ok or check.name not in ("workers", "watch"):
+        return check
+    return check.model_copy(
+        update={
+            "ok": False,
+            "text": f"{check.text}; but no worker answers",
+            "remedy": "backstop up, or backstop worker",
+        }
+    )
+
+
+def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
+    """Whether health comes in for every open rollout, as the ledger has it."""
+    opened = [r for r in rollouts if not r.ended]
+    silent = [r for r in opened if r.health_at is None or now - r.health_at >= STALE]
+    if not silent:
+        return Check(
+            name="health", ok=True, text=f"of {len(opened)} open rollouts, none older than {duration_text(STALE)}"
+        )
+    names = ", ".join(r.cluster for r in silent[:3]) + (f" and {len(silent) - 3} more" if len(silent) > 3 else "")
+    oldest = min((r.health_at for r in silent if r.health_at is not None), default=None)
+    since = "" if oldest is None else f", the oldest of {oldest:%Y-%m-%d %H:%M:%SZ}"
+    text = (
+        f"{len(silent)} of {len(opened)} clusters in rollout have had none for {duration_text(STALE)}: {names}{since}"
+    )
+    return Check(name="health", ok=False, text=text, remedy="mend their health source")
+
+
 async def watches(client: Client) -> set[str]:
     """Ids of the watches that run: one, or as many as there are shards."""
     query = f"WorkflowType = '{WATCH_WORKFLOW}' AND ExecutionStatus = 'Running'"
@@ -137,7 +170,7 @@ async def _watch_check(client: Client, workflow_id: str) -> Check:
         return Check(name="watch", ok=False, text="running, not watching yet")
     last, timeout = max(beats)
     if datetime.now(UTC) - last < max(_SILENCE, 2 * timeout):
-        return Check(name="watch", ok=True, text="watching")
+        return Check(name="watch", ok=True, text=f"watching, last heard of at {last:%Y-%m-%d %H:%M:%SZ}")
     return Check(
         name="watch",
         ok=False,

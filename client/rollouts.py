@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from temporalio.client import (
     WorkflowExecution,
@@ -15,7 +19,7 @@ from client.audit import AuditRecord, audit_of
 from client.calls import QUERY_FAILED, UPDATE_FAILED
 from client.questions import Questions
 from models.errors import BackstopError, Refusal
-from models.questions import OpenRollouts
+from models.questions import OpenRollouts, Overview
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput, RolloutStatus
@@ -30,6 +34,12 @@ from models.wire import (
 )
 
 _OVERVIEW_SECONDS = 10
+_MOST_ASKED = 200
+"""Rollouts that are asked themselves in one overview; of more it is told what the ledger noted."""
+_AT_ONCE = 16
+"""Questions to rollouts under way at the same time."""
+STALE = timedelta(minutes=30)
+"""Health older than this is doubted; a policy's `stale_after` is what gates go by."""
 _OPENING = "opening"
 
 
@@ -103,9 +113,36 @@ class Rollouts(Questions):
             rows = await asyncio.wait_for(self.ask(OpenRollouts()), _OVERVIEW_SECONDS)
         except (BackstopError, TimeoutError):
             return summaries
-        noted = {row.cluster: {"needs": row.needs, "health_at": row.health_at} for row in rows}
-        nothing = {"needs": "", "health_at": None}
-        return [s.model_copy(update=noted.get(s.cluster, nothing) if s.open else nothing) for s in summaries]
+        noted = {(row.cluster, not row.ended): row for row in rows}
+        told = [_noted(s, noted.get((s.cluster, s.open))) for s in summaries]
+        now = datetime.now(UTC)
+        doubted = [
+            s.cluster for s in told if s.open and (s.needs or s.shadow or now - (s.health_at or s.started) >= STALE)
+        ]
+        answers = await self.ask_rollouts(doubted[:_MOST_ASKED], _OVERVIEW_SECONDS)
+        return [_asked(s, answers.get(s.cluster), now) if s.open else s for s in told]
+
+    async def health_at(self, cluster: str) -> datetime | None:
+        """Of the ledger's latest health of a cluster in rollout; None where there is none, or no answer in time."""
+        try:
+            rows = await asyncio.wait_for(self.ask(OpenRollouts()), _OVERVIEW_SECONDS)
+        except (BackstopError, TimeoutError):
+            return None
+        return next((row.health_at for row in rows if row.cluster == cluster and not row.ended), None)
+
+    async def ask_rollouts(self, clusters: Sequence[str], seconds: float) -> dict[str, RolloutStatus | None]:
+        """What each open rollout says of itself; None where it does not answer in so many seconds."""
+        turn = asyncio.Semaphore(_AT_ONCE)
+
+        async def ask(cluster: str) -> RolloutStatus | None:
+            async with turn:
+                try:
+                    return await asyncio.wait_for(self.status(cluster), max(0.0, ends - time.monotonic()))
+                except (BackstopError, TimeoutError):
+                    return None
+
+        ends = time.monotonic() + seconds
+        return dict(zip(clusters, await asyncio.gather(*map(ask, clusters)), strict=True))
 
     async def audit(self, cluster: str) -> list[AuditRecord]:
         """What the workflow history says of every run there is, in order of time; requests for more quota included."""
@@ -127,6 +164,32 @@ class Rollouts(Questions):
         except RPCError as error:
             raise await self._told(error, cluster) from error
         return sorted(records, key=lambda record: record.at) if asked else records
+
+
+def _noted(summary: RolloutSummary, row: Overview | None) -> RolloutSummary:
+    """With what the ledger knows of it."""
+    if row is None:
+        return summary.model_copy(update={"needs": "", "health_at": None})
+    update: dict[str, Any] = {"needs": row.needs, "health_at": row.health_at, "shadow": row.shadow}
+    if row.shadow:
+        update |= {"unbacked_gpus": None, "would_unbacked_gpus": summary.unbacked_gpus}
+    return summary.model_copy(update=update)
+
+
+def _asked(summary: RolloutSummary, status: RolloutStatus | None, now: datetime) -> RolloutSummary:
+    """With what the rollout says of itself: the ledger notes what it needs as things happen, and not as time passes."""
+    needs = summary.needs if status is None else status.needs
+    stale_after = STALE if status is None or status.stale_after is None else status.stale_after
+    if not needs and summary.health_at is None:
+        needs = "no health is known: mend the health source"
+    elif not needs and summary.health_at is not None and now - summary.health_at >= stale_after:
+        needs = f"no health since {summary.health_at:%Y-%m-%d %H:%MZ}: mend the health source"
+    if status is None:
+        return summary.model_copy(update={"needs": needs})
+    update: dict[str, Any] = {"needs": needs, "asked_at": now, "stage": status.stage.value}
+    if status.would is not None:
+        update |= {"unbacked_gpus": status.phantom_gpus, "would_unbacked_gpus": status.would.phantom_gpus}
+    return summary.model_copy(update=update)
 
 
 def _quoted(text: str) -> str:

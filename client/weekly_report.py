@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from models.cluster.windows import Entry
-from models.errors import BackstopError
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FLEET, FleetStage
 from models.planning.plan import make_plan
@@ -21,8 +19,8 @@ from models.rollout.stages import Stage
 if TYPE_CHECKING:
     from client.backstop import Backstop
 
-_AT_ONCE = 16
-"""Questions to rollouts under way at the same time."""
+_PATIENCE_SECONDS = 60
+"""For what rollouts say of themselves."""
 
 
 async def weekly(
@@ -59,8 +57,11 @@ async def _wave_of(door: Backstop, rollouts: Sequence[RolloutSummary]) -> Mappin
 
 async def _live(door: Backstop, rollouts: Sequence[RolloutSummary], now: datetime) -> Live:
     """Rollouts that rest in monitored, with all quotas backed and nothing asked, need not be asked either."""
-    busy = [r.cluster for r in rollouts if r.stage != Stage.MONITORED or r.needs or r.unbacked_gpus]
-    fleet, answers = await door.open_fleet(), await _asked(door, busy)
+    real = [r for r in rollouts if not r.shadow]
+    busy = [r.cluster for r in real if r.stage != Stage.MONITORED or r.needs or r.unbacked_gpus]
+    fleet = await door.open_fleet()
+    fleet = None if fleet is None or fleet.shadow else fleet
+    answers = await door.ask_rollouts(busy, _PATIENCE_SECONDS)
     statuses = [s for s in answers.values() if s is not None and not s.stage.ended and not s.shadow]
     blocked = [b for status in statuses for b in _blocked(status, now)] + _fleet_blocked(fleet)
     return Live(
@@ -69,21 +70,8 @@ async def _live(door: Backstop, rollouts: Sequence[RolloutSummary], now: datetim
         blocked=tuple(sorted(blocked, key=lambda b: (b.since or now, b.cluster))),
         windows=tuple(_ahead(await door.calendar(), now)),
         silent=tuple(cluster for cluster, status in answers.items() if status is None),
+        shadows=tuple(r.cluster for r in rollouts if r.shadow),
     )
-
-
-async def _asked(door: Backstop, clusters: Sequence[str]) -> dict[str, RolloutStatus | None]:
-    """What each rollout says of itself; None where it does not answer."""
-    turn = asyncio.Semaphore(_AT_ONCE)
-
-    async def ask(cluster: str) -> RolloutStatus | None:
-        async with turn:
-            try:
-                return await door.status(cluster)
-            except BackstopError:
-                return None
-
-    return dict(zip(clusters, await asyncio.gather(*map(ask, clusters)), strict=True))
 
 
 def _coming(statuses: Sequence[RolloutStatus], halted: set[str]) -> list[NextStep]:

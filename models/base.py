@@ -226,6 +226,17 @@ Time = Annotated[datetime, AfterValidator(_aware)]
 """An instant, kept in UTC. A time without a zone is refused."""
 
 
+class Since(Model):
+    """From `at` on without a break. `or_earlier`: it was so at the first time that was looked at too."""
+
+    at: Time
+    or_earlier: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"since {self.at:%Y-%m-%d %H:%MZ}{' or earlier' * self.or_earlier}"
+
+
 def gpus_text(count: int) -> str:
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 

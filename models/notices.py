@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from models.base import GpuCount, Model, Name, Time
+from models.base import GpuCount, Model, Name, Since, Time
 
 
 class NoticeKind(StrEnum):
@@ -47,6 +47,8 @@ class Notice(Model):
     before_gpus: GpuCount | None = None
     after_gpus: GpuCount | None = None
     phantom_gpus: GpuCount = 0
+    """Of the GPUs that go: behind so many no healthy one stood when it was planned."""
+    phantom_since: Since | None = None
     to_flex_gpus: GpuCount = 0
     reasons: tuple[str, ...] = ()
     backing_gpus: GpuCount | None = None

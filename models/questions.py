@@ -147,6 +147,9 @@ class Overview(Model):
     """What a person has to do, as of the last thing that happened; empty: nothing."""
     health_at: Time | None
     """Of the oldest island's latest health sample; None without any."""
+    shadow: bool = False
+    ended: bool = False
+    """It is told only to say that the last rollout there was a shadow."""
 
 
 class Curve(Model):
@@ -307,7 +310,7 @@ class EndWindow(Question[Entry], kind="end_window"):
 
 
 class OpenRollouts(Question[tuple[Overview, ...]], kind="overview"):
-    """Every open rollout as last noted, by cluster."""
+    """Every open rollout as last noted, by cluster; then shadows that were the last rollout of theirs, and ended."""
 
 
 class Tallies(Question[Curve], kind="tallies"):

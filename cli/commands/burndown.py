@@ -48,7 +48,8 @@ def burndown(
     """Show how phantom GPUs burn down: promised, healthy and phantom over time.
 
     The shared watch writes each cluster into the tallies once an hour, with or without a rollout; the curve begins
-    there. A cluster whose health nobody knew is left out of the sums of that time.
+    there, and each line has the time at which its figures were read. A cluster whose health nobody knew is left out of
+    the sums of that time.
     """
     from cli.answers import BurndownAnswer
     from cli.output import show, show_json, write
@@ -58,9 +59,9 @@ def burndown(
         raise BadInput("--csv - is given beside --json: standard output takes one of them")
     now = datetime.now(UTC)
     begin = beginning("--since", since, now)
-    times, step = points_between(begin, now)
 
     async def question(door: Backstop) -> Curve:
+        times, step = points_between(begin, now, (await door.tallies(cluster, [now], CARRIED)).began)
         return await door.tallies(cluster, times, max(step, CARRIED))
 
     curve = ask(who(actor), question)
@@ -105,10 +106,18 @@ def moment_of(option: str, text: str, now: datetime, *, back: bool = False) -> d
         raise BadInput(f"{option} must lie between the years 1 and 9999, not {text}") from None
 
 
-def points_between(begin: datetime, end: datetime) -> tuple[list[datetime], timedelta]:
-    """Times from one to the other, the last of them `end`, at round steps that fit a screen; and the step."""
+def points_between(
+    begin: datetime, end: datetime, began: datetime | None = None, most: int = _MOST
+) -> tuple[list[datetime], timedelta]:
+    """Times from one to the other, the last of them `end`, at round steps that fit a screen; and the step.
+
+    `began`: when the first tally was read. Where that is later the curve begins there, at that very time.
+    """
+    if began is not None and begin < began <= end:
+        times, step = points_between(began, end, most=most)
+        return ([began] if times[0] > began else []) + times, step
     length = (end - begin).total_seconds()
-    seconds = next((s for s in _STEPS if length / s <= _MOST), _STEPS[-1])
+    seconds = next((s for s in _STEPS if length / s <= most), _STEPS[-1])
     step = timedelta(seconds=seconds)
     many = min(int(length // seconds), 10 * _MOST)
     return [end - n * step for n in range(many, -1, -1)], step

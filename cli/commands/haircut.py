@@ -72,7 +72,7 @@ def haircut(
 ) -> None:
     """Show what a buffer would really cost: how many GPUs are cut at 5, 10, 15 and 20 %, and what they were.
 
-    Most of a cut was often never backed by a healthy GPU (phantom); the rest moves to flex and stays usable.
+    Part of a cut often has no healthy GPU behind it now (phantom); the rest moves to flex and stays usable.
     Every cluster is planned anew at each buffer, by its own policy otherwise. Nothing is changed.
     """
     wanted = shares("--buffers", buffers)

@@ -102,7 +102,7 @@ def _answer(present: PlanNow, *, as_json: bool) -> None:
     from models.reports.milestones import standings
 
     now = datetime.now(UTC)
-    stand = standings(present.plan, present.measured, now)
+    stand = standings(present.plan, present.measured, now, present.read_at)
     if as_json:
         show_json(MilestonesAnswer(at=now, milestones=stand).as_json())
     else:

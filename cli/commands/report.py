@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.commands.burndown import CARRIED, moment_of
+from cli.commands.burndown import CARRIED, moment_of, points_between
 from cli.options import LOOK, Actor, AsJson, examples, who
 from cli.session import ask
 from models.errors import BadInput
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _CURVE = timedelta(days=56)
 """How far back the report's curve reaches at most."""
-_POINTS = 56
 
 
 def add_to(app: typer.Typer) -> None:
@@ -102,10 +101,10 @@ def _week(until: datetime, *, live: bool, actor: str) -> Week:
     from client.weekly_report import weekly
     from models.reports.weekly import WEEK
 
-    step = _CURVE / _POINTS
-    times = [until - n * step for n in range(_POINTS, -1, -1)]
-
     async def question(door: Backstop) -> Week:
+        times, step = points_between(
+            until - _CURVE, until, (await door.tallies("", [until], CARRIED)).began, most=_CURVE.days
+        )
         return await weekly(door, until - WEEK, until, times, max(step, CARRIED), live=live)
 
     return ask(actor, question)

@@ -103,13 +103,13 @@ def _show_one(cluster: str, person: str, as_json: bool) -> None:
     from cli.views.request import request_lines
     from cli.views.status import status_parts
 
-    (rollout, requests), watching = ask(
+    (rollout, requests, source_at), watching = ask(
         person, lambda door: _with_watch(door, _with_requests(door, cluster, not as_json), not as_json)
     )
     if as_json:
         show_json(rollout.model_dump(mode="json", by_alias=True))
         return
-    parts = [*status_parts(rollout), *request_lines(requests)]
+    parts = [*status_parts(rollout, source_at=source_at), *request_lines(requests)]
     show(*parts, *([] if rollout.stage.ended else watch_parts(watching)))
 
 
@@ -118,7 +118,7 @@ def _show_all(filters: Filters, chosen: bool, person: str, as_json: bool) -> Non
     from cli.answers import RolloutsAnswer
     from cli.output import line, show, show_json
     from cli.views.fleet_rollout import fleet_line
-    from cli.views.overview import overview_parts, watch_parts
+    from cli.views.overview import NEEDS_UNKNOWN, overview_parts, watch_parts
     from cli.views.request import waiting_line
 
     (rows, fleet, requests), watching = ask(
@@ -128,7 +128,8 @@ def _show_all(filters: Filters, chosen: bool, person: str, as_json: bool) -> Non
     if as_json:
         show_json(RolloutsAnswer(rollouts=lines).as_json())
     elif rows and not lines:
-        show(line(f"None of {len(rows)} rollouts is like that."))
+        unknown = filters.needs and any(r.open and r.needs is None for r in rows)
+        show(line(NEEDS_UNKNOWN if unknown else f"None of {len(rows)} rollouts is like that."), *watch_parts(watching))
     else:
         if fleet is not None and not chosen:
             show(fleet_line(fleet), line())
@@ -149,9 +150,14 @@ async def _with_fleet(
     return rollouts, await door.open_fleet() if shown else None, await door.open_requests() if shown else []
 
 
-async def _with_requests(door: Backstop, cluster: str, shown: bool) -> tuple[RolloutStatus, list[RequestState]]:
-    """With its requests for more quota; JSON has `backstop request list` for them."""
-    return await door.status(cluster), await door.open_requests(cluster) if shown else []
+async def _with_requests(
+    door: Backstop, cluster: str, shown: bool
+) -> tuple[RolloutStatus, list[RequestState], datetime | None]:
+    """With its requests for more quota (JSON has a command of its own for them), and of when its source's health is."""
+    status = await door.status(cluster)
+    if not shown:
+        return status, [], None
+    return status, await door.open_requests(cluster), None if status.stage.ended else await door.health_at(cluster)
 
 
 def _one_of(option: str, text: str, values: Sequence[str]) -> None:

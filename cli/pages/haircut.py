@@ -29,7 +29,7 @@ def page(haircut: Haircut, at: int) -> str:
         sentence=sentence(haircut, at),
         numbers=[
             {"value": big(fleet.cut_gpus), "text": f"{_gpus(fleet.cut_gpus)} cut at {percent(haircut.buffers[at])}"},
-            {"value": share(fleet.phantom_gpus, fleet.cut_gpus), "text": "of them never backed by a healthy GPU"},
+            {"value": share(fleet.phantom_gpus, fleet.cut_gpus), "text": "of them with no healthy GPU behind now"},
             {"value": big(fleet.to_flex_gpus), "text": _to_flex(fleet.to_flex_gpus)},
             {"value": big(fleet.unbacked_gpus), "text": _unbacked(fleet.unbacked_gpus)},
         ],
@@ -66,8 +66,8 @@ def _buffers(haircut: Haircut, at: int) -> dict[str, str]:
     plot.yaxis.set_major_formatter("{x:,.0f}")
     plot.legend(frameon=False, loc="upper left")
     says = (
-        f"At {names[at]}, {count(phantom[at], 'GPU')} of the cut {'was' if phantom[at] == 1 else 'were'} phantom and "
-        f"{flex[at]} {'moves' if flex[at] == 1 else 'move'} to flex."
+        f"At {names[at]}, {count(phantom[at], 'GPU')} of the cut {'is' if phantom[at] == 1 else 'are'} phantom (no "
+        f"healthy GPU behind now) and {flex[at]} {'moves' if flex[at] == 1 else 'move'} to flex."
     )
     return {"title": "How much would be cut, and what it was", "svg": svg(figure), "says": says}
 

@@ -72,8 +72,8 @@ def _curve(week: Week) -> dict[str, str] | None:
     figure.legend(frameon=False, loc="outside upper center", ncols=4)
     first, last = known[0], known[-1]
     says = (
-        f"Phantom GPUs went from {big(first.phantom_gpus)} on {first.at:%d %B} to {big(last.phantom_gpus)} on "
-        f"{last.at:%d %B}; {big(last.promised_gpus)} are promised and {big(last.healthy_gpus)} healthy."
+        f"Phantom GPUs went from {big(first.phantom_gpus)} on {first.at:%d %B %H:%MZ} to {big(last.phantom_gpus)} on "
+        f"{last.at:%d %B %H:%MZ}, when {big(last.promised_gpus)} were promised and {big(last.healthy_gpus)} healthy."
     )
     return {"svg": svg(figure), "says": says}
 

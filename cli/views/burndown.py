@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -14,6 +14,8 @@ from cli.output import gpus, line, moment, row, table
 from models.reports.tallies import Point
 
 _WIDTH = 32
+_AGREE = timedelta(hours=1)
+"""Readings within this count as of one time: so often clusters are tallied."""
 _FIELDS = tuple(Point.model_fields)
 
 
@@ -25,13 +27,22 @@ def burndown_parts(
         return [line(_nothing(cluster, began, since))]
     most = max(p.phantom_gpus for p in points)
     asked = any(p.lacking_gpus is not None for p in points)
+    carried = any(_carried(p) for p in points)
     rows = table(
-        "=TIME", ">CLUSTERS", ">PROMISED", ">HEALTHY", ">PHANTOM", *([">WAITING"] if asked else []), "=PHANTOM GPUS"
+        "=READ AT",
+        *(["=OLDEST"] if carried else []),
+        ">CLUSTERS",
+        ">PROMISED",
+        ">HEALTHY",
+        ">PHANTOM",
+        *([">WAITING"] if asked else []),
+        "=PHANTOM GPUS",
     )
     for p in points:
         row(
             rows,
             f"{p.at:%Y-%m-%d %H:%MZ}",
+            *([f"{p.oldest_at:%m-%d %H:%MZ}" if _carried(p) else None] if carried else []),
             p.clusters if p.known == p.clusters else f"{p.known} of {p.clusters}",
             p.promised_gpus if p.known else None,
             p.healthy_gpus if p.known else None,
@@ -40,6 +51,11 @@ def burndown_parts(
             "#" * (-(-p.phantom_gpus * _WIDTH // most) if most else 0) if p.known else "unknown",
         )
     notes = []
+    if carried:
+        notes.append(line("Oldest: a cluster that was not read again since counts with what it was then."))
+    late = _late_health(points[-1])
+    if late:
+        notes.append(line(late))
     if any(p.known < p.clusters for p in points):
         notes.append(line("Clusters whose health nobody knew are left out of the sums."))
     if asked:
@@ -55,15 +71,32 @@ def _sentence(points: Sequence[Point], cluster: str) -> str:
     if not measured:
         return f"The health of {where} was not known at any of these times."
     first, last = measured[0], measured[-1]
-    if first.phantom_gpus == last.phantom_gpus:
-        change = "as many as then" if len(measured) > 1 else "at the only time that is known"
+    most = max(p.phantom_gpus for p in measured)
+    if len(measured) == 1:
+        change = "the only time that is known"
     else:
         less = first.phantom_gpus - last.phantom_gpus
-        change = f"{gpus(abs(less))} {'fewer' if less > 0 else 'more'} than on {moment(first.at)}"
+        than = f"{gpus(abs(less))} {'fewer' if less > 0 else 'more'} than" if less else "as many as"
+        change = f"{than} on {moment(first.at)}"
+        if first.known != last.known:
+            change += f" ({first.known} {'cluster' if first.known == 1 else 'clusters'} then, {last.known} now)"
+        if most > max(first.phantom_gpus, last.phantom_gpus):
+            change += f"; in between there were up to {most}"
     return (
-        f"{gpus(last.phantom_gpus)} of {last.promised_gpus} promised in {where} "
-        f"{'has' if last.phantom_gpus == 1 else 'have'} no healthy GPU behind, {change}."
+        f"On {moment(last.at)} {gpus(last.phantom_gpus)} of {last.promised_gpus} promised in {where} had no healthy "
+        f"GPU behind, {change}."
     )
+
+
+def _carried(p: Point) -> bool:
+    return p.oldest_at is not None and p.at - p.oldest_at > _AGREE
+
+
+def _late_health(p: Point) -> str:
+    """Where the figures were read later than the health that they go by was seen."""
+    if p.health_at is None or p.oldest_at is None or p.oldest_at - p.health_at <= _AGREE:
+        return ""
+    return f"The last line goes by the last known health; the oldest is of {moment(p.health_at)}."
 
 
 def _nothing(cluster: str, began: datetime | None, since: datetime) -> str:

@@ -42,7 +42,7 @@ def plan_parts(plan: FleetPlan, launch: FleetLaunch) -> list[RenderableType]:
 
 
 def _by_wave(prospects: Sequence[Prospect], pilots: Collection[str]) -> Table:
-    rows = table("WAVE", ">CLUSTERS", ">PROMISED", ">HEALTHY", ">CUT", ">NEVER BACKED", ">TO FLEX", ">CANNOT START")
+    rows = table("WAVE", ">CLUSTERS", ">PROMISED", ">HEALTHY", ">CUT", ">PHANTOM", ">TO FLEX", ">CANNOT START")
     for wave in WAVES:
         own = [p for p in prospects if wave is (Wave.PILOT if p.cluster in pilots else p.wave)]
         if own:

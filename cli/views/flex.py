@@ -29,19 +29,22 @@ def fleet_parts(offers: Sequence[FlexNow], record: Sequence[FlexOffered]) -> lis
     """A line for each cluster, those with the most free flex first, and the record of all."""
     if not offers:
         return [line("The ledger has no cluster: backstop fleet import FILE")]
-    shown = table("CLUSTER", ">HEALTHY", ">PROMISED", ">IN QUOTA", ">FLEX", ">USED", ">FREE", ">LARGEST BLOCK")
+    shown = table("CLUSTER", ">HEALTHY", ">PROMISED", ">IN QUOTA", ">FLEX", ">USED", ">FREE", ">LARGEST FREE BLOCK")
     for one in sorted(offers, key=lambda f: (f.health_at is None, -f.available_gpus, f.cluster)):
         if one.health_at is None:
             row(shown, one.cluster, "unknown", *([None] * 6), style="yellow")
             continue
-        block = max((i.block_gpus for i in one.islands), default=0)
-        numbers = (one.promised_gpus, one.in_quota_gpus, one.flex_gpus, one.used_gpus, one.available_gpus, block)
-        row(shown, one.cluster, f"{one.healthy_gpus}/{one.total_gpus}", *numbers)
+        numbers = (one.promised_gpus, one.in_quota_gpus, one.flex_gpus, one.used_gpus, one.available_gpus)
+        row(shown, one.cluster, f"{one.healthy_gpus}/{one.total_gpus}", *numbers, _block(*one.largest_free_block))
     measured = [f for f in offers if f.health_at is not None]
     flex, used = sum(f.flex_gpus for f in measured), sum(f.used_gpus for f in measured)
     free = sum(f.available_gpus for f in measured)
     summary = f"{count(len(offers), 'cluster')}: {gpus(flex)} of flex, {used} used, {free} free now."
     return [shown, Text(), line(f"{summary} In quota: held by jobs inside their quotas."), *_record(record)]
+
+
+def _block(gpus: int, known: bool) -> str:
+    return f"{gpus}" if known else f"at most {gpus}"
 
 
 def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[RenderableType]:
@@ -59,10 +62,9 @@ def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[Renderabl
     ]
     placed = any(i.free_block_gpus is not None for i in one.islands)
     if len(one.islands) > 1 or placed or any(i.block_gpus < i.healthy_gpus for i in one.islands):
-        rows = table("ISLAND", ">HEALTHY", ">LARGEST BLOCK", *([">FREE NOW"] if placed else []))
+        rows = table("ISLAND", ">HEALTHY", ">HEALTHY BLOCK", ">LARGEST FREE BLOCK")
         for i in one.islands:
-            free = [i.free_block_gpus] if placed else []
-            row(rows, i.name, f"{i.healthy_gpus}/{i.total_gpus}", i.block_gpus, *free)
+            row(rows, i.name, f"{i.healthy_gpus}/{i.total_gpus}", i.block_gpus, _block(*one.free_block(i)))
         blocks += [Text(), rows]
     if one.on_flex:
         rows = table("ON FLEX", ">HAS", ">SHARE", ">ABOVE", "=")

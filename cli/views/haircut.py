@@ -51,10 +51,18 @@ def sentence(haircut: Haircut, at: int) -> str:
     anyhow = f" Without any buffer {plain} would be cut all the same." if plain else ""
     return (
         f"At {percent(haircut.buffers[at])}: {gpus(part.cut_gpus)} of {part.assigned_gpus} promised "
-        f"{'is' if part.cut_gpus == 1 else 'are'} cut.{anyhow} "
-        f"{part.phantom_gpus} of them no healthy GPU stood behind; {part.to_flex_gpus} "
-        f"{'moves to flex and stays' if part.to_flex_gpus == 1 else 'move to flex and stay'} usable"
-        f"{short}. {above}."
+        f"{'is' if part.cut_gpus == 1 else 'are'} cut{_became(part)}{short}.{anyhow} {above}."
+    )
+
+
+def _became(part: Part) -> str:
+    """What the cut GPUs are: beside their number, so that nobody takes it for a part of another."""
+    if not part.cut_gpus:
+        return ""
+    have, move = "has" if part.phantom_gpus == 1 else "have", "moves" if part.to_flex_gpus == 1 else "move"
+    stay = "stays" if part.to_flex_gpus == 1 else "stay"
+    return (
+        f": {part.phantom_gpus} {have} no healthy GPU behind now, {part.to_flex_gpus} {move} to flex and {stay} usable"
     )
 
 

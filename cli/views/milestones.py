@@ -17,13 +17,14 @@ def milestones_parts(standings: Sequence[MilestoneStanding]) -> list[RenderableT
     """A line for each in the plan's order, and the rule."""
     if not standings:
         return [line("There is no milestone yet. `backstop milestones set FILE` sets them.")]
-    rows = table("MILESTONE", "MEASURE", ">NOW", ">EXPECTED", ">TARGET", "=DUE", "=STANDS", "LAST NOTED")
+    rows = table("MILESTONE", "MEASURE", ">NUMBER", "=OF", ">EXPECTED", ">TARGET", "=DUE", "=STANDS", "LAST NOTED")
     for s in standings:
         row(
             rows,
             s.milestone.name,
             words(s.milestone.measure),
             s.number,
+            "now" if s.number_at is None and s.number is not None else s.number_at and f"{s.number_at:%Y-%m-%d %H:%MZ}",
             s.expected,
             s.milestone.target,
             s.milestone.due,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -12,25 +12,26 @@ from rich.text import Text
 
 from cli.output import clean, gpus, line, moment, row, span, table
 from client.doctor import Check
+from client.rollouts import STALE
 from models.cluster.policy import Tier
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.stages import Stage
 
+NEEDS_UNKNOWN = "What they need from a person is not known: no worker answered in time."
 FEW_CLUSTERS = 15
 """Rollouts up to which each has a line by itself."""
+_SHADOW = " (shadow)"
 _SHOWN = 8
 """Lines of each list, where there are more rollouts."""
-STALE = timedelta(minutes=30)
-"""Health older than this is shown as such; a policy's `stale_after` is what gates go by."""
 
 
 def overview_parts(rollouts: Sequence[RolloutSummary], now: datetime, *, all_lines: bool) -> list[RenderableType]:
     """By stage and wave, what needs a person, what is at risk; each rollout where they are few or asked for."""
     if not rollouts:
         return [line("There is no rollout yet. Look at `backstop plan`, then `backstop launch CLUSTER`.")]
-    if all_lines or len(rollouts) <= FEW_CLUSTERS:
-        return [_lines(rollouts), *_asked(rollouts, most=len(rollouts))]
     opened = [r for r in rollouts if r.open]
+    if all_lines or len(rollouts) <= FEW_CLUSTERS:
+        return [_lines(rollouts), *_asked(rollouts, most=len(rollouts)), *_silent(opened, now)]
     title = line((f"{len(opened)} open rollouts", "bold"), f", {len(rollouts) - len(opened)} ended")
     return [title, Text(), _stages(rollouts), *_asked(rollouts, most=_SHOWN), *_risks(opened), *_silent(opened, now)]
 
@@ -43,15 +44,18 @@ def watch_parts(watching: Check | None) -> list[RenderableType]:
 
 
 def _lines(rollouts: Sequence[RolloutSummary]) -> Table:
-    rows = table("CLUSTER", "STAGE", "WAVE", "OWNER", ">UNBACKED", "STARTED", "ENDED")
+    shadows = any(r.shadow for r in rollouts)
+    would = [">WOULD BE"] if shadows else []
+    rows = table("CLUSTER", "STAGE", "WAVE", "OWNER", ">UNBACKED", *would, "STARTED", "ENDED")
     for r in rollouts:
         row(
             rows,
             r.cluster,
-            r.stage,
+            _stage(r),
             r.wave or None,
             r.owner or None,
             r.unbacked_gpus,
+            *([r.would_unbacked_gpus] if shadows else []),
             moment(r.started),
             moment(r.closed),
             style="" if r.open else "dim",
@@ -62,13 +66,14 @@ def _lines(rollouts: Sequence[RolloutSummary]) -> Table:
 def _stages(rollouts: Sequence[RolloutSummary]) -> Table:
     """Clusters by stage and wave."""
     waves = [tier.value for tier in Tier]
-    count = Counter((r.stage, r.wave if r.wave in waves else "") for r in rollouts)
-    stages = [s.value for s in Stage] + sorted({r.stage for r in rollouts} - {s.value for s in Stage})
+    count = Counter((_stage(r), r.wave if r.wave in waves else "") for r in rollouts)
+    known = [stage for s in Stage for stage in (s.value, s.value + _SHADOW)]
+    stages = known + sorted({_stage(r) for r in rollouts} - {*known})
     rows = table("STAGE", *(f">{wave.upper()}" for wave in waves), ">NO PLAN", ">ALL", ">UNBACKED")
     for stage in stages:
         counts = [count[stage, wave] for wave in [*waves, ""]]
         if any(counts):
-            unbacked = sum(r.unbacked_gpus for r in rollouts if r.stage == stage and r.open)
+            unbacked = sum(r.unbacked_gpus or 0 for r in rollouts if _stage(r) == stage and r.open)
             row(rows, stage, *(n or None for n in counts), sum(counts), unbacked)
     return rows
 
@@ -76,25 +81,35 @@ def _stages(rollouts: Sequence[RolloutSummary]) -> Table:
 def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType]:
     """What people have to do; of rollouts that need the same, the first by name."""
     if any(r.needs is None for r in rollouts):
-        return [Text(), line(("What they need from a person is not known: no worker answered in time.", "yellow"))]
+        return [Text(), line((NEEDS_UNKNOWN, "yellow"))]
     needy = [r for r in rollouts if r.needs]
     if not needy:
         return []
     rows = table("CLUSTER", "STAGE", "NEEDS")
     for r in needy[:most]:
-        row(rows, r.cluster, r.stage, r.needs)
+        row(rows, r.cluster, _stage(r), r.needs)
     more = [line(f"and {len(needy) - most} more: backstop status --needs")] if len(needy) > most else []
+    unasked = sum(r.asked_at is None for r in needy)
+    if unasked:
+        which = "All" if unasked == len(needy) else f"{unasked}"
+        more.append(
+            line((f"{which} as the ledger last noted: these rollouts were not asked or did not answer.", "yellow"))
+        )
     return [Text(), line((f"{len(needy)} need{'s' * (len(needy) == 1)} a person", "yellow")), rows, *more]
 
 
+def _stage(r: RolloutSummary) -> str:
+    return r.stage + _SHADOW * r.shadow
+
+
 def _risks(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
-    risky = sorted((r for r in opened if r.unbacked_gpus), key=lambda r: (-r.unbacked_gpus, r.cluster))
+    risky = sorted((r for r in opened if r.unbacked_gpus), key=lambda r: (-(r.unbacked_gpus or 0), r.cluster))
     if not risky:
         return []
-    total = sum(r.unbacked_gpus for r in risky)
+    total = sum(r.unbacked_gpus or 0 for r in risky)
     rows = table("CLUSTER", "STAGE", ">UNBACKED")
     for r in risky[:_SHOWN]:
-        row(rows, r.cluster, r.stage, r.unbacked_gpus)
+        row(rows, r.cluster, _stage(r), r.unbacked_gpus)
     more = [line(f"and {len(risky) - _SHOWN} more: backstop status --at-risk")] if len(risky) > _SHOWN else []
     title = line((f"{len(risky)} at risk", "red"), f": {gpus(total)} have no healthy hardware behind them")
     return [Text(), title, rows, *more]

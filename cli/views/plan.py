@@ -71,12 +71,12 @@ def plans_parts(plans: Sequence[Plan]) -> list[RenderableType]:
         )
     cut, phantom, flex = (sum(getattr(p, f) for p in plans) for f in ("cut_gpus", "phantom_gpus", "to_flex_gpus"))
     late = [line((p.cluster, "bold"), f" comes after all waves: {p.why_last}.") for p in plans if p.why_last]
-    total = f"{count(len(plans), 'cluster')}; {gpus(cut)} cut: {_was(phantom)} phantom, {_moves(flex)} to flex."
+    total = f"{count(len(plans), 'cluster')}; {gpus(cut)} cut: {_is(phantom)} phantom, {_moves(flex)} to flex."
     return [rows, *([Text(), *late] if late else []), Text(), line(total)]
 
 
-def _was(number: int) -> str:
-    return f"{number} was" if number == 1 else f"{number} were"
+def _is(number: int) -> str:
+    return f"{number} is" if number == 1 else f"{number} are"
 
 
 def _moves(number: int) -> str:
@@ -113,7 +113,7 @@ def _what(plan: Plan) -> Text:
     what = f"Cut {plan.cut_gpus} of a haircut of {plan.haircut_gpus}" if plan.short_by_gpus else f"Cut {plan.cut_gpus}"
     return line(
         (what, "bold"),
-        f": {_was(plan.phantom_gpus)} phantom (no healthy GPU behind {'it' if plan.phantom_gpus == 1 else 'them'}), "
+        f": {_is(plan.phantom_gpus)} phantom (no healthy GPU behind now), "
         f"{_moves(plan.to_flex_gpus)} to flex and {'stays' if plan.to_flex_gpus == 1 else 'stay'} usable.",
     )
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from cli.output import clean
 from cli.views.milestones import RULE, noted, words
 from models.cluster.windows import span_text
+from models.reports.tallies import Point
 from models.reports.weekly import BeforeAndAfter, Week
 
 MOST = 8
 """Lines of a list; --json has all."""
+_LINES = 9
+"""Of the curve in Markdown."""
 
 
 class Section(NamedTuple):
@@ -37,7 +40,8 @@ def lead(week: Week) -> str:
     if week.now is not None and week.now.known:
         less = "" if week.week_ago is None or not week.week_ago.known else _than(week)
         parts.append(
-            f"{_big(week.now.phantom_gpus)} of {_big(week.now.promised_gpus)} promised GPUs are phantom{less}."
+            f"{_big(week.now.phantom_gpus)} of {_big(week.now.promised_gpus)} promised GPUs "
+            f"{'was' if week.now.phantom_gpus == 1 else 'were'} phantom on {_moment(week.now.at)}{less}."
         )
     t = week.totals
     if t.lacking_before is not None and t.lacking_after is not None:
@@ -48,6 +52,12 @@ def lead(week: Week) -> str:
     if week.live is not None:
         held = len({b.cluster for b in week.live.blocked})
         parts.append(f"{held or 'Nothing'} {'is' if held <= 1 else 'are'} blocked.")
+        shadows = len(week.live.shadows)
+        if shadows:
+            rehearse = (
+                "rehearses: it changes nothing and is" if shadows == 1 else "rehearse: they change nothing and are"
+            )
+            parts.append(f"{_count(shadows, 'shadow rollout')} {rehearse} in none of these figures.")
     return " ".join(parts)
 
 
@@ -59,9 +69,9 @@ def _change(week: Week) -> str:
 def _than(week: Week) -> str:
     if week.now is None or week.week_ago is None:
         return ""
-    less = week.week_ago.phantom_gpus - week.now.phantom_gpus
+    less, then = week.week_ago.phantom_gpus - week.now.phantom_gpus, _moment(week.week_ago.at)
     return (
-        f", {_big(abs(less))} {'fewer' if less > 0 else 'more'} than a week ago" if less else ", as many as a week ago"
+        f", {_big(abs(less))} {'fewer' if less > 0 else 'more'} than on {then}" if less else f", as many as on {then}"
     )
 
 
@@ -82,16 +92,22 @@ def numbers(week: Week) -> list[Number]:
         ),
         Number(
             _big(now.phantom_gpus) if now is not None and known else "unknown",
-            "phantom GPUs" + (f"; {_big(ago.phantom_gpus)} a week ago" if ago is not None and was else ""),
+            "phantom GPUs" + _of_when(now, ago.phantom_gpus if ago is not None and was else None, ago),
         ),
         Number(
             _big(now.lacking_gpus) if now is not None and now.lacking_gpus is not None else "unknown",
             "GPUs wait in quota for healthy hardware"
-            + (f"; {_big(ago.lacking_gpus)} a week ago" if ago is not None and ago.lacking_gpus is not None else "")
+            + _of_when(now, None if ago is None else ago.lacking_gpus, ago)
             + (f" (known of {_count(now.asking, 'cluster')})" if now is not None and now.asking < now.clusters else ""),
         ),
         Number(f"{done} of {len(week.milestones)}", "milestones done"),
     ]
+
+
+def _of_when(now: Point | None, before: int | None, ago: Point | None) -> str:
+    """What figures from tallies are of, and what they were."""
+    read = "" if now is None else f", read {_moment(now.at)}"
+    return read + ("" if before is None or ago is None else f"; {_big(before)} on {_moment(ago.at)}")
 
 
 def sections(week: Week) -> list[Section]:
@@ -167,7 +183,7 @@ def _milestones(week: Week) -> Section:
             clean(s.milestone.name),
             clean(words(s.milestone.measure)),
             f"{s.milestone.due:%d %b}",
-            "unknown" if s.number is None else _big(s.number),
+            "unknown" if s.number is None else _big(s.number) + (f" ({_moment(s.number_at)})" if s.number_at else ""),
             "-" if s.expected is None else _big(s.expected),
             _big(s.milestone.target),
             s.state.value,
@@ -175,7 +191,7 @@ def _milestones(week: Week) -> Section:
         )
         for s in week.milestones
     ]
-    columns = ("Milestone", "Measure", "Due", "Now", "Expected", "Target", "Stands", "Last noted")
+    columns = ("Milestone", "Measure", "Due", "Number", "Expected", "Target", "Stands", "Last noted")
     return Section(
         "Milestones", columns, rows, RULE if rows else "No milestone is set: `backstop milestones set FILE`."
     )
@@ -236,6 +252,10 @@ def _day(at: object) -> str:
     return "-" if at is None else f"{at:%a %d %b}"
 
 
+def _moment(at: datetime) -> str:
+    return f"{at:%d %b %H:%MZ}"
+
+
 def _big(number: int) -> str:
     return f"{number:,}"
 
@@ -278,9 +298,10 @@ def _plain(text: str) -> str:
 
 
 def _curve(week: Week) -> str:
-    """A line for each week's end, the latest last."""
-    shown = list(reversed(list(reversed(week.points))[::7]))
+    """A line for each week's end, the latest last; of a young fleet as many lines, closer together."""
+    stride = max(1, -(-len(week.points) // _LINES))
+    shown = list(reversed(list(reversed(week.points))[::stride]))
     rows = [
-        (f"{p.at:%d %b}", _big(p.promised_gpus), _big(p.healthy_gpus), _big(p.phantom_gpus)) for p in shown if p.known
+        (_moment(p.at), _big(p.promised_gpus), _big(p.healthy_gpus), _big(p.phantom_gpus)) for p in shown if p.known
     ]
-    return _table(Section("", ("Day", "Promised", "Healthy", "Phantom"), rows, numbers_from=1))
+    return _table(Section("", ("Read", "Promised", "Healthy", "Phantom"), rows, numbers_from=1))

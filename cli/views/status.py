@@ -11,11 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.output import clean, gpus, line, moment, row, span, table
+from client.rollouts import STALE
 from models.cluster.derived_buffer import Derived
 from models.planning.window_forecast import Foretold
 from models.rollout.gates import Condition
 from models.rollout.holds import Hold
-from models.rollout.messages import Risk, RolloutStatus, TeamStatus, UndoStatus
+from models.rollout.messages import Risk, RolloutStatus, TeamStatus, UndoStatus, WouldStand
 from models.rollout.stages import Stage
 from models.rollout.stuck import value_text
 
@@ -39,8 +40,8 @@ def status_line(s: RolloutStatus) -> str:
     parts = [f"{s.stage}{' (shadow)' if s.shadow else ''}", _health(s)]
     if s.stage.ended:
         return clean("; ".join((*parts, s.ended_because or "the rollout has ended")))
-    parts.append(f"{s.assigned_gpus} promised")
-    parts += [f"{_trouble(s, risk.team)}: {_both(risk)}" for risk in s.at_risk]
+    parts.append(f"{s.assigned_gpus} promised" + (f" (would be {s.would.assigned_gpus})" if s.would else ""))
+    parts += [f"{_trouble(s, risk.team)}: {_both(s, risk)}" for risk in s.at_risk]
     parts += [f"hold: {hold.kind} by {hold.actor}, {hold.reason}" for hold in s.holds]
     if s.undoing is not None:
         parts.append(f"rollback ({s.undoing.why}): {s.undoing.reason}{_left(s.undoing)}")
@@ -51,20 +52,26 @@ def status_line(s: RolloutStatus) -> str:
     return clean("; ".join(parts))
 
 
-def status_parts(s: RolloutStatus, now: datetime | None = None) -> list[RenderableType]:
-    """Everything about one rollout. `s.at` is when the rollout last had something to do, maybe long ago."""
+def status_parts(
+    s: RolloutStatus, now: datetime | None = None, source_at: datetime | None = None
+) -> list[RenderableType]:
+    """Everything about one rollout. `source_at`: of the ledger's latest health, where it was asked."""
+    now = now or datetime.now(UTC)
     shadow = ("  (shadow: nothing is written)", "magenta") if s.shadow else ""
-    since = f" since {moment(s.entered_at)} ({span((now or datetime.now(UTC)) - s.entered_at)})"
+    since = f" since {moment(s.entered_at)} ({span(now - s.entered_at)})"
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    for name, text in [*_standing(s), *([("ended", line(s.ended_because))] if s.stage.ended else _ahead(s))]:
+    for name, text in [
+        *_standing(s, now, source_at),
+        *([("ended", line(s.ended_because))] if s.stage.ended else _ahead(s)),
+    ]:
         facts.add_row(name, text)
     title = line((s.cluster, "bold"), "  ", (s.stage.value, _STYLES.get(s.stage, "")), shadow, since)
     return [title, facts, *((Text(), *_teams_parts(s)) if s.teams else ())]
 
 
-def _standing(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
+def _standing(s: RolloutStatus, now: datetime, source_at: datetime | None) -> Iterator[tuple[str, Text]]:
     """What is so."""
     failures = f", {s.failures} of {s.attempts} failures" if s.failures else ""
     yield "rollout", line(f"{s.rollout}, owner {s.owner}, attempt {s.attempt}{failures}")
@@ -75,25 +82,57 @@ def _standing(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
     if s.buffer is not None:
         looked = "" if s.buffer_at is None else f"; looked at again {moment(s.buffer_at)}"
         yield "buffer", line(_buffer(s.buffer), looked)
-    seen = "" if s.health_at is None else f", as of {moment(s.health_at)}"
-    yield "health", line(_health(s), seen, "" if s.health_known else ("; not known or stale", "yellow"))
+    yield "health", _seen(s, now, source_at)
     if not s.stage.ended:
-        yield (
-            _WHEN.get(s.stage, "now"),
-            line(
-                f"{s.assigned_gpus} promised, {s.backed_gpus} backed, ",
-                (f"{s.phantom_gpus} phantom", "red" if s.phantom_gpus else ""),
-                f"; flex pool {s.flex_gpus}",
-            ),
-        )
-    if s.flex_published_gpus is not None and not s.stage.ended:
-        grows = "" if s.flex_grows_at is None else f"; more if it stands until {moment(s.flex_grows_at)}"
-        yield "flex", line(f"{s.flex_published_gpus} that no quota stands on are published{grows}")
+        yield _WHEN.get(s.stage, "now"), _sums(s)
+        if s.would is not None:
+            yield "would be", _sums(s.would)
+        yield from _published(s)
     for risk in s.at_risk:
         due = f"; a breach at {moment(risk.breach_at)}" if risk.breach_at and risk.team not in s.breach_of else ""
-        yield _trouble(s, risk.team), line((_both(risk), "red"), due)
+        yield _trouble(s, risk.team), line((_both(s, risk), "red"), due)
     for foretold in s.foretold:
         yield "foretold", foretold_line(foretold, datetime.now(UTC))
+
+
+def _seen(s: RolloutStatus, now: datetime, source_at: datetime | None) -> Text:
+    """The health that the rollout goes by, how old it is, and whether its source knows better."""
+    if s.stage.ended or s.health_at is None:
+        return line(_health(s), "" if s.health_at is None else f", as of {moment(s.health_at)}")
+    parts = [f"{_health(s)}, as of {moment(s.health_at)} ({span(now - s.health_at)} ago)"]
+    latest = max(s.health_at, source_at or s.health_at)
+    stale = not s.health_known or (source_at is not None and now - latest >= (s.stale_after or STALE))
+    if latest > s.health_at:
+        parts.append(f"; its source has a sample of {moment(latest)}, which it has not looked at")
+    return line(*parts, ("; not known or stale", "yellow") if stale else "")
+
+
+def _sums(s: RolloutStatus | WouldStand) -> Text:
+    return line(
+        f"{s.assigned_gpus} promised, {s.backed_gpus} backed, ",
+        (f"{s.phantom_gpus} phantom", "red" if s.phantom_gpus else ""),
+        f"; flex pool {s.flex_gpus}",
+    )
+
+
+def _published(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
+    """The surplus that a scheduler reads; of a shadow also what it would read."""
+    grows = "" if s.flex_grows_at is None else f"; more if it stands until {moment(s.flex_grows_at)}"
+    if s.would is not None and s.would.flex_published_gpus is not None:
+        is_ = (
+            "nothing is" if s.flex_published_gpus is None else f"{s.flex_published_gpus} {_are(s.flex_published_gpus)}"
+        )
+        would = f"; {s.would.flex_published_gpus} that no quota would stand on would be{grows}"
+        yield "flex", line(f"{is_} published{would}")
+    elif s.flex_published_gpus is not None:
+        yield (
+            "flex",
+            line(f"{s.flex_published_gpus} that no quota stands on {_are(s.flex_published_gpus)} published{grows}"),
+        )
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _proposed(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
@@ -187,8 +226,10 @@ def _awaited(condition: Condition) -> str:
     return condition.text.removeprefix("waits for ")
 
 
-def _both(risk: Risk) -> str:
-    return f"{risk.team} has {risk.backing_gpus} healthy GPUs behind a quota of {risk.quota_gpus}"
+def _both(s: RolloutStatus, risk: Risk) -> str:
+    has = "would have" if s.shadow else "has"
+    healthy = "1 healthy GPU" if risk.backing_gpus == 1 else f"{risk.backing_gpus} healthy GPUs"
+    return f"{risk.team} {has} {healthy} behind a quota of {risk.quota_gpus}"
 
 
 def _trouble(s: RolloutStatus, team: str) -> str:
@@ -206,15 +247,16 @@ def _left(undoing: UndoStatus) -> str:
 def _teams_parts(s: RolloutStatus) -> Iterator[RenderableType]:
     """Every team; of a stuck rollout the first ones, so that what to do is not scrolled away."""
     if s.stage is not Stage.STUCK or len(s.teams) <= _ROWS:
-        yield _teams(s.teams)
+        yield _teams(s.teams, shadow=s.shadow)
         return
     left = {value.team for value in s.undoing.values} if s.undoing is not None else set()
-    yield _teams(sorted(s.teams, key=lambda t: t.team not in left)[:_ROWS])
+    yield _teams(sorted(s.teams, key=lambda t: t.team not in left)[:_ROWS], shadow=s.shadow)
     yield line(f"and {len(s.teams) - _ROWS} teams more: {_in_full(s)}")
 
 
-def _teams(teams: Sequence[TeamStatus]) -> Table:
-    shown = table("TEAM", ">BASELINE", ">QUOTA", ">PLAN", ">BACKING", "VALUE", "ACK")
+def _teams(teams: Sequence[TeamStatus], *, shadow: bool) -> Table:
+    would = [">WOULD BE", ">BACKING THEN"] if shadow else []
+    shown = table("TEAM", ">BASELINE", ">QUOTA", ">PLAN", ">BACKING", *would, "VALUE", "ACK")
     for t in teams:
         lacks = t.backing_gpus is not None and t.backing_gpus < t.quota_gpus
         row(
@@ -224,6 +266,7 @@ def _teams(teams: Sequence[TeamStatus]) -> Table:
             t.quota_gpus,
             t.planned_gpus,
             t.backing_gpus,
+            *([t.would_gpus, t.would_backing_gpus] if shadow else []),
             "promise" if t.promise else "advisory",
             "yes" if t.acknowledged else None,
             style="red" if lacks else "",

@@ -70,6 +70,20 @@ class FlexNow(Model):
     lives: FlexLives | None = None
     """How long flex jobs lived; None where no job is known by name."""
 
+    def free_block(self, island: IslandNow) -> tuple[int, bool]:
+        """The largest block that could start there beside all that runs, and whether that is known or a bound."""
+        if island.free_block_gpus is None:
+            most = min(island.block_gpus, self.available_gpus)
+            return most, most == 0
+        return min(island.free_block_gpus, self.available_gpus), True
+
+    @property
+    def largest_free_block(self) -> tuple[int, bool]:
+        """The same of the whole cluster: no block crosses islands."""
+        blocks = [self.free_block(island) for island in self.islands]
+        largest = max((gpus for gpus, _ in blocks), default=0)
+        return largest, (largest, True) in blocks or not blocks
+
     @property
     def flex_gpus(self) -> int:
         return self.surplus_gpus + self.unused_gpus

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from models.base import Model, Share, content_hash, gpus_text
+from models.base import Model, Share, Since, content_hash, gpus_text
 from models.buffers.estimator import derived
 from models.cluster.derived_buffer import Derived
 from models.cluster.island import Island
@@ -91,15 +91,27 @@ class Plan(Model):
     """Leaves whose islands hold fewer GPUs than they would still promise, and the most that each could have."""
     hash_rule: Literal[1, 2] = 1
     """How its hash is made; histories hold plans, and approvals of them, from before there was a choice."""
+    phantom_since: Since | None = None
+    """Since when no healthy GPU has stood behind the phantom ones, with these quotas; None: nobody asked, or knows."""
 
     @cached_property
     def hash(self) -> str:
-        """What an approval names: neither the order of rows nor a default that is written out changes it."""
+        """What an approval names: neither the order of rows nor a default that is written out changes it.
+
+        When the phantom began changes no plan.
+        """
         if self.hash_rule == 1:
-            unknown_then = {"out_of_reach", "hash_rule"} | ({"derived"} if self.derived is None else set())
-            return content_hash(self, exclude=unknown_then)
+            unknown_then = {"out_of_reach", "hash_rule", "phantom_since"}
+            return content_hash(self, exclude=unknown_then | ({"derived"} if self.derived is None else set()))
         rows = (q.but(namespaces=gate_of(q.team, q.namespaces)) if q.namespaces else q for q in self.quotas)
-        return content_hash(self.but(quotas=tuple(sorted(rows, key=lambda q: q.team))), exclude_defaults=True)
+        said = self.but(quotas=tuple(sorted(rows, key=lambda q: q.team)), phantom_since=None)
+        return content_hash(said, exclude_defaults=True)
+
+    @property
+    def composition(self) -> str:
+        """What the cut GPUs are, in brackets."""
+        since = f" {self.phantom_since.text}" if self.phantom_gpus and self.phantom_since else ""
+        return f"({self.phantom_gpus} with no healthy GPU behind{since}, {self.to_flex_gpus} to flex)"
 
     @property
     def honest(self) -> bool:

@@ -41,9 +41,6 @@ def flex_offers(whys: Sequence[TeamWhy], flexes: Sequence[FlexNow]) -> tuple[Fle
 def _offer(flex: FlexNow, *, block: bool) -> FlexOffer:
     free, at_most = flex.available_gpus, False
     if block:
-        at_most = any(i.free_block_gpus is None for i in flex.islands)
-        largest = max(
-            (i.block_gpus if i.free_block_gpus is None else i.free_block_gpus for i in flex.islands), default=0
-        )
-        free = min(free, largest)
+        largest, known = flex.largest_free_block
+        free, at_most = min(free, largest), not known
     return FlexOffer(cluster=flex.cluster, gpu_model=flex.gpu_model, gpus=free, at_most=at_most)

@@ -114,6 +114,8 @@ class PlanNow(Model):
     plan: Milestones
     measured: dict[str, int | None]
     monitored: tuple[Name, ...]
+    read_at: dict[str, Time] = Field(default_factory=dict)
+    """When a measure that comes from tallies was read."""
 
 
 class State(StrEnum):
@@ -133,12 +135,22 @@ class MilestoneStanding(Model):
     state: State
     note: MilestoneNote | None = None
     """The last one."""
+    number_at: Time | None = None
+    """What the number is of, where that is not the time of the answer: the last note, the last tallies."""
 
 
-def standings(plan: Milestones, measured: Mapping[str, int | None], at: datetime) -> tuple[MilestoneStanding, ...]:
-    """Where each stands. `measured`: today's number by measure, for those that Backstop knows by itself."""
-    notes = ((planned, last_note(plan.notes, planned.milestone.name, at)) for planned in plan.planned)
-    return tuple(standing(planned, _number(planned.milestone, measured, last), at, last) for planned, last in notes)
+def standings(
+    plan: Milestones, measured: Mapping[str, int | None], at: datetime, read_at: Mapping[str, datetime] | None = None
+) -> tuple[MilestoneStanding, ...]:
+    """Where each stands. `measured`: by measure, the number that Backstop knows by itself; `read_at`: what it is of."""
+    found = []
+    for planned in plan.planned:
+        measure = planned.milestone.measure
+        last = last_note(plan.notes, planned.milestone.name, at)
+        stands = standing(planned, _number(planned.milestone, measured, last), at, last)
+        of = (read_at or {}).get(measure) if measure in MEASURED else None if last is None else last.at
+        found.append(stands.model_copy(update={"number_at": of}))
+    return tuple(found)
 
 
 def _number(milestone: Milestone, measured: Mapping[str, int | None], last: MilestoneNote | None) -> int | None:

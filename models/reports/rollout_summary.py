@@ -12,7 +12,8 @@ class RolloutSummary(Model):
     stage: str
     wave: str
     owner: str
-    unbacked_gpus: int
+    unbacked_gpus: int | None
+    """What is so; of a shadow null where the rollout did not answer."""
     started: Time
     closed: Time | None
     open: bool
@@ -20,3 +21,9 @@ class RolloutSummary(Model):
     """What a person has to do, empty: nothing; null where no worker answered."""
     health_at: Time | None = None
     """Of the latest health sample; null where there is none, or no worker answered."""
+    asked_at: Time | None = None
+    """When the rollout itself said what it needs; null: as the ledger last noted it."""
+    shadow: bool = False
+    """Nothing is written, and nothing of it was."""
+    would_unbacked_gpus: int | None = None
+    """Of a shadow: what would be."""

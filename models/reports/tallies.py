@@ -43,10 +43,12 @@ class Tally(Model):
 
 
 class Point(Model):
-    """The tallies of one cluster, or of all, at one time: sums over the clusters whose health was known.
+    """The last tallies of one cluster, or of all, by some time: sums over the clusters whose health was known.
 
-    `clusters`: that had a tally; `known`: whose health was known. `asking`: of which it is known what waits in quota;
-    `pending_gpus` and `lacking_gpus` are sums over these, None where there are none.
+    `at`: when the newest of them was read, which is what the figures are of; `oldest_at`: the oldest of them.
+    `health_at`: of the oldest health behind them. `clusters`: that had a tally; `known`: whose health was
+    known. `asking`: of which it is known what waits in quota; `pending_gpus` and `lacking_gpus` are sums over these,
+    None where there are none.
     """
 
     at: Time
@@ -60,6 +62,8 @@ class Point(Model):
     asking: Count
     pending_gpus: Count | None
     lacking_gpus: Count | None
+    oldest_at: Time | None = None
+    health_at: Time | None = None
 
 
 def slot_of(now: datetime, every: timedelta) -> datetime:

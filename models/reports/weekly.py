@@ -140,6 +140,8 @@ class Live(Model):
     """Declared, and not over, that begin within two weeks."""
     silent: tuple[Name, ...] = ()
     """Rollouts that did not answer: of these nothing is said."""
+    shadows: tuple[Name, ...] = ()
+    """Clusters with an open shadow rollout, which changes nothing and is in none of the figures."""
 
 
 class Totals(Model):
@@ -197,7 +199,7 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
         done=_last_of_each(m for m in past.moves if m.after == Stage.MONITORED and m.cluster in past.monitored),
         undone=tuple(m for m in past.moves if m.after == Stage.ROLLED_BACK),
         live=live,
-        milestones=standings(past.milestones, measured, past.until),
+        milestones=standings(past.milestones, measured, past.until, {} if now is None else {PHANTOM_GPUS: now.at}),
         outcomes=past.outcomes,
         totals=totals(past.outcomes),
         points=past.points,

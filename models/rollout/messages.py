@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from models.audit import AuditEntry
-from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, of_ordinary_size
+from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words, of_ordinary_size
 from models.cluster.derived_buffer import Derived, HealthTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy
@@ -138,12 +138,25 @@ class TeamStatus(Model):
     leaf: bool = True
     baseline_gpus: GpuCount
     quota_gpus: GpuCount
-    """What the quota system holds (in shadow: would hold)."""
+    """What the quota system holds."""
     planned_gpus: GpuCount | None = None
     backing_gpus: GpuCount | None = None
+    would_gpus: GpuCount | None = None
+    """What it would hold, were the shadow real; null outside of one."""
+    would_backing_gpus: GpuCount | None = None
     promise: bool = False
     """False: the value is advisory."""
     acknowledged: bool = False
+
+
+class WouldStand(Model):
+    """What would be, had a shadow rollout written what it says. Units: whole GPUs."""
+
+    assigned_gpus: GpuCount
+    backed_gpus: GpuCount
+    phantom_gpus: GpuCount
+    flex_gpus: GpuCount
+    flex_published_gpus: GpuCount | None = None
 
 
 class ProposedValue(Model):
@@ -204,6 +217,8 @@ class RolloutStatus(Model):
     buffer_at: Time | None = None
     """When that was last derived anew, in `monitored`."""
     proposal: ProposalStatus | None = None
+    would: WouldStand | None = None
+    """What a shadow says would be, beside what is: `at_risk` and `breach_of` are of these values. None: no shadow."""
     cut_gpus: GpuCount
     gate: str | None
     waiting_for: tuple[Condition, ...]
@@ -221,6 +236,8 @@ class RolloutStatus(Model):
     teams: tuple[TeamStatus, ...]
     needs: str = ""
     """What a person has to do, if anything."""
+    stale_after: Duration | None = None
+    """How old its health may be."""
     ended_because: str = ""
     fence: Count = 0
     history_events: Count = 0

@@ -84,8 +84,8 @@ def drafted(r: Rollout, draft: Drafted, now: datetime) -> Rollout:
         .staying(replan="", done=())
         .noting(
             AuditKind.PLAN,
-            f"plan {plan.hash}: cut {plan.cut_gpus} of {gpus_text(plan.assigned_gpus)} "
-            f"({plan.phantom_gpus} never backed, {plan.to_flex_gpus} to flex), short by {plan.short_by_gpus}",
+            f"plan {plan.hash}: cut {plan.cut_gpus} of {gpus_text(plan.assigned_gpus)} {plan.composition}, "
+            f"short by {plan.short_by_gpus}",
             now,
             plan=plan.hash,
             snapshot=plan.snapshot_hash,

@@ -427,6 +427,7 @@ class Rollout(Model):
                     before_gpus=before.get(audience),
                     after_gpus=after.get(audience),
                     phantom_gpus=row.phantom_gpus if row is not None else 0,
+                    phantom_since=self.plan.phantom_since if self.plan is not None else None,
                     to_flex_gpus=row.to_flex_gpus if row is not None else 0,
                     reasons=tuple(c.reason for c in row.cuts) if row is not None else (),
                     backing_gpus=None if backing is None else backing.get(audience),

@@ -14,7 +14,15 @@ from models.rollout.flex_following import flex_published
 from models.rollout.gates import conditions, drift_of, gate_of, health_fresh, holds_now
 from models.rollout.holds import PROPOSAL, HoldKind
 from models.rollout.long_run import may_apply
-from models.rollout.messages import LaunchAnswer, ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus
+from models.rollout.messages import (
+    LaunchAnswer,
+    ProposalStatus,
+    ProposedValue,
+    Risk,
+    RolloutStatus,
+    TeamStatus,
+    WouldStand,
+)
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout, UndoCause, proposed_changes
 from models.rollout.stuck import LAUNCH, choices, undoing_of
@@ -24,7 +32,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
     """The status of a rollout at a time."""
     seen, plan = r.seen, r.plan
     action = decide(r, now)
-    stands = standing_now(r)
+    stands = PresentBacking() if seen is None else seen.now
     return RolloutStatus(
         schema="backstop.status/1",
         cluster=r.cluster,
@@ -52,7 +60,8 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         buffer=None if plan is None else plan.derived,
         buffer_at=r.stay.outlook.derived_at,
         proposal=_proposal(r),
-        flex_published_gpus=flex_published(r) if r.stage is Stage.MONITORED else None,
+        flex_published_gpus=_published(r) if r.stage is Stage.MONITORED else None,
+        would=_would(r),
         flex_grows_at=None if r.flex.more_since is None else flex_due(r),
         cut_gpus=0 if plan is None else plan.cut_gpus,
         gate=gate_of(r.stage),
@@ -67,6 +76,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         undoing=undoing_of(r),
         teams=_teams(r),
         needs=needs_of(r, now),
+        stale_after=r.policy.stale_after,
         ended_because=r.ended_because,
         fence=r.fence,
         history_events=history_events,
@@ -105,8 +115,8 @@ def _proposal(r: Rollout) -> ProposalStatus | None:
 
 
 def _risks(r: Rollout) -> tuple[Risk, ...]:
-    """Both numbers of each quota that lacks hardware; while health is unknown, as last known."""
-    quotas = _present(r)
+    """Both numbers of each quota that lacks hardware, or in shadow would; while health is unknown, as last known."""
+    quotas = r.written if r.shadow else _present(r)
     due = {t: r.clocks.model_copy(update={"by_team": {t: c}}) for t, c in r.clocks.by_team.items()}
     return tuple(
         Risk(
@@ -129,9 +139,31 @@ def _foretold(r: Rollout, now: datetime) -> tuple[Foretold, ...]:
 
 
 def _present(r: Rollout) -> dict[str, int]:
-    """What the quota system holds, as last seen or as written since; in shadow: what it would hold."""
+    """What the quota system holds, as last seen or as written since."""
+    if r.shadow:
+        return {q.team: q.gpus for q in r.baseline.quotas} if r.seen is None else r.seen.reading.values
     overtaken = r.looked_after != r.fence
-    return r.written if r.shadow or r.seen is None or overtaken else r.seen.reading.values
+    return r.written if r.seen is None or overtaken else r.seen.reading.values
+
+
+def _published(r: Rollout) -> int | None:
+    """What a scheduler reads: in shadow that is nobody's doing here."""
+    if not r.shadow:
+        return flex_published(r)
+    return None if r.seen is None else r.seen.reading.flex_gpus
+
+
+def _would(r: Rollout) -> WouldStand | None:
+    if not r.shadow:
+        return None
+    stands = standing_now(r)
+    return WouldStand(
+        assigned_gpus=stands.assigned_gpus,
+        backed_gpus=stands.backed_gpus,
+        phantom_gpus=max(0, stands.assigned_gpus - stands.backed_gpus),
+        flex_gpus=stands.flex_gpus,
+        flex_published_gpus=flex_published(r) if r.stage is Stage.MONITORED else None,
+    )
 
 
 def standing_now(r: Rollout) -> PresentBacking:
@@ -145,8 +177,11 @@ def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
     tree = r.baseline.tree
     present = _present(r)
     # A look that a write of ours overtook says nothing about the values that it did not see.
-    seen = {} if r.seen is None else r.seen.tested if r.shadow else r.seen.reading.values
-    backing = {t: gpus for t, gpus in standing_now(r).backing.items() if seen.get(t) == present.get(t)}
+    seen = {} if r.seen is None else r.seen.reading.values
+    stands = {} if r.seen is None else r.seen.now.backing
+    backing = {t: gpus for t, gpus in stands.items() if seen.get(t) == present.get(t)}
+    tested = {} if r.seen is None or not r.shadow else r.seen.tested
+    would = {t: gpus for t, gpus in standing_now(r).backing.items() if tested.get(t, -1) == r.written.get(t)}
     return tuple(
         TeamStatus(
             team=q.team,
@@ -156,6 +191,8 @@ def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
             quota_gpus=present.get(q.team, 0),
             planned_gpus=None if r.plan is None else r.plan.values.get(q.team),
             backing_gpus=backing.get(q.team),
+            would_gpus=r.written.get(q.team, 0) if r.shadow else None,
+            would_backing_gpus=would.get(q.team) if r.shadow else None,
             promise=r.stage.promises and q.team not in r.breach_of and not r.shadow,
             acknowledged=q.team in r.announced.acks,
         )
@@ -247,7 +284,7 @@ def details_of(r: Rollout, now: datetime) -> str:
     if r.plan is not None:
         lines.append(
             f"plan `{r.plan.hash}`: {r.plan.assigned_gpus} assigned, ceiling {r.plan.ceiling_gpus}, cut "
-            f"{r.plan.cut_gpus} ({r.plan.phantom_gpus} never backed, {r.plan.to_flex_gpus} to flex), wave {r.plan.wave}"
+            f"{r.plan.cut_gpus} {r.plan.composition}, wave {r.plan.wave}"
         )
     if not r.stage.ended:
         lines.append(f"now: {waiting_sentence(r, now)}")

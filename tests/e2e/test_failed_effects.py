@@ -104,8 +104,8 @@ CASES = (
 
 
 def nightly(item: pytest.Item) -> bool:
-    """By day on one database; what fails for good in tests/e2e/test_stuck.py alone; inverses of a person's undo and of a
-    breach's by turns."""
+    """By day on one database; what fails for good in tests/e2e/test_stuck.py alone; inverses of a person's undo and
+    of a breach's by turns."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     if "case" not in params:
         return False

@@ -693,7 +693,7 @@ async def test_shadow_goes_all_the_way_and_writes_no_quota(world: World) -> None
 
     await world.start(name, shadow=True)
     status = await world.until(name, Stage.MONITORED)
-    assert [(t.quota_gpus, t.promise) for t in status.teams] == [(306, False)]
+    assert [(t.quota_gpus, t.would_gpus, t.promise) for t in status.teams] == [(345, 306, False)]
     await world.healthy(name, main=(361, 300))
     await world.until(name, Stage.ROLLED_BACK)
     await world.healthy(name, main=(361, 319))

@@ -136,6 +136,7 @@ class FakeBackstop:
     watching: Check = field(default_factory=lambda: Check(name="watch", ok=True, text="watching"))
     fleet: FleetStatus | None = None
     points: list[Point] = field(default_factory=list)
+    source_at: datetime | None = None
     week: Past = field(default_factory=lambda: a_past(3))
     plan: PlanNow = field(
         default_factory=lambda: PlanNow(
@@ -243,6 +244,19 @@ class FakeBackstop:
             )
             for number in range(3)
         ]
+
+    async def ask_rollouts(self, clusters: Sequence[str], seconds: float) -> dict[str, RolloutStatus | None]:
+        answers: dict[str, RolloutStatus | None] = {}
+        for cluster in clusters:
+            try:
+                answers[cluster] = await self.status(cluster)
+            except BackstopError:
+                answers[cluster] = None
+        return answers
+
+    async def health_at(self, cluster: str) -> datetime | None:
+        self._ask("health_at", cluster)
+        return self.source_at
 
     async def audit(self, cluster: str) -> list[AuditRecord]:
         self._ask("audit", cluster)

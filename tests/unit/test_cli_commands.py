@@ -184,7 +184,7 @@ def test_launch_sends_what_lies_over_the_policy_and_shows_how_to_approve(
     assert (request.owner, request.shadow, request.adopt, request.reason) == ("tpm", True, True, "pilot")
     assert request.rollout.startswith("h100-worked/2")
     out = capsys.readouterr().out
-    assert "Cut 39: 26 were phantom (no healthy GPU behind them), 13 move to flex" in out
+    assert "Cut 39: 26 are phantom (no healthy GPU behind now), 13 move to flex" in out
     assert f"\n  backstop approve h100-worked --plan {PLAN.hash}\n" in out
 
 
@@ -315,7 +315,7 @@ def test_status_in_full_tells_what_a_person_asks(fake: FakeBackstop, capsys: pyt
     for said in (
         "h100-worked  buffered since 2026-01-31 12:00:00Z",
         f"plan     {PLAN.hash}, approved by tpm, wave busy, cuts 39 GPUs\n",
-        "health   300 healthy of 361, as of 2026-01-31 12:00:00Z\n",
+        "health   300 healthy of 361, as of 2026-01-31 12:00:00Z (",
         "now      306 promised, 300 backed, 6 phantom; flex pool 0\n",
         "at risk  research has 300 healthy GPUs behind a quota of 306; a breach at 2026-01-31 12:00:00Z\n",
         "hold     paused [paused] by oncall: a SEV\n",

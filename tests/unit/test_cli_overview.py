@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from cli.main import run
-from client.doctor import Check
+from client.doctor import Check, health_check, unheard
+from models.questions import Overview
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.holds import Hold, HoldKind
+from models.rollout.messages import TeamStatus, WouldStand
+from models.rollout.stages import Stage
 from tests.unit.cli_fakes import FakeBackstop, answering
 from tests.unit.cli_fakes import status as one_status
 
@@ -33,6 +36,7 @@ def one(number: int, **changes: Any) -> RolloutSummary:
         "open": stage != "closed",
         "needs": "mend the cause, then give: backstop retry" if stage == "stuck" else "",
         "health_at": datetime.now(UTC) - timedelta(seconds=20),
+        "asked_at": datetime.now(UTC),
     }
     return RolloutSummary(**given | changes)
 
@@ -55,7 +59,7 @@ def test_a_thousand_fit_on_one_screen(capsys: pytest.CaptureFixture[str]) -> Non
     assert "125 need a person" in said
     assert "and 117 more: backstop status --needs" in said
     risky = [s for s in THOUSAND if s.open and s.unbacked_gpus]
-    total = sum(s.unbacked_gpus for s in risky)
+    total = sum(s.unbacked_gpus or 0 for s in risky)
     assert f"{len(risky)} at risk: {total} GPUs have no healthy hardware behind them" in said
 
 
@@ -102,6 +106,79 @@ def test_without_a_worker_it_says_what_it_does_not_know(capsys: pytest.CaptureFi
     said = status(capsys, [one(n, needs=None, health_at=None) for n in range(100)])
     assert "What they need from a person is not known: no worker answered in time." in said
     assert "without health" not in said
+
+
+def test_who_needs_what_is_not_none_where_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is not known: no worker answered in time" in status(
+        capsys, [one(6, stage="monitored", needs=None)], "--needs"
+    )
+    old = [one(n, stage="stuck", asked_at=None) for n in range(2)]
+    said = status(capsys, [*old, one(6, stage="stuck")], "--needs")
+    assert "2 as the ledger last noted: these rollouts were not asked or did not answer." in said
+    assert "as the ledger last noted" not in status(capsys, [one(6, stage="stuck")], "--needs")
+
+
+def test_a_shadow_is_marked_and_what_would_be_has_a_column_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    rehearsal = one(3, stage="monitored", shadow=True, unbacked_gpus=26, would_unbacked_gpus=0)
+    real = one(4, stage="monitored", unbacked_gpus=0)
+    rows = [line.split() for line in status(capsys, [rehearsal, real]).splitlines()]
+    assert rows[0] == ["CLUSTER", "STAGE", "WAVE", "OWNER", "UNBACKED", "WOULD", "BE", "STARTED", "ENDED"]
+    assert rows[1][1:3] == ["monitored", "(shadow)"]
+    assert (rows[1][5:7], rows[2][4:6]) == (["26", "0"], ["0", "-"])
+    many = status(capsys, [rehearsal, *(one(n, stage="monitored", unbacked_gpus=0) for n in range(30))])
+    counted = [line for line in many.splitlines() if line.startswith("monitored")]
+    assert [line.split()[-1] for line in counted] == ["0", "26"]
+    assert counted[1].startswith("monitored (shadow)")
+
+
+def test_a_shadow_in_full_has_what_is_beside_what_would_be(capsys: pytest.CaptureFixture[str]) -> None:
+    would = WouldStand(assigned_gpus=435, backed_gpus=435, phantom_gpus=0, flex_gpus=69, flex_published_gpus=69)
+    team = TeamStatus(team="research", baseline_gpus=496, quota_gpus=496, would_gpus=435, planned_gpus=435)
+    found = one_status(Stage.MONITORED, shadow=True, would=would, assigned_gpus=496, teams=(team,))
+    with answering(FakeBackstop(statuses=[found])):
+        assert run(["status", "h100-worked"]) == 0
+    said = capsys.readouterr().out
+    rows = {line.split("  ")[0]: line for line in said.splitlines()}
+    assert " 496 promised" in rows["now"]
+    assert " 435 promised, 435 backed, 0 phantom; flex pool 69" in rows["would be"]
+    assert rows["flex"].endswith("nothing is published; 69 that no quota would stand on would be")
+    assert rows["research"].split() == ["research", "496", "496", "435", "-", "435", "-", "advisory", "-"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, ""), (600, "; its source has a sample of"), (-7200, "; not known or stale")],
+    ids=["as its source", "older than its source", "silent"],
+)
+def test_health_says_how_old_it_is_and_what_its_source_has(
+    seconds: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = datetime.now(UTC)
+    shown = now - timedelta(seconds=3600 if seconds < 0 else 900)
+    newest = shown if seconds <= 0 else shown + timedelta(seconds=seconds)
+    found = one_status(health_at=shown, health_known=True, stale_after=timedelta(minutes=30))
+    with answering(FakeBackstop(statuses=[found], source_at=newest)):
+        assert run(["status", "h100-worked"]) == 0
+    (line,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("health")]
+    assert " ago)" in line
+    assert said in line
+    assert bool(said) or line.endswith("ago)")
+
+
+def test_what_a_dead_worker_left_behind_is_not_well() -> None:
+    listed = [Check(name=name, ok=True, text="so") for name in ("temporal", "workers", "watch")]
+    assert [unheard(check).ok for check in listed] == [True, False, False]
+    now = datetime.now(UTC)
+    rows = [
+        Overview(cluster=f"c{n}", rollout="r", stage="monitored", needs="", health_at=now - timedelta(hours=n))
+        for n in range(5)
+    ]
+    check = health_check([*rows, rows[4].model_copy(update={"ended": True})], now)
+    assert not check.ok
+    assert check.text.startswith(
+        "4 of 5 clusters in rollout have had none for 30m: c1, c2, c3 and 1 more, the oldest of"
+    )
+    assert health_check(rows[:1], now).ok
 
 
 def test_clusters_that_nobody_reports_are_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -185,7 +185,7 @@ STUCK = """\
 c1  stuck since 2026-01-05 08:00:00Z (3h)
 rollout     c1/1, owner tpm, attempt 1
 plan        HASH, approved by tpm, wave unscheduled, cuts 55 GPUs
-health      361 healthy of 361, as of 2026-01-05 08:00:00Z
+health      361 healthy of 361, as of 2026-01-05 08:00:00Z (3h ago)
 last look   306 promised, 306 backed, 0 phantom; flex pool 61
 rollback    undo, by tpm: because
 undone      follow: the flex pool no longer follows health

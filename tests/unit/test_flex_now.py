@@ -13,6 +13,7 @@ from cli.commands.flex import hours_between
 from cli.main import run
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
+from models.cluster.jobs import Job, RunsOn
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow, flex_now
@@ -67,6 +68,26 @@ def test_unknown_use_counts_as_all_of_the_quota() -> None:
     assert (found.in_quota_gpus, found.unused_gpus, found.known_quotas, found.quotas) == (12, 8, 1, 2)
 
 
+def test_the_largest_block_is_the_free_one() -> None:
+    """By hand: 384 healthy in a block, 291 held: 93 are free, and no block is larger. 20 of i1's 24 are held."""
+    held = {"a": (291, 0)}
+    assert seen({"a": 300}, held, (400, 384, 384)).largest_free_block == (93, False)  # nobody says where jobs run
+    assert seen({"a": 400}, {"a": (400, 0)}, (400, 384, 384)).largest_free_block == (0, True)
+    islands = (Island(name="i0", total_gpus=16, healthy_gpus=16), Island(name="i1", total_gpus=24, healthy_gpus=24))
+    jobs = tuple(
+        Job(job=f"j{n}", team="a", gpus=gpus, on=RunsOn.QUOTA, island=f"i{n}", started=NOW)
+        for n, gpus in enumerate((10, 20))
+    )
+    reading = QuotaReading(cluster="c", generation=1, quotas=(Present(team="a", gpus=40),))
+    sample = HealthSample(cluster="c", at=NOW, islands=islands)
+    usage = {"a": TeamUsage(team="a", scheduled_gpus=30)}
+    found = flex_now(Evidence(reading, sample, usage, NOW, jobs))
+    assert ([found.free_block(i) for i in found.islands], found.largest_free_block) == (
+        [(6, True), (4, True)],
+        (6, True),
+    )
+
+
 def test_hardware_that_is_not_there_is_no_flex() -> None:
     found = seen({"a": 40}, {"a": (50, 0)}, (64, 32, 32))
     assert (found.backed_gpus, found.surplus_gpus, found.unused_gpus, found.available_gpus) == (32, 0, 0, 0)
@@ -118,7 +139,7 @@ def test_the_fleet_has_a_line_for_each_cluster(fake: FakeBackstop, capsys: pytes
     assert run(["flex", "--since", "2026-01-01"]) == 0
     shown = capsys.readouterr().out
     rows = [words for words in map(str.split, shown.splitlines()) if words and words[0] in ("h100-worked", "silent")]
-    assert rows == [["h100-worked", "16/16", "16", "9", "7", "7", "0", "8"], ["silent", "unknown", *"------"]]
+    assert rows == [["h100-worked", "16/16", "16", "9", "7", "7", "0", "0"], ["silent", "unknown", *"------"]]
     assert "2 clusters: 7 GPUs of flex, 7 used, 0 free now." in shown
     assert "It has offered |" in shown
     assert "4 to 12 GPUs, 9 half of the time or more" in shown

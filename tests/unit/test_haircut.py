@@ -86,6 +86,21 @@ def test_a_fleet_of_nothing_has_a_report() -> None:
     assert "0 of 0 clusters" in page(made, 0)
 
 
+def test_the_sentence_says_of_which_cut_the_phantom_are_a_part() -> None:
+    """By hand: of 90 C = min(floor(.85 * 100), 100 - 8) = 85 stay, without a buffer all; of 345, 306 and 311."""
+    (worked,) = [(s, p) for s, p in example() if s.cluster == "h100-worked"]
+    both = haircut([worked, one("b", 100, 100, 90)], [Fraction(3, 20)])
+    assert sentence(both, 0) == (
+        "At 15%: 44 of 435 promised GPUs are cut: 26 have no healthy GPU behind now, 18 move to flex and stay usable. "
+        "Without any buffer 34 would be cut all the same. 2 of 2 clusters are above their ceiling, by 44 GPUs."
+    )
+    single = haircut([one("c", 100, 93, 86)], [Fraction(3, 20)])
+    assert sentence(single, 0).startswith(
+        "At 15%: 1 of 86 promised GPUs is cut: 0 have no healthy GPU behind now, 1 moves to flex and stays usable. "
+    )
+    assert sentence(haircut([]), 0).startswith("At 5%: 0 of 0 promised GPUs are cut. 0 of 0")
+
+
 def test_the_largest_cuts_come_first_and_equal_ones_by_name() -> None:
     made = haircut([one("b", 100, 100, 90), one("a", 100, 100, 90), one("c", 100, 100, 100)], [Fraction(3, 20)])
     assert list(made.clusters) == ["c", "a", "b"]

@@ -1558,11 +1558,16 @@ def test_a_close_while_values_are_restored_ends_whatever_becomes_of_them(error: 
 def test_a_shadow_goes_all_the_way_and_writes_nothing() -> None:
     world = at(Stage.MONITORED, World(**QUICK, shadow=True))
     assert (world.values, world.effects, world.holds) == (BASELINE, [], set())
-    assert [t.quota_gpus for t in world.status.teams] == [200, 106]
+    assert [(t.quota_gpus, t.would_gpus) for t in world.status.teams] == [(200, 200), (161, 106)]
+    # What is: all 361 are healthy and promised, none is published. What would be: 306, and 55 that nobody has.
+    is_, would = world.status, world.status.would
+    assert would is not None
+    assert (is_.assigned_gpus, is_.backed_gpus, is_.phantom_gpus, is_.flex_published_gpus) == (361, 361, 0, None)
+    assert (would.assigned_gpus, would.backed_gpus, would.phantom_gpus, would.flex_published_gpus) == (306, 306, 0, 55)
     assert world.promises == {}
     breached(world)
     assert world.is_in(Stage.ROLLED_BACK)
-    assert [t.quota_gpus for t in world.status.teams] == [200, 100]
+    assert [(t.quota_gpus, t.would_gpus) for t in world.status.teams] == [(200, 200), (161, 100)]
     world.healthy(361)
     world.until(Stage.MONITORED)
     world.say(Command.ABORT)

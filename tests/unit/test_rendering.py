@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from activities.rendering import TO_OWNER, render
+from models.base import Since
 from models.notices import Notice, NoticeKind
 from models.rollout.stages import Stage
 
@@ -120,21 +121,37 @@ def test_the_worked_case_is_told_with_its_numbers() -> None:
     subject, body = render(notice(NoticeKind.PLANNED, **FULLEST))
     assert subject == "h100-a: the quota of team-a goes from 345 to 310 GPUs (from 3 June 2025)"
     assert "from 345 to 310 GPUs (35 fewer), not before Tuesday 3 June 2025, 09:00 UTC" in body
-    assert "- 26 of them were never backed by healthy hardware" in body
+    assert "- Behind 26 of them no healthy GPU stood when this was planned." in body
     assert "- 9 of them move to the cluster's flex pool, where your jobs can go on using them" in body
     assert "Nothing that is running is killed" in body
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_since_when_no_healthy_gpu_stood_behind_them_is_told_where_it_is_known(earlier: bool) -> None:
+    body = text(NoticeKind.PLANNED, **FULLEST, phantom_since=Since(at=AT, or_earlier=earlier))
+    assert (
+        "- Behind 26 of them no healthy GPU stood when this was planned, nor at any time since Tuesday 3 June 2025, "
+        f"09:00 UTC{' (earlier is not known)' * earlier}.\n" in body
+    )
+    assert not re.search("never|ever was|count on", body)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "phantom", "said", "not_said"),
     [
-        (345, 344, 1, ["(1 fewer)", "About this GPU:", "It was never backed"], ["flex pool, where"]),
-        (345, 344, 0, ["About this GPU:", "It moves to the cluster's flex pool"], ["never backed"]),
+        (
+            345,
+            344,
+            1,
+            ["(1 fewer)", "About this GPU:", "No healthy GPU stood behind it when this was planned."],
+            ["flex pool, where", "never"],
+        ),
+        (345, 344, 0, ["About this GPU:", "It moves to the cluster's flex pool"], ["stood"]),
         (2, 1, 0, ["from 2 to 1 GPU (1 fewer)"], ["1 GPUs"]),
-        (345, 332, 13, ["None of them was ever backed"], ["flex pool, where"]),
-        (345, 332, 0, ["All 13 move to the cluster's flex pool"], ["never backed"]),
-        (345, 332, 12, ["12 of them were never", "1 of them moves to", "go on using it."], []),
-        (345, 332, 1, ["1 of them was never", "count on it.", "12 of them move to"], []),
+        (345, 332, 13, ["No healthy GPU stood behind any of them when"], ["flex pool, where", "never"]),
+        (345, 332, 0, ["All 13 move to the cluster's flex pool"], ["stood"]),
+        (345, 332, 12, ["Behind 12 of them no healthy GPU", "1 of them moves to", "go on using it."], []),
+        (345, 332, 1, ["Behind 1 of them no healthy GPU", "12 of them move to"], []),
         (12, 0, 0, ["from 12 to 0 GPUs (12 fewer)", "your jobs in this cluster run as flex"], []),
         (64, 64, 0, ["stays at 64 GPUs", "takes nothing from you"], ["date", "fewer", "About", "killed"]),
         (310, 345, 0, ["goes up from 310 to 345 GPUs (35 more)"], ["fewer", "About", "killed"]),
@@ -240,7 +257,7 @@ def test_numbers_of_another_cut_are_not_told() -> None:
     """A rollback's cut is not the plan's, whose phantom and flex parts come along."""
     body = text(NoticeKind.ROLLED_BACK, before_gpus=345, after_gpus=300, phantom_gpus=26, to_flex_gpus=9)
     assert "45 fewer" in body
-    assert "never backed" not in body
+    assert "stood" not in body
 
 
 @pytest.mark.parametrize("kind", [*BY_DETAIL, NoticeKind.HELD, NoticeKind.STUCK])

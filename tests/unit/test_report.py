@@ -134,9 +134,9 @@ def test_the_report_says_the_week_in_a_few_sentences() -> None:
     said = markdown(a_week(3)).splitlines()
     assert said[0] == "# Weekly status, 20 November to 27 November 2026"
     assert said[2] == (
-        "2 of 3 clusters monitored, 1 more than a week ago. 30 of 1,050 promised GPUs are phantom, 21 fewer than a "
-        "week ago. In 1 cluster with a before and an after, GPUs that waited in quota for healthy hardware went from "
-        "25 to 0.5. 1 is blocked."
+        "2 of 3 clusters monitored, 1 more than a week ago. 30 of 1,050 promised GPUs were phantom on 27 Nov "
+        "16:00Z, 21 fewer than on 20 Nov 16:00Z. In 1 cluster with a before and an after, GPUs that waited in quota "
+        "for healthy hardware went from 25 to 0.5. 1 is blocked."
     )
 
 
@@ -328,12 +328,37 @@ def test_the_curve_has_a_bar_for_each_time_and_says_what_is_unknown() -> None:
     some = point(UNTIL, 3, 16, 4).model_copy(update={"known": 2})
     said = told(point(UNTIL - 2 * HOUR, 3, 64), unknown, some)
     assert said.splitlines()[0].startswith(
-        "16 GPUs of 1036 promised in the fleet have no healthy GPU behind, 48 GPUs fewer"
+        "On 2026-11-27 16:00:00Z 16 GPUs of 1036 promised in the fleet had no healthy GPU behind, 48 GPUs fewer than "
+        "on 2026-11-27 14:00:00Z (3 clusters then, 2 now)."
     )
     bars = [text.rstrip().rsplit("  ", 1)[-1] for text in said.splitlines()[3:6]]
     assert bars == ["#" * 32, "unknown", "#" * 8]
     assert "2 of 3" in said
     assert "left out of the sums" in said
+
+
+def test_a_rise_between_the_ends_is_told() -> None:
+    points = (point(UNTIL - 3 * HOUR, 3, 4), point(UNTIL - 2 * HOUR, 3, 59), point(UNTIL, 3, 4))
+    assert "as many as on 2026-11-27 13:00:00Z; in between there were up to 59." in told(*points)
+
+
+def test_figures_say_when_they_were_read_and_what_health_they_go_by() -> None:
+    early = point(UNTIL - 2 * HOUR, 3, 4)
+    carried = point(UNTIL, 3, 4).model_copy(update={"oldest_at": UNTIL - 3 * HOUR, "health_at": UNTIL - 2 * DAY})
+    said = told(early, carried)
+    assert said.splitlines()[2].split()[:3] == ["READ", "AT", "OLDEST"]
+    assert "11-27 13:00Z" in said
+    assert "the oldest is of 2026-11-25 16:00:00Z" in said
+    assert "OLDEST" not in told(early)
+
+
+def test_the_curve_of_a_young_fleet_begins_with_its_first_tally() -> None:
+    """Two hours of tallies in a window of four weeks: not one point for each of 28 days."""
+    began = UNTIL - 2 * HOUR - timedelta(seconds=7)
+    times, step = points_between(UNTIL - 28 * DAY, UNTIL, began)
+    assert (times[0], times[-1], step) == (began, UNTIL, timedelta(minutes=5))
+    assert points_between(UNTIL - DAY, UNTIL, UNTIL - 9 * DAY) == points_between(UNTIL - DAY, UNTIL)
+    assert points_between(UNTIL - DAY, UNTIL - HOUR, UNTIL) == points_between(UNTIL - DAY, UNTIL - HOUR)
 
 
 def test_no_curve_is_one_sentence() -> None:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, func, select
 
 from activities.adapters.ledger.archive import LedgerArchive, append_all
@@ -146,19 +147,31 @@ class LedgerRegistry(LedgerArchive):
         return True
 
     def overview(self) -> tuple[Overview, ...]:
-        rows = self._noted(col(RolloutRow.id).in_(sa.select(col(ClusterRow.open_rollout))))
-        with self._database.reading() as session:
-            health = latest_health(session, [cluster for cluster, _ in rows], self._database.now())
-        return tuple(
-            Overview(
-                cluster=cluster,
-                rollout=noted.rollout,
-                stage=noted.stage,
-                needs=noted.needs,
-                health_at=health[cluster].at if cluster in health else None,
-            )
-            for cluster, noted in rows
+        later = aliased(RolloutRow)
+        is_last = ~sa.exists().where(
+            col(later.cluster) == col(RolloutRow.cluster), col(later.opened_at) > col(RolloutRow.opened_at)
         )
+        columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "shadow")]
+        of_open = col(RolloutRow.id).in_(sa.select(col(ClusterRow.open_rollout)))
+        past_shadow = sa.and_(col(RolloutRow.shadow), col(RolloutRow.ended_at).is_not(None), is_last)
+        with self._database.reading() as session:
+            by_cluster = sa.select(*columns).order_by(RolloutRow.cluster)
+            rows = session.execute(by_cluster.where(of_open)).all()
+            health = latest_health(session, [row.cluster for row in rows], self._database.now())
+            ended = session.execute(by_cluster.where(past_shadow)).all()
+
+        def told(row: Any, *, ended: bool) -> Overview:
+            return Overview(
+                cluster=row.cluster,
+                rollout=row.id,
+                stage=row.stage,
+                needs="" if ended else row.needs,
+                health_at=health[row.cluster].at if not ended and row.cluster in health else None,
+                shadow=row.shadow,
+                ended=ended,
+            )
+
+        return (*(told(row, ended=False) for row in rows), *(told(row, ended=True) for row in ended))
 
     def open_clusters(self) -> dict[str, tuple[Stage, bool]]:
         with self._database.reading() as session:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from sqlmodel import Session, col
 
 from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.tallies import LONGEST_SLOT
 from models.audit import AuditEntry, AuditKind
 from models.reports.weekly import Mean, Move, Passage, Span
 from models.tables import AuditRow, ClusterRow, ReceiptRow, RolloutRow, TallyRow
 
-_LONGEST_SLOT = timedelta(days=1)
 _KIND = json.dumps({"kind": AuditKind.TRANSITION.value}, separators=(",", ":"))[1:-1]
 
 
@@ -89,7 +89,7 @@ def _first_writes() -> sa.Select[str, datetime]:
 
 
 def _mean(session: Session, span: Span) -> Mean | None:
-    given = {"cluster": span.cluster, "since": span.since, "until": span.until, "early": span.since - _LONGEST_SLOT}
+    given = {"cluster": span.cluster, "since": span.since, "until": span.until, "early": span.since - LONGEST_SLOT}
     row = session.connection().execute(_means(span.monitored), given).one()
     if not row.tallies:
         return None

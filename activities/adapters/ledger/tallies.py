@@ -18,6 +18,8 @@ from models.reports.tallies import Point, Tally
 from models.tables import ClusterRow, TallyRow
 
 _DAY = timedelta(days=1)
+LONGEST_SLOT = _DAY
+"""A tally is read in its slot: at most so long after its beginning."""
 
 
 class LedgerTallies:
@@ -54,18 +56,20 @@ class LedgerTallies:
     def points(self, cluster: str, times: Sequence[datetime], within: timedelta) -> tuple[Point, ...]:
         with self._database.reading() as session:
             self._refuse_unknown(session, cluster)
-            points = []
+            points: list[Point] = []
             for at in times:
-                given = {"least": at - within, "most": at, **({"cluster": cluster} if cluster else {})}
+                given: dict[str, Any] = {"least": at - within, "most": at, "early": at - within - LONGEST_SLOT}
+                given |= {"cluster": cluster} if cluster else {}
                 row = session.connection().execute(_sums(bool(cluster)), given).one()
-                if row.clusters:
-                    points.append(Point(at=at, **row._mapping))
+                # Nothing was read since the last point: the same figures are not told again as if of a later time.
+                if row.clusters and (not points or row.at > points[-1].at):
+                    points.append(Point(**row._mapping))
             return tuple(points)
 
     def began(self, cluster: str) -> datetime | None:
         with self._database.reading() as session:
             self._refuse_unknown(session, cluster)
-            first = sa.select(sa.func.min(TallyRow.at))
+            first = sa.select(sa.func.min(TallyRow.seen_at))
             if cluster:
                 first = first.where(col(TallyRow.cluster) == cluster)
             earliest: datetime | None = session.connection().execute(first).scalar()
@@ -89,7 +93,13 @@ def _due() -> sa.Select[str]:
 @cache
 def _sums(of_one: bool) -> sa.Select[Any]:
     recent = aliased(TallyRow)
-    span = [col(recent.at) > sa.bindparam("least"), col(recent.at) <= sa.bindparam("most")]
+    span = [
+        # A slot's tally is of the time it was read at; the key is by slots, which begin before it.
+        col(recent.at) > sa.bindparam("early"),
+        col(recent.at) <= sa.bindparam("most"),
+        col(recent.seen_at) > sa.bindparam("least"),
+        col(recent.seen_at) <= sa.bindparam("most"),
+    ]
     if of_one:
         span.append(col(recent.cluster) == sa.bindparam("cluster"))
     last = (
@@ -105,6 +115,9 @@ def _sums(of_one: bool) -> sa.Select[Any]:
 
     assigned, backed = col(TallyRow.assigned_gpus), col(TallyRow.backed_gpus)
     return sa.select(
+        sa.func.max(TallyRow.seen_at).label("at"),
+        sa.func.min(TallyRow.seen_at).label("oldest_at"),
+        sa.func.min(TallyRow.health_at).label("health_at"),
         sa.func.count().label("clusters"),
         sa.func.count(backed).label("known"),
         of_known(col(TallyRow.total_gpus)).label("total_gpus"),

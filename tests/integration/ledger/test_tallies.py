@@ -176,6 +176,20 @@ def test_the_fleet_at_one_time_is_the_last_tally_of_each_cluster(ledger: Ledger)
     assert (alone.clusters, alone.phantom_gpus, alone.healthy_gpus) == (1, 0, 50)
 
 
+def test_figures_are_of_the_time_they_were_read_at(ledger: Ledger, tool: ForeignTool) -> None:
+    """A cluster that came at 12:41 was not there at 12:15, and what nobody read since is not told as if of now."""
+    late, fell = SLOT + timedelta(minutes=41), SLOT + HOUR + timedelta(minutes=1)
+    ledger.tallies.keep([tally("beta", SLOT, 40, 99).model_copy(update={"seen_at": late, "health_at": SLOT})])
+    ledger.tallies.keep([tally("beta", SLOT + HOUR, 99, 99).model_copy(update={"seen_at": fell})])
+    times = [SLOT + n * timedelta(minutes=5) for n in range(40)]
+    found = ledger.tallies.points("", times, 3 * HOUR)
+    read = tool.rows("SELECT seen_at, assigned_gpus - backed_gpus FROM tallies ORDER BY seen_at")
+    assert [(p.at.strftime("%H:%M"), p.phantom_gpus) for p in found] == [("12:41", 59), ("13:01", 0)]
+    assert [(str(at).replace(" ", "T")[11:16], phantom) for at, phantom in read] == [("12:41", 59), ("13:01", 0)]
+    assert [(p.oldest_at, p.health_at) for p in found] == [(late, SLOT), (fell, None)]
+    assert ledger.tallies.began("") == late
+
+
 def test_where_the_curve_begins(ledger: Ledger) -> None:
     assert ledger.tallies.began("") is None
     ledger.tallies.keep([tally("beta", SLOT, 50, 40), tally(CLUSTER, SLOT + HOUR, 60, 80)])

@@ -1,0 +1,59 @@
+"""Since when a cluster has had no healthy GPU behind as many of its promised ones as today."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import numpy as np
+
+from models.base import Since
+from models.buffers.hourly_health import Stretch
+from models.cluster.snapshot import Snapshot
+from models.planning.backing import back
+
+_SOLVED = 200
+"""Times in the past at which the backing is computed; before these nothing is claimed."""
+
+
+def lacking_since(snapshot: Snapshot, history: Mapping[str, Stretch]) -> Since | None:
+    """Since when as many of its GPUs have had no healthy one behind them as now; None: none lacks one, or nobody knows.
+
+    `history`: the health of each island of late. Quotas are the snapshot's at all times, and an island is taken to be
+    as it was last seen, as the guard takes it.
+    """
+    lacking = back(snapshot).phantom_gpus
+    found: Since | None = None
+    solved = 0
+    for at in _changes(snapshot, history):
+        then = _at(snapshot, history, at)
+        worse = all(
+            was.healthy_gpus <= now.healthy_gpus for was, now in zip(then.islands, snapshot.islands, strict=True)
+        )
+        if not worse:
+            if solved == _SOLVED:
+                break
+            solved += 1
+            if back(then).phantom_gpus < lacking:
+                return None if found is None else found.model_copy(update={"or_earlier": False})
+        found = Since(at=datetime.fromtimestamp(at, UTC), or_earlier=True)
+    return found if lacking else None
+
+
+def _changes(snapshot: Snapshot, history: Mapping[str, Stretch]) -> list[float]:
+    """Every time at which some island changed, the last first; none before all of them are known."""
+    of_each = [history[i.name].since for i in snapshot.islands if i.total_gpus and i.name in history]
+    if len(of_each) < sum(i.total_gpus > 0 for i in snapshot.islands) or not all(map(len, of_each)) or not of_each:
+        return []
+    known = max(float(since[0]) for since in of_each)
+    return sorted({float(at) for since in of_each for at in since if at >= known}, reverse=True)
+
+
+def _at(snapshot: Snapshot, history: Mapping[str, Stretch], at: float) -> Snapshot:
+    def healthy(island: str) -> int:
+        stretch = history[island]
+        return int(stretch.healthy[int(np.searchsorted(stretch.since, at, side="right")) - 1])
+
+    return snapshot.with_islands(
+        tuple(i.at_health(min(i.total_gpus, healthy(i.name))) if i.total_gpus else i for i in snapshot.islands)
+    )
