@@ -49,8 +49,9 @@ def sentence(haircut: Haircut, at: int) -> str:
     clusters = "1 cluster is" if part.clusters == 1 else f"{part.clusters} clusters are"
     above = f"{part.clusters_above} of {clusters} above their ceiling, by {gpus(part.above_gpus)}"
     anyhow = f" Without any buffer {plain} would be cut all the same." if plain else ""
+    promised = "promised GPU" if part.assigned_gpus == 1 else "promised GPUs"
     return (
-        f"At {percent(haircut.buffers[at])}: {gpus(part.cut_gpus)} of {part.assigned_gpus} promised "
+        f"At {percent(haircut.buffers[at])}: {part.cut_gpus} of {part.assigned_gpus} {promised} "
         f"{'is' if part.cut_gpus == 1 else 'are'} cut{_became(part)}{short}.{anyhow} {above}."
     )
 
