@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
@@ -255,6 +257,11 @@ async def numbers_agree(world: World, names: list[str], would: dict[str, int], m
     await comes_true(lambda: report(world), of_report)
 
 
+def told(world: World) -> list[dict[str, Any]]:
+    lines = (world.home / "notices.jsonl").read_text().splitlines()
+    return [json.loads(line)["notice"] for line in lines]
+
+
 async def test_every_number_is_what_the_ledger_says_at_that_moment(world: World) -> None:
     """A real rollout, a shadow beside it, and a cluster that nobody rolls out, with jobs beyond a quota."""
     real, shadow, still = fresh("numbers"), fresh("shade"), fresh("still")
@@ -271,6 +278,10 @@ async def test_every_number_is_what_the_ledger_says_at_that_moment(world: World)
     assert facts(world, real).promised == 306
     await world.archived(real)
     await numbers_agree(world, names, would, monitored=1)
+
+    first = world.sql.one("SELECT min(at) FROM health_samples WHERE cluster = ?", real)
+    (notice,) = [n for n in told(world) if n["kind"] == "planned" and n["cluster"] == real]
+    assert (notice["phantom_gpus"], notice["phantom_since"]) == (345 - 319, {"at": first, "or_earlier": True})
 
     await world.healthy(still, main=(160, 141))
     await world.healthy(real, main=(361, 300))
