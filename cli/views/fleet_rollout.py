@@ -112,7 +112,7 @@ def status_parts(
         parts += [Text(), _waves(s)]
     if every or waiting or failed:
         chosen = [m for m in s.members if every or (waiting and _waits(m)) or (failed and _has_failed(m))]
-        return [*parts, Text(), _members(chosen) if chosen else line("No cluster is like that.")]
+        return [*parts, Text(), _members(chosen, shadow=s.shadow) if chosen else line("No cluster is like that.")]
     return [*parts, *_running(s), *_failed(s), *_held(s)]
 
 
@@ -149,21 +149,29 @@ def _facts(s: FleetStatus) -> list[tuple[str, Text]]:
     return facts
 
 
+_CUT = {False: (">CUT",), True: (">CUT", ">WOULD CUT")}
+"""What its plans cut; of a shadow what is cut, nothing, beside it."""
+
+
 def _waves(s: FleetStatus) -> Table:
     rows = table(
-        "WAVE", ">CLUSTERS", ">WAITING", ">ON THEIR WAY", ">MONITORED", ">ROLLED BACK", ">ENDED", ">SKIPPED", ">CUT"
+        *("WAVE", ">CLUSTERS", ">WAITING", ">ON THEIR WAY", ">MONITORED", ">ROLLED BACK", ">ENDED", ">SKIPPED"),
+        *_CUT[s.shadow],
     )
     for w in s.waves:
-        counts = (w.clusters, w.waiting, w.running, w.done, w.failed, w.ended, w.skipped, w.cut_gpus)
+        counts = (w.clusters, w.waiting, w.running, w.done, w.failed, w.ended, w.skipped)
         style = "bold" if w.wave is s.wave and s.stage is FleetStage.RUNNING else ""
-        row(rows, _wave(w.wave), *(n or None for n in counts), style=style)
+        cut = ("0", w.cut_gpus) if s.shadow else (w.cut_gpus or None,)
+        row(rows, _wave(w.wave), *(n or None for n in counts), *cut, style=style)
     return rows
 
 
-def _members(members: Sequence[Member]) -> Table:
-    rows = table("CLUSTER", "WAVE", "STATE", "STAGE", ">CUT", "SINCE", "WHY")
+def _members(members: Sequence[Member], *, shadow: bool) -> Table:
+    rows = table("CLUSTER", "WAVE", "STATE", "STAGE", *_CUT[shadow], "SINCE", "WHY")
     for m in members:
-        row(rows, m.cluster, _wave(m.wave), m.state, m.stage or None, m.cut_gpus, moment(m.started_at), _why(m) or None)
+        stage = f"{m.stage}{' (shadow)' * shadow}" if m.stage else None
+        cut = (0, m.cut_gpus) if shadow else (m.cut_gpus,)
+        row(rows, m.cluster, _wave(m.wave), m.state, stage, *cut, moment(m.started_at), _why(m) or None)
     return rows
 
 
@@ -177,23 +185,23 @@ def _day(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%MZ}"
 
 
-def _some(title: str, style: str, members: Sequence[Member], option: str) -> list[RenderableType]:
+def _some(s: FleetStatus, title: str, style: str, members: Sequence[Member], option: str) -> list[RenderableType]:
     if not members:
         return []
     more = [line(f"and {len(members) - _SHOWN} more: backstop fleet status {option}")] if len(members) > _SHOWN else []
-    return [Text(), line((f"{len(members)} {title}", style)), _members(members[:_SHOWN]), *more]
+    return [Text(), line((f"{len(members)} {title}", style)), _members(members[:_SHOWN], shadow=s.shadow), *more]
 
 
 def _running(s: FleetStatus) -> list[RenderableType]:
     states = (MemberState.RUNNING, MemberState.STARTING)
-    return _some("on their way", "bold", [m for m in s.members if m.state in states], "--all")
+    return _some(s, "on their way", "bold", [m for m in s.members if m.state in states], "--all")
 
 
 def _failed(s: FleetStatus) -> list[RenderableType]:
-    return _some("rolled back", "red", [m for m in s.members if m.state is MemberState.FAILED], "--failed")
+    return _some(s, "rolled back", "red", [m for m in s.members if m.state is MemberState.FAILED], "--failed")
 
 
 def _held(s: FleetStatus) -> list[RenderableType]:
     running = s.stage is FleetStage.RUNNING
     held = [m for m in s.members if running and m.state is MemberState.WAITING and m.held]
-    return _some("cannot start now", "yellow", held, "--waiting")
+    return _some(s, "cannot start now", "yellow", held, "--waiting")

@@ -249,3 +249,18 @@ def test_the_weekly_report_says_where_the_fleet_goes_and_who_stops_it(capsys: py
     assert "pilot h100-0000 rolled back: no wave begins" in text
     assert "1 is blocked" in text
     assert "still to start" not in text
+
+
+def test_a_shadow_fleet_cuts_nothing_and_has_what_it_would_in_a_column_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Eight clusters, of which numbers 1, 2, 3, 5, 6, 7 give 10 times their number modulo 4."""
+    found = status_of(fleet().but(shadow=True), NOON)
+    with answering(FakeBackstop(fleet=found)):
+        assert run(["fleet", "status", "--all"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    (waves,) = [n for n, row in enumerate(rows) if row[:1] == ["WAVE"]]
+    assert rows[waves][-3:] == ["CUT", "WOULD", "CUT"]
+    shown = rows[waves + 1 : waves + 1 + len(found.waves)]
+    assert {row[-2] for row in shown} == {"0"}
+    assert sum(int(row[-1]) for row in shown) == 10 * (1 + 2 + 3) * 2

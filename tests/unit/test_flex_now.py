@@ -69,7 +69,7 @@ def test_unknown_use_counts_as_all_of_the_quota() -> None:
 
 
 def test_the_largest_block_is_the_free_one() -> None:
-    """By hand: 384 healthy in a block, 291 held: 93 are free, and no block is larger. 20 of i1's 24 are held."""
+    """By hand: of 384 healthy 291 are held, so 93 are free and no block is larger; 20 of i1's 24 are held."""
     held = {"a": (291, 0)}
     assert seen({"a": 300}, held, (400, 384, 384)).largest_free_block == (93, False)  # nobody says where jobs run
     assert seen({"a": 400}, {"a": (400, 0)}, (400, 384, 384)).largest_free_block == (0, True)

@@ -101,6 +101,16 @@ def test_what_a_person_has_to_do_is_noted_with_the_stage(ledger: Ledger) -> None
     assert ledger.registry.overview() == ()
 
 
+def test_a_shadow_is_told_as_one_while_it_is_open_and_as_long_as_it_was_the_last(ledger: Ledger) -> None:
+    shadow = open_rollout(ledger, shadow=True)
+    assert [(row.shadow, row.ended) for row in ledger.registry.overview()] == [(True, False)]
+    note_stage(ledger, "r-1", "aborted", ended=True, completed=False)
+    assert [(row.shadow, row.ended, row.health_at) for row in ledger.registry.overview()] == [(True, True, None)]
+    later = shadow.model_copy(update={"rollout": "r-2", "opened_at": NOW + minutes(9), "shadow": False})
+    ledger.registry.open_rollout(later, adopt=False)
+    assert [(row.rollout, row.shadow, row.ended) for row in ledger.registry.overview()] == [("r-2", False, False)]
+
+
 def test_a_lost_rollout_without_effects_is_replaced_quietly(ledger: Ledger, tool: ForeignTool) -> None:
     open_rollout(ledger)
     ledger.registry.reserve_moves(Fence(rollout="r-1", counter=1), CLUSTER, 10, 512, NOW)

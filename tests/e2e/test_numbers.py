@@ -1,0 +1,293 @@
+"""The class of fault that hurts most: a number on the screen that is not what the ledger says.
+
+While a story runs, every number in status, burndown, report and flex is held against plain SQL at that moment. The
+expected sentences are built here, from the rows and DESIGN.md's words; nothing of the product computes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+from temporalio.client import Client
+
+from cli.views.burndown import burndown_parts
+from cli.views.flex import cluster_parts, fleet_parts
+from cli.views.overview import overview_parts
+from cli.views.report import markdown
+from cli.views.status import status_parts
+from client.weekly_report import weekly
+from models.reports.weekly import WEEK
+from models.rollout.stages import Stage
+from tests.e2e.world import World, cluster, fresh, team, worked_case, world_of
+
+HOUR = timedelta(hours=1)
+_SETTLES = 15.0
+"""Seconds within which a look, a tally and Temporal's list have followed what was written."""
+
+
+@pytest.fixture
+async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    """With a tally each half second."""
+    async with world_of(temporal, sqlite_ledger_url, tmp_path, tally_seconds=0.5) as found:
+        yield found
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One cluster of one island, without a tree or blocks, by SQL. Units: whole GPUs."""
+
+    quotas: dict[str, int]
+    scheduled: dict[str, int]
+    total: int
+    healthy: int
+    published: int | None
+
+    @property
+    def promised(self) -> int:
+        return sum(self.quotas.values())
+
+    @property
+    def backed(self) -> int:
+        return min(self.promised, self.healthy)
+
+    @property
+    def phantom(self) -> int:
+        return self.promised - self.backed
+
+    @property
+    def surplus(self) -> int:
+        return self.healthy - self.backed
+
+    @property
+    def in_quota(self) -> int:
+        return sum(min(gpus, self.scheduled.get(team, gpus)) for team, gpus in self.quotas.items())
+
+    @property
+    def unused(self) -> int:
+        return max(0, self.healthy - self.in_quota - self.surplus)
+
+    @property
+    def used(self) -> int:
+        return sum(max(0, self.scheduled.get(team, 0) - gpus) for team, gpus in self.quotas.items())
+
+    @property
+    def flex(self) -> int:
+        return self.surplus + self.unused
+
+    @property
+    def free(self) -> int:
+        return max(0, self.flex - self.used)
+
+
+def facts(world: World, name: str) -> Facts:
+    sql = world.sql
+    ((total, healthy),) = sql.rows(
+        "SELECT total_gpus, healthy_gpus FROM health_samples WHERE cluster = ? ORDER BY at DESC LIMIT 1", name
+    )
+    return Facts(
+        quotas=dict(sql.rows("SELECT team, gpus FROM quotas WHERE cluster = ?", name)),
+        scheduled=dict(
+            sql.rows(
+                "SELECT team, scheduled_gpus FROM usage_samples u WHERE cluster = ? AND at = "
+                "(SELECT max(at) FROM usage_samples WHERE cluster = u.cluster AND team = u.team)",
+                name,
+            )
+        ),
+        total=total,
+        healthy=healthy,
+        published=sql.one("SELECT flex_gpus FROM clusters WHERE name = ?", name),
+    )
+
+
+def text(parts: Iterable[RenderableType]) -> str:
+    """What a person reads, with single spaces."""
+    console = Console(file=io.StringIO(), width=400, color_system=None)
+    for part in parts:
+        console.print(part)
+    return re.sub(r" +", " ", console.file.getvalue())  # type: ignore[attr-defined]
+
+
+async def comes_true(said: Callable[[], Awaitable[str]], expected: Callable[[], list[str]]) -> None:
+    """All that is expected is said. What moves meanwhile is asked for again; both are of one moment."""
+    ends = time.monotonic() + _SETTLES
+    while True:
+        before, shown, after = expected(), await said(), expected()
+        missing = [sentence for sentence in after if sentence not in shown]
+        if before == after and not missing:
+            return
+        assert time.monotonic() < ends, f"not said: {missing}\n{shown}"
+        await asyncio.sleep(0.2)
+
+
+def status_says(f: Facts, would: int | None) -> list[str]:
+    promised = f"{f.promised} promised, {f.backed} backed, {f.phantom} phantom; flex pool {f.flex}"
+    said = [f"health {f.healthy} healthy of {f.total}, as of ", f"\nnow {promised}" if would is None else promised]
+    if would is not None:
+        backed = min(would, f.healthy)
+        said.append(f"\nwould be {would} promised, {backed} backed, {would - backed} phantom; ")
+    if f.published is not None:
+        said.append(f"\nflex {f.published} that no quota stands on {'is' if f.published == 1 else 'are'} published")
+    if len(f.quotas) == 1 and would is None:
+        said += [f" {gpus} {planned} {f.backed} " for gpus, planned in [(f.promised, min(f.promised, 306))]]
+    return said
+
+
+def flex_says(f: Facts) -> list[str]:
+    return [
+        f": {f.healthy} of {f.total} GPUs healthy, ",
+        f"In quota: {f.promised} promised, {f.backed} backed, {f.in_quota} used",
+        f"Flex: {f.flex} ({f.surplus} that no quota stands on, {f.unused} that quotas leave unused); ",
+        f"; {f.used} used, {f.free} free now.",
+    ]
+
+
+def in_the_fleet(name: str, f: Facts) -> str:
+    block = f"at most {f.free}" if f.free else "0"
+    numbers = f"{f.healthy}/{f.total} {f.promised} {f.in_quota} {f.flex} {f.used} {f.free} {block}"
+    return f"{name} {numbers}"
+
+
+def tallied(world: World) -> tuple[str, int, int, int, int]:
+    """The last tally of each cluster: when the newest was read; clusters, promised, healthy, phantom."""
+    ((at, *sums),) = world.sql.rows(
+        "SELECT max(seen_at), count(*), sum(assigned_gpus), sum(healthy_gpus), sum(assigned_gpus - backed_gpus) "
+        "FROM tallies t WHERE at = (SELECT max(at) FROM tallies WHERE cluster = t.cluster)"
+    )
+    clusters, promised, healthy, phantom = sums
+    return str(at), clusters, promised, healthy, phantom
+
+
+async def burndown(world: World) -> str:
+    now = datetime.now(UTC)
+    curve = await world.tpm.tallies("", [now], 3 * HOUR)
+    return text(burndown_parts(curve.points, "", curve.began, now - HOUR))
+
+
+async def report(world: World) -> str:
+    now = datetime.now(UTC)
+    return markdown(await weekly(world.tpm, now - WEEK, now, [now], 3 * HOUR, live=True))
+
+
+async def numbers_agree(world: World, names: list[str], would: dict[str, int], monitored: int) -> None:
+    """Everything that is shown of these clusters, which are all that this ledger has."""
+    for name in names:
+        rollout = world.sql.rows("SELECT 1 FROM clusters WHERE name = ? AND open_rollout IS NOT NULL", name)
+
+        async def one_status(name: str = name) -> str:
+            return text(status_parts(await world.tpm.status(name)))
+
+        async def one_flex(name: str = name) -> str:
+            return text(cluster_parts((await world.tpm.flex(name))[0], []))
+
+        if rollout:
+            await comes_true(one_status, lambda name=name: status_says(facts(world, name), would.get(name)))  # type: ignore[misc]
+        await comes_true(one_flex, lambda name=name: flex_says(facts(world, name)))  # type: ignore[misc]
+
+    async def all_flex() -> str:
+        return text(fleet_parts(await world.tpm.flex(), []))
+
+    def of_all_flex() -> list[str]:
+        every = [facts(world, name) for name in names]
+        flex, used, free = (sum(getattr(f, what) for f in every) for what in ("flex", "used", "free"))
+        summary = f"{len(names)} clusters: {flex} GPUs of flex, {used} used, {free} free now."
+        return [*(in_the_fleet(name, f) for name, f in zip(names, every, strict=True)), summary]
+
+    await comes_true(all_flex, of_all_flex)
+
+    async def overview() -> str:
+        rows = [r for r in await world.tpm.overview() if r.cluster in names and r.open]
+        return text(overview_parts(rows, datetime.now(UTC), all_lines=True))
+
+    def of_overview() -> list[str]:
+        rows = world.sql.rows(
+            "SELECT c.name, r.stage, r.shadow FROM clusters c JOIN rollouts r ON r.id = c.open_rollout"
+        )
+        said = []
+        for name, stage, shadow in rows:
+            f = facts(world, name)
+            meant = f" {max(0, would[name] - f.healthy)}" if shadow else " -"
+            said.append(f"{name} {stage}{' (shadow)' * bool(shadow)} busy tpm {f.phantom}{meant} 20")
+        return said
+
+    await comes_true(overview, of_overview)
+
+    def of_tallies() -> list[str]:
+        at, clusters, promised, healthy, phantom = tallied(world)
+        real = [facts(world, name) for name in names]
+        # The tallies that are told are those of this moment: they have followed.
+        assert (clusters, len(at)) == (len(names), 27)
+        followed = (promised, healthy, phantom) == tuple(
+            sum(getattr(f, what) for f in real) for what in ("promised", "healthy", "phantom")
+        )
+        had = f"{phantom} GPU{'s' * (phantom != 1)} of {promised} promised in the fleet had no healthy GPU behind"
+        return [
+            had if followed else "the tallies have not followed yet",
+            f" {clusters} {promised} {healthy} {phantom} ",
+        ]
+
+    await comes_true(lambda: burndown(world), of_tallies)
+
+    def of_report() -> list[str]:
+        _, clusters, promised, _, phantom = tallied(world)
+        really = world.sql.one(
+            "SELECT count(*) FROM clusters c JOIN rollouts r ON r.id = c.open_rollout "
+            "WHERE r.stage = 'monitored' AND NOT r.shadow"
+        )
+        assert really == monitored
+        were = "was" if phantom == 1 else "were"
+        return [
+            f"{really} of {clusters} clusters monitored",
+            f"{phantom:,} of {promised:,} promised GPUs {were} phantom on ",
+            f"- **{really}** of {clusters} clusters monitored",
+            f"- **{phantom:,}** phantom GPUs, read ",
+            f"{sum(name in would for name in names)} shadow rollout rehearses",
+        ]
+
+    await comes_true(lambda: report(world), of_report)
+
+
+def told(world: World) -> list[dict[str, Any]]:
+    lines = (world.home / "notices.jsonl").read_text().splitlines()
+    return [json.loads(line)["notice"] for line in lines]
+
+
+async def test_every_number_is_what_the_ledger_says_at_that_moment(world: World) -> None:
+    """A real rollout, a shadow beside it, and a cluster that nobody rolls out, with jobs beyond a quota."""
+    real, shadow, still = fresh("numbers"), fresh("shade"), fresh("still")
+    quotas = [team("train", 100, busy=110), team("evals", 40, busy=5)]
+    await world.fleet(worked_case(real), worked_case(shadow), cluster(still, {"main": (160, 133)}, quotas))
+    names, would = [real, shadow, still], {shadow: 306}
+    await world.start(shadow, shadow=True)
+    await world.until(shadow, Stage.MONITORED)
+    await world.launch(real)
+    await numbers_agree(world, names, would, monitored=0)
+
+    await world.approve(real)
+    await world.until(real, Stage.MONITORED)
+    assert facts(world, real).promised == 306
+    await world.archived(real)
+    await numbers_agree(world, names, would, monitored=1)
+
+    first = world.sql.one("SELECT min(at) FROM health_samples WHERE cluster = ?", real)
+    (notice,) = [n for n in told(world) if n["kind"] == "planned" and n["cluster"] == real]
+    assert (notice["phantom_gpus"], notice["phantom_since"]) == (345 - 319, {"at": first, "or_earlier": True})
+
+    await world.healthy(still, main=(160, 141))
+    await world.healthy(real, main=(361, 300))
+    await world.until(real, lambda s: s.stage is Stage.ROLLED_BACK or s.assigned_gpus == 300)
+    await world.archived(real)
+    await world.healthy(real, main=(361, 330))
+    await world.until(real, lambda s: s.stage is Stage.MONITORED and s.attempt > 1)
+    await world.archived(real)
+    await numbers_agree(world, names, would, monitored=1)
