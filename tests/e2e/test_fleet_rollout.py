@@ -193,8 +193,10 @@ async def test_the_budget_spreads_the_starts(world: World) -> None:
     assert len(opened(world)) == 2
     (passed,) = [m for m in status.members if m.cluster == large]
     assert passed.held.startswith("it would move 35 GPUs, and the budget is 25")
-    status = await world.until_fleet(lambda s: "the budget is spent" in s.waits_for)
-    assert status.waits_for == "the budget is spent: 5 GPUs left for this hour, 4076 for this day"
+    status = await world.until_fleet(lambda s: "waits for the budget" in s.waits_for)
+    left = "it would move 10, and 5 GPUs of the budget are left for this hour"
+    assert status.waits_for.endswith(f"waits for the budget: {left}; looked at again every 2s")
+    assert (status.hour_gpus, status.day_gpus) == (5, 4076)
     assert status.needs.startswith(f"{large} cannot start")
     assert sorted(states(status).values()) == ["done", "done", "waiting", "waiting"]
 
