@@ -26,6 +26,9 @@ FLEET = "(fleet)"
 BREAKER, PILOTS, PAUSED, TROUBLE = "breaker", "pilots", "paused", "trouble"
 """Ids of a fleet rollout's holds."""
 
+_NAMED = 5
+"""Clusters that a notice names."""
+
 
 class Pace(Model):
     """How fast a fleet rollout goes, and when it stops by itself."""
@@ -281,5 +284,6 @@ class FleetRollout(Model):
             stage=self.stage.value,
             detail=detail,
             shadow=self.shadow,
+            facts={"left": sorted(m.cluster for m in self.failed)[:_NAMED]},
         )
         return self.but(serial=self.serial + 1, mail=(*self.mail, notice))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
@@ -140,15 +141,17 @@ def needs_of(f: FleetRollout) -> str:
         return f"{why}. Look, then: backstop fleet resume --reason ... (or backstop fleet abort --reason ...)"
     asking = sorted(m.cluster for m in f.in_state(MemberState.RUNNING) if m.needs)
     if asking:
-        return (
-            f"{_some(asking)} wait for a person: backstop status --needs (or backstop fleet skip CLUSTER --reason ...)"
-        )
+        one = "waits" if len(asking) == 1 else "wait"
+        return f"{_some(asking)} {one} for a person: backstop status --needs ({_skip(asking)})"
     held = sorted(m.cluster for m in f.waiting if m.held and m.held_until is None)
     if held:
-        return (
-            f"{_some(held)} cannot start: backstop fleet status --waiting (or backstop fleet skip CLUSTER --reason ...)"
-        )
+        return f"{_some(held)} cannot start: backstop fleet status --waiting ({_skip(held)})"
     return ""
+
+
+def _skip(names: list[str]) -> str:
+    """How the first of them is left out."""
+    return f"or backstop fleet skip {shlex.quote(names[0])} --reason ..."
 
 
 def _some(names: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
@@ -118,7 +119,9 @@ def _approved(r: Rollout) -> Condition:
     if r.approved:
         return Condition(name="approval", met=True, text=f"approved by {r.approved_by}")
     name = r.plan.hash if r.plan is not None else "HASH"
-    return Condition(name="approval", met=False, text=f"waits for approval: backstop approve {r.cluster} --plan {name}")
+    return Condition(
+        name="approval", met=False, text=f"waits for approval: backstop approve {shlex.quote(r.cluster)} --plan {name}"
+    )
 
 
 def _notice(r: Rollout, now: datetime) -> Condition:

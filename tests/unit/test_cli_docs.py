@@ -285,3 +285,37 @@ def test_schema_prints_one_or_names_all(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == file_text(SCHEMAS["plan"]())
     assert run(["schema", "nope"]) == 2
     assert "NAME must be one of fleet, " in capsys.readouterr().err
+
+
+# --- what programs print -----------------------------------------------------------------------------------
+
+PRINTED = re.compile(r"backstop ((?:[a-z]+(?:-[a-z]+)*)(?: [^\"`;()\n]*)?)")
+PROSE = {"import", "backstop"}
+
+
+def printed() -> set[str]:
+    """Commands in the sentences of the product's sources and templates, with what was filled in left out."""
+    texts = [
+        path.read_text()
+        for room in ("models", "client", "cli", "activities", "workers")
+        for path in sorted((ROOT / room).rglob("*"))
+        if path.suffix in (".py", ".txt", ".html") and "epilog" not in path.name
+    ]
+    return {found.strip() for text in texts for found in PRINTED.findall(text)}
+
+
+def test_every_command_that_is_printed_exists_with_its_options() -> None:
+    """In notices, status, `doctor` and refusals. What the state machine takes, tests/property/witness.py asks."""
+    seen = 0
+    for line in printed():
+        words = line.split()
+        names = [" ".join(words[:n]) for n in (3, 2, 1) if " ".join(words[:n]) in COMMANDS]
+        groups = {name.split()[0] for name in COMMANDS}
+        assert names or words[0] in groups | PROSE, f"there is no command `backstop {line}`"
+        if not names:
+            continue
+        seen += 1
+        options = {option for p in COMMANDS[names[0]].params for option in (*p.opts, *p.secondary_opts)}
+        told = {re.sub(r"[^a-z-].*", "", word) for word in words if re.match(r"--[a-z]", word)}
+        assert told <= options | {"--json"}, line
+    assert seen > 40
