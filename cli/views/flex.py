@@ -11,6 +11,7 @@ from rich.text import Text
 
 from cli.answers import FlexOffered
 from cli.output import count, gpus, line, moment, row, span, table
+from models.base import duration_text
 from models.flex.division import Division, FlexDemand, FlexMode
 from models.flex.flex_now import FlexNow
 from models.flex.scenario import JobNow, Scene
@@ -23,6 +24,8 @@ _WIDTH = 56
 """Characters of a record."""
 _NAMED = 8
 """Teams on flex that are named."""
+_WAITING = 30
+"""Waiting jobs of which it is said why."""
 
 
 def fleet_parts(offers: Sequence[FlexNow], record: Sequence[FlexOffered]) -> list[RenderableType]:
@@ -145,7 +148,7 @@ def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
     """A line for each step, then how it ended."""
     if not scenes:
         return [line("Nothing happens: there are no steps.")]
-    scene_lines: list[RenderableType] = [line(f"{s.step + 1:>4}  {s.what}: {_what_came(s)}") for s in scenes]
+    scene_lines: list[RenderableType] = [line(f"{_when(s)}  {s.what}: {_what_came(s)}") for s in scenes]
     last = scenes[-1]
     teams = table(
         "TEAM", ">QUOTA", ">SHARE", ">HAS", ">IN QUOTA", ">SIBLINGS", ">ON FLEX", ">WAITING", "=RUNS", "=WAITS"
@@ -164,13 +167,24 @@ def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
             _names(j for j in last.running if j.team == t.team),
             _names(j for j in last.queued if j.team == t.team),
         )
-    return [
-        *scene_lines,
-        Text(),
-        teams,
-        Text(),
-        line(f"{_number(last.unused_gpus)} of {gpus(last.capacity_gpus)} are free."),
-    ]
+    free = f"{_number(last.unused_gpus)} of {gpus(last.capacity_gpus)} {'is' if last.unused_gpus == 1 else 'are'} free."
+    return [*scene_lines, Text(), teams, *_waiting(last), Text(), line(free)]
+
+
+def _when(s: Scene) -> str:
+    """The step's number; of what came of itself after it the time."""
+    return f"      at {duration_text(s.at)}" if s.woken else f"{s.step + 1:>4}"
+
+
+def _waiting(last: Scene) -> list[RenderableType]:
+    """Each job that waits in the end, and why."""
+    if not last.queued:
+        return []
+    jobs = table("JOB THAT WAITS", "TEAM", ">GPUS", "=WHY")
+    for j in last.queued[:_WAITING]:
+        row(jobs, j.job, j.team, _number(j.gpus), j.why)
+    more = len(last.queued) - _WAITING
+    return [Text(), jobs, *([line(f"and {count(more, 'job')} more; --json names all.")] if more > 0 else [])]
 
 
 def _what_came(s: Scene) -> str:

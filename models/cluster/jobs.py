@@ -78,7 +78,7 @@ def flex_lives(jobs: Iterable[Job], since: Time) -> FlexLives:
 def first_to_go(jobs: Sequence[Job], above: Mapping[str, int]) -> tuple[Job, ...]:
     """Jobs on flex, those first that would give back first: of who is furthest above its share, the youngest.
 
-    Source: models.flex.simulation.given_back, which also picks whole jobs with the least overshoot for a given need.
+    Source: models.flex.yielding.given_back, which also picks whole jobs with the least overshoot for a given need.
     """
     on_flex = [j for j in jobs if j.on is RunsOn.FLEX]
     return tuple(sorted(on_flex, key=lambda j: (-above.get(j.team, 0), -j.started.timestamp(), j.job)))

@@ -1,21 +1,26 @@
 """The fair division of a cluster's GPUs: what quotas promise first, then flex.
 
-Theory of operation. Teams hang in namespaces, and those in others. At each level an amount is divided in two steps,
-by the house rule (models.planning.divide). First what quota promises: each gets up to the smaller of its demand and
-its quota, in proportion to quota where there is too little. Then the rest, which is flex at the top and, further
-down, also what siblings leave unused of their namespace's quota: by weights that the mode names, up to demand and
-limit. Inside a namespace a higher priority is served before a lower one; between namespaces it says nothing. Each
-step is monotone in the amount, so the whole is: more capacity never lowers a share.
+Theory of operation. Teams hang in namespaces, and those in others. At each level an amount is divided in three steps,
+by the house rule (models.planning.divide). First what quota promises its own: each team gets up to the smaller of its
+demand and its quota, in proportion to quota where there is too little. Then what namespaces promise their guests, the
+teams that could use quota which their siblings leave unused: a guest is junior to every quota. Then the rest, which is
+flex at the top and, further down, also what the guests have: by weights that the mode names, up to demand and limit.
+Inside a namespace a higher priority is served before a lower one; between namespaces it says nothing. Each step is
+monotone in the amount, so the whole is: more capacity never lowers a share.
+
+Jobs tell more than a document does (`Claims`): how much of a demand may be in quota, and who holds what. Of equal
+claims to a unit it stays with who holds it; only among those who hold alike the name decides.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from itertools import groupby
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
@@ -133,6 +138,32 @@ class Division(Model):
     unused_gpus: int
 
 
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What is known of teams whose jobs are known. Units: whole GPUs, by team without children."""
+
+    for_quota: Mapping[str, int]
+    """The part of its demand that may run in quota; the rest is for flex alone."""
+    held: Mapping[str, int]
+    """What its jobs hold now."""
+
+
+class Entitlement(NamedTuple):
+    """What one team may count on. Units: whole GPUs."""
+
+    share_gpus: int
+    """Of what there is."""
+    in_quota_gpus: int
+    """What its quota, inside its namespaces', promises of what it asks for, were there hardware for all."""
+
+
+def entitlements(asked: FlexDemand, claims: Claims) -> dict[str, Entitlement]:
+    """By team without children. Source: the module's docstring; DESIGN.md, "Jobs and flex"."""
+    tree = _Tree(asked, claims)
+    got, promised = tree.divided(asked.capacity_gpus), tree.entitled()
+    return {name: Entitlement(got[name], promised[name]) for name in tree.by_name if name not in tree.children}
+
+
 def division(asked: FlexDemand) -> Division:
     """Who gets how many GPUs. The same whatever the order of the teams, but for the order of the answer.
 
@@ -141,7 +172,7 @@ def division(asked: FlexDemand) -> Division:
     tree = _Tree(asked)
     got = tree.divided(asked.capacity_gpus)
     portions = tuple(
-        Portion(team=t.team, gpus=got[t.team], in_quota_gpus=min(got[t.team], tree.promised[t.team]))
+        Portion(team=t.team, gpus=got[t.team], in_quota_gpus=min(got[t.team], tree.own[t.team]))
         for t in asked.teams
         if t.team not in tree.children
     )
@@ -154,10 +185,11 @@ def promises_of(teams: Sequence[FlexTeam]) -> dict[str, int]:
 
 
 class _Tree:
-    """The teams, with what each can use (`wants`) and what quota promises of it (`promised`)."""
+    """The teams, with what each can use (`wants`) and what quota promises of it: `own`, and with guests `promised`."""
 
-    def __init__(self, asked: FlexDemand) -> None:
+    def __init__(self, asked: FlexDemand, claims: Claims | None = None) -> None:
         self.mode = asked.mode
+        self.for_quota = {} if claims is None else claims.for_quota
         self.by_name = {t.team: t for t in asked.teams}
         self.children: dict[str, list[str]] = {}
         for team in asked.teams:
@@ -169,9 +201,14 @@ class _Tree:
         self.down = self._top_down()
         self.quota: dict[str, int] = {}
         self.wants: dict[str, int] = {}
+        self.callable: dict[str, int] = {}
+        """The part of what it can use that may stand on quota, its own or its siblings'."""
+        self.own: dict[str, int] = {}
         self.promised: dict[str, int] = {}
+        self.held: dict[str, int] = {}
         for name in reversed(self.down):
-            self._sum_up(name)
+            self._sum_up(name, {} if claims is None else claims.held)
+        self.some_hold = any(self.held[name] for name in self.roots)
         self.used = self._uses(asked)
 
     def _top_down(self) -> list[str]:
@@ -180,15 +217,21 @@ class _Tree:
             names += self.children.get(name, ())
         return names
 
-    def _sum_up(self, name: str) -> None:
+    def _sum_up(self, name: str, held: Mapping[str, int]) -> None:
         team, below = self.by_name[name], self.children.get(name)
-        wants = sum(self.wants[c] for c in below) if below else team.demand_gpus
         quota = team.quota_gpus
-        if quota is None:
-            quota = sum(self.quota[c] for c in below) if below else 0
-        self.quota[name] = quota
+        if below:
+            wants, may = sum(self.wants[c] for c in below), sum(self.callable[c] for c in below)
+            own, quota = sum(self.own[c] for c in below), sum(self.quota[c] for c in below) if quota is None else quota
+        else:
+            wants = team.demand_gpus
+            own = may = min(wants, self.for_quota.get(name, wants))
+        self.quota[name] = quota or 0
         self.wants[name] = wants if team.limit_gpus is None else min(wants, team.limit_gpus)
-        self.promised[name] = min(self.wants[name], quota)
+        self.callable[name] = min(may, self.wants[name])
+        self.promised[name] = min(self.callable[name], self.quota[name])
+        self.own[name] = min(own, self.promised[name])
+        self.held[name] = sum(self.held[c] for c in below) if below else held.get(name, 0)
 
     def _uses(self, asked: FlexDemand) -> dict[str, float]:
         """Decayed GPU-hours of flex, a namespace's with its children's."""
@@ -208,17 +251,41 @@ class _Tree:
                 got |= self._level(self.children[name], got[name], by_priority=True)
         return got
 
+    def entitled(self) -> dict[str, int]:
+        """What quotas promise each team and namespace of what it asks for, were there hardware for all."""
+        got = {name: self.own[name] for name in self.roots}
+        for name in self.down:
+            if name in self.children:
+                got |= self._served(got[name], self.quota, {c: self.own[c] for c in self.children[name]}, {})
+        return got
+
     def _level(self, names: Sequence[str], amount: int, *, by_priority: bool) -> dict[str, int]:
-        promised = {name: self.promised[name] for name in names}
-        got = divide(amount, {name: self.quota[name] for name in names}, promised)
-        rest = amount - sum(got.values())
+        got: dict[str, int] = dict.fromkeys(names, 0)
+        for top in (self.own, self.promised):
+            more = self._served(amount - sum(got.values()), self.quota, {n: top[n] - got[n] for n in names}, got)
+            got = {name: got[name] + more[name] for name in names}
         for served in self._classes(names) if by_priority else (names,):
             for group in self._weighed(served):
                 caps = {name: self.wants[name] - got[name] for name in group}
-                more = divide(rest, group, caps)
-                rest -= sum(more.values())
-                for name, gpus in more.items():
+                for name, gpus in self._served(amount - sum(got.values()), group, caps, got).items():
                     got[name] += gpus
+        return got
+
+    def _served(
+        self, amount: int, weights: Mapping[str, int], caps: Mapping[str, int], before: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Divided by the house rule; of equal claims to a unit it stays with who holds it (a tie is never a claim)."""
+        got = divide(amount, {name: weights[name] for name in caps}, caps)
+        if not self.some_hold:
+            return got
+        holds = {name: self.held[name] - before.get(name, 0) for name in caps}
+        last = {n: Fraction(weights[n], 2 * got[n] - 1) for n in sorted(caps) if got[n] > max(0, holds[n])}
+        following = {n: Fraction(weights[n], 2 * got[n] + 1) for n in sorted(caps) if got[n] < min(caps[n], holds[n])}
+        tie = max(following.values(), default=None)
+        losers = [n for n in reversed(last) if last[n] == tie]
+        for loser, holder in zip(losers, [n for n in following if following[n] == tie], strict=False):
+            got[loser] -= 1
+            got[holder] += 1
         return got
 
     def _classes(self, names: Iterable[str]) -> Iterable[list[str]]:

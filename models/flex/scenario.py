@@ -10,7 +10,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from models.base import Duration, GpuCount, Model, Name, Words, exact_fraction
 from models.flex.division import FlexDemand, FlexMode, FlexTeam
@@ -46,6 +46,14 @@ def _parts(value: Any) -> Fraction:
     return gpus
 
 
+def _on_one_or_on_whole(gpus: Fraction) -> Fraction:
+    if gpus > 1 and gpus.denominator != 1:
+        raise ValueError(
+            f"must be whole GPUs or a part of one, not {float(gpus):g}: a job lies on one or on whole ones"
+        )
+    return gpus
+
+
 Gpus = Annotated[
     Fraction,
     BeforeValidator(_parts),
@@ -58,7 +66,8 @@ Gpus = Annotated[
 class FlexJob(Model):
     job: Name
     team: Name
-    gpus: Annotated[Gpus, Field(gt=0, le=10**7)]
+    gpus: Annotated[Gpus, Field(gt=0, le=10**7), AfterValidator(_on_one_or_on_whole)]
+    """Whole ones, or a part of one: several such jobs may lie on one GPU."""
     target: JobTarget = JobTarget.BOTH
     preemptible: bool = True
     """One that is not runs in quota or waits."""
@@ -101,13 +110,13 @@ class FlexStory(Model):
     """A cluster, its teams, and what happens."""
 
     capacity_gpus: GpuCount
-    mode: FlexMode = FlexMode.QUOTA
+    mode: FlexMode = FlexMode.EQUAL
     teams: tuple[FlexTeam, ...] = Field(min_length=1)
     steps: tuple[FlexStep, ...] = Field(max_length=10_000)
     min_run: Duration = timedelta(0)
-    """A job is not taken back before it has run so long."""
+    """Nobody's claim takes a job before it has run so long."""
     window: Duration = timedelta(0)
-    """A job is not taken back twice within so long."""
+    """No claim on flex takes a job again within so long; its quota's owner still may."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -131,12 +140,32 @@ class FlexStory(Model):
         return self
 
 
+class Waits(StrEnum):
+    """Why a job waits."""
+
+    TOO_LARGE = "too_large"
+    """Larger than the cluster is now."""
+    LIMIT = "limit"
+    """A limit of its team or namespace."""
+    NO_QUOTA = "no_quota"
+    """It may run in quota alone, and its quota has no room for it."""
+    SHARE = "share"
+    """Its team's share has no room for it, and no GPU is free."""
+    PROTECTED = "protected"
+    """Its team may claim the GPUs, and who has them is protected by `min_run` or `window` for now."""
+    HARDWARE = "hardware"
+    """Its team may claim the GPUs, and there are none but those that others hold by as good a right."""
+
+
 class JobNow(Model):
     job: str
     team: str
     gpus: Gpus
     on: On | None
     """None: it waits."""
+    waits: Waits | None = None
+    why: str = ""
+    """Why it waits, in a sentence; empty where it runs."""
 
 
 class Taken(Model):
@@ -152,7 +181,7 @@ class TeamNow(Model):
     team: str
     quota_gpus: int
     share_gpus: int
-    """What the fair division gives it of all that is asked for now."""
+    """What the fair division gives it of all that is asked for now and could run."""
     allocated_gpus: Gpus
     in_quota_gpus: Gpus
     siblings_gpus: Gpus
@@ -162,9 +191,12 @@ class TeamNow(Model):
 
 
 class Scene(Model):
-    """How things stand after one step."""
+    """How things stand after one step, or after the end of a `min_run` or `window` that changed something."""
 
     step: int
+    """After an end: the step before it."""
+    woken: bool = False
+    """Something changed though no step was taken: a protection ended."""
     what: str
     at: Duration
     """Since the beginning."""

@@ -1,369 +1,373 @@
-"""Jobs on flex: who runs, who waits, who gives back. A small scheduler, pure, to try a division out on jobs.
+"""Jobs on flex: who runs, who waits, who yields. A small scheduler, pure, to try a division out on jobs.
 
-Theory of operation. Jobs are whole. A job runs in quota where its team's quota holds it; else on quota that its
-siblings leave unused, inside their namespace's; else on flex. After each change of jobs or hardware the fair division
-(models.flex.division) of all that is asked for says what each team ought to have. Then, until nothing more happens:
+Theory of operation. At each moment what teams have is divided first (models.flex.division), of all that is asked for
+and could run: each team's share of what there is, and what its quota promises it. Then jobs are looked at, whole:
 
-1. Hardware that is gone is given back, by flex first, then by who runs on siblings' quota, then by quota jobs of who is
-   most above its share.
-2. A waiting job that fits starts: in quota before siblings' quota before flex, and of flex who is furthest below its
-   share first. GPUs that nobody else can use may be used above one's share.
-3. A waiting quota job takes GPUs back from flex jobs, then from siblings that run on unused quota; one for siblings'
-   quota takes them from flex jobs. A waiting flex job whose team stays within its share takes them back from flex jobs
-   of teams that stay at theirs or above. A job on siblings' quota that these need themselves runs on as flex.
+1. Hardware that is gone is given back: what is above shares and beyond quota, else what is beyond quota, else all of
+   that and what then must be of what is in quota.
+2. Claims. A waiting job claims its team's quota where that holds it with all its team's jobs that do not target flex;
+   else its team's share, where that holds it with all its team's jobs. It takes what is free, and then of other teams
+   what is above their shares and beyond their quotas; for a quota, where that is too little, what is beyond quotas.
+3. GPUs that nobody can claim are used by who is furthest below its share, above shares too; who ran before comes first.
 
-No cycle: of (GPUs that run in quota, those and the ones on siblings' quota, the sum over teams of min(what it has, its
-share), GPUs in use) each of 2 and 3 raises one and lowers none before it, and all are bounded.
+What a team has beyond its quota is its sum, less the most whole jobs that its quota holds: any of its jobs may be what
+is beyond. Beyond its share likewise. What is taken is chosen by models.flex.yielding.
 
-Who gives back: whole jobs, the least overshoot that whole jobs allow; of equal overshoot the jobs of who is furthest
-above its share, the lowest priority, the youngest. A job runs for `min_run` before it can be taken, and is not taken
-twice within `window`.
+No circle. Call a team settled that has its share or less; the potential is the sum of what settled teams have. A claim
+on a share leaves its team settled and raises the potential by the job; of settled teams nothing is taken, as nothing
+of theirs is beyond; so every such claim raises it, and it is at most the capacity. Claims on quota likewise, with what
+counts in quota for what a team has. Where both are at play a job that a claim has started is not taken again in the
+same moment, so that each claim starts one more job for good. After that GPUs in use rise. What 3 starts makes no claim
+possible: it raises what a claim still needs by as much as what can be taken at most. A protection that ends makes one
+possible; each ends once. A moment's answer is the difference between before and after: who was taken and came back
+within it was never taken.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 
-from models.flex.division import FlexDemand, FlexTeam, division, promises_of
-from models.flex.scenario import GRAIN, FlexJob, FlexStep, FlexStory, JobNow, JobTarget, On, Scene, Taken, TeamNow
+from models.base import duration_text
+from models.flex.floor import Claim, Floor, StoryJob, bound_text, gpus_text, number_text
+from models.flex.scenario import GRAIN, FlexStep, FlexStory, JobNow, On, Scene, Taken, TeamNow, Waits
+from models.flex.yielding import Beyond, Running, given_back, given_back_in_parts, kept
+
+__all__ = ["Running", "given_back", "told"]
 
 
 def told(story: FlexStory) -> tuple[Scene, ...]:
-    """What comes of each step. The same for the same story. Source: the module's docstring."""
-    floor = _Floor(story)
-    return tuple(floor.after(n, step) for n, step in enumerate(story.steps))
+    """What comes of each step, and of each `min_run` and `window` that ends. The same for the same story.
 
-
-# --- who gives back ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A job that could be taken back. Units: parts of a GPU; time since the beginning."""
-
-    job: str
-    team: str
-    size: int
-    priority: int
-    since: timedelta
-    number: int
-    """Its place among all that were submitted."""
-
-
-def given_back(jobs: Sequence[Running], need: int, above: Mapping[str, int]) -> list[Running]:
-    """Whole jobs that give back at least `need`, as little more as they allow; [] where they cannot.
-
-    `above`: by how much each team is above its share. Units: parts of a GPU.
+    Source: the module's docstring.
     """
-    if need <= 0 or sum(j.size for j in jobs) < need:
-        return []
-    order = sorted(jobs, key=lambda j: (-above.get(j.team, 0), j.priority, -j.since, -j.number))
-    grain = math.gcd(*(j.size for j in order))
-    sizes = [j.size // grain for j in order]
-    least = -(-need // grain)
-    mask = (1 << (least + max(sizes))) - 1
-    sums = [1]  # which sums the jobs from here to the end can make, a bit each
-    for size in reversed(sizes):
-        sums.append((sums[-1] | sums[-1] << size) & mask)
-    sums.reverse()
-    enough = sums[0] >> least
-    left = least + (enough & -enough).bit_length() - 1
-    chosen = []
-    for n, job in enumerate(order):
-        if sizes[n] <= left and sums[n + 1] >> (left - sizes[n]) & 1:
-            chosen.append(job)
-            left -= sizes[n]
-    return chosen
+    floor = _Play(story)
+    scenes: list[Scene] = []
+    for n, step in enumerate(story.steps):
+        scenes += floor.until(n - 1, floor.now + step.after)
+        scenes.append(floor.after(n, step))
+    return (*scenes, *floor.until(len(story.steps) - 1, None))
 
 
-# --- the floor --------------------------------------------------------------------------------------------
+class _Play(Floor):
+    """What happens on the floor."""
 
-
-@dataclass(slots=True)
-class _Job:
-    spec: FlexJob
-    size: int
-    number: int
-    on: On | None = None
-    since: timedelta = timedelta(0)
-    taken_at: timedelta | None = None
-
-
-class _Floor:
-    """Jobs and GPUs at one time."""
-
-    def __init__(self, story: FlexStory) -> None:
-        self._story = story
-        parents = {t.parent for t in story.teams}
-        self._teams = [t for t in story.teams if t.team not in parents]
-        self._quota = {t.team: (t.quota_gpus or 0) * GRAIN for t in self._teams}
-        self._limit = {t.team: t.limit_gpus * GRAIN for t in story.teams if t.limit_gpus is not None}
-        self._chain = _chains(story.teams)
-        self._capacity = story.capacity_gpus
-        self._now = timedelta(0)
-        self._jobs: dict[str, _Job] = {}
-        self._root = {name: chain[-1] for name, chain in self._chain.items()}
-        self._namespace = {name: gpus * GRAIN for name, gpus in promises_of(story.teams).items()}
-        self._held = {(t.team, on): 0 for t in self._teams for on in On}
-        """Parts that run, by team and what they run on."""
-        self._share: dict[str, int] = {}
-        self._started: dict[str, None] = {}
-        self._gates = {t.team: t.namespaces for t in story.teams}
-        self._taken: list[Taken] = []
+    # --- moments --------------------------------------------------------------------------------------
 
     def after(self, number: int, step: FlexStep) -> Scene:
-        self._now += step.after
-        self._started, self._taken = {}, []
+        """How things stand after a step."""
+        before = self.at_work()
+        less = step.capacity_gpus is not None and step.capacity_gpus < self.capacity
+        what = self._happen(number, step)
+        return self._settled(number, what, before, hardware=less)
+
+    def until(self, number: int, end: timedelta | None) -> Iterator[Scene]:
+        """What comes of protections that end before then; where nothing changes, nothing is told."""
+        while any(j.on is None for j in self.jobs.values()):
+            ends = [at for j in self.at_work().values() for at in self.ends(j) if at > self.now]
+            if not ends or (end is not None and min(ends) >= end):
+                break
+            self.now = min(ends)
+            over = [what for j in self.at_work().values() for what in self.over(j)]
+            scene = self._settled(number, "; ".join(over), self.at_work(), hardware=False)
+            if scene.started or scene.preempted:
+                yield scene.model_copy(update={"woken": True})
+        if end is not None:
+            self.now = end
+
+    def _happen(self, number: int, step: FlexStep) -> str:
         if step.submit is not None:
+            job = step.submit.admitted(self.gates[step.submit.team])
             what = f"{step.submit.team} submits {step.submit.job}"
-            size = int(step.submit.gpus * GRAIN)
-            job = step.submit.admitted(self._gates[step.submit.team])
             if job is not None:
-                self._jobs[job.job] = _Job(job, size, number)
+                self.jobs[job.job] = StoryJob(job, int(job.gpus * GRAIN), number)
             if job is not step.submit:
-                kept = "refused" if job is None else "for flex alone"
-                what += f" ({kept}: {step.submit.namespace} may not target its quota)"
-        elif step.delete is not None:
-            what = f"{step.delete} ends"
-            gone = self._jobs.pop(step.delete, None)
+                kept_as = "refused" if job is None else "for flex alone"
+                what += f" ({kept_as}: {step.submit.namespace} may not target its quota)"
+            return what
+        if step.delete is not None:
+            gone = self.jobs.pop(step.delete, None)
             if gone is not None:
-                self._put(gone, None)
-        else:
-            assert step.capacity_gpus is not None
-            what = f"{self._capacity} -> {step.capacity_gpus} GPUs"
-            self._capacity = step.capacity_gpus
-        self._divide()
-        self._shed()
-        while self._promote() or self._start() or self._take_for_quota() or self._take_for_share():
+                self.put(gone, None)
+            return f"{step.delete} ends"
+        assert step.capacity_gpus is not None
+        what, self.capacity = f"{self.capacity} -> {step.capacity_gpus} GPUs", step.capacity_gpus
+        return what
+
+    def _settled(self, number: int, what: str, before: Mapping[str, StoryJob], *, hardware: bool) -> Scene:
+        """Things come to rest, and are told as the difference to before."""
+        self.moment += 1
+        self.pinned.clear()
+        since = {name: (j.since, j.began) for name, j in before.items()}
+        self.divide()
+        gone = self._shed() if hardware else {}
+        while self._claim(before, gone):
             pass
-        return self._scene(number, what)
+        while self._start_where_free(before):
+            pass
+        for name in before.keys() & self.at_work().keys():
+            self.jobs[name].since, self.jobs[name].began = since[name]
+        self.label()
+        self.pinned.clear()
+        taken = [n for n in gone if n in before and self.jobs[n].on is None]
+        for name in taken:
+            self.jobs[name].taken_at = self.now
+        started = sorted((n for n, j in self.at_work().items() if n not in before), key=lambda n: self.jobs[n].number)
+        return self._scene(number, what, started, [self._told_of(n, gone[n]) for n in taken])
 
-    # --- sums -----------------------------------------------------------------------------------------
-
-    def _of(self, team: str, on: On | None = None) -> int:
-        """Parts that run of a team's jobs; on quota or on flex alone where that is said."""
-        return sum(self._held[team, kind] for kind in On if on in (None, kind))
-
-    @property
-    def _free(self) -> int:
-        return self._capacity * GRAIN - sum(self._held.values())
-
-    def _put(self, j: _Job, on: On | None) -> None:
-        """The only place where a job comes to run on something, or stops."""
-        if j.on is not None:
-            self._held[j.spec.team, j.on] -= j.size
-        if on is not None:
-            self._held[j.spec.team, on] += j.size
-        j.on = on
-
-    def _above(self) -> dict[str, int]:
-        return {t.team: self._of(t.team) - self._share[t.team] for t in self._teams}
-
-    def _divide(self) -> None:
-        asked = []
-        by_team: dict[str, list[_Job]] = {}
-        for j in self._jobs.values():
-            by_team.setdefault(j.spec.team, []).append(j)
-        for t in self._story.teams:
-            mine = by_team.get(t.team, [])
-            bound = sum(j.size for j in mine if _quota_only(j))
-            rest = sum(j.size for j in mine if not _quota_only(j))
-            want = min(bound, self._quota.get(t.team, 0)) + rest
-            asked.append(t.model_copy(update={"demand_gpus": -(-want // GRAIN)}))
-        demand = FlexDemand(capacity_gpus=self._capacity, mode=self._story.mode, teams=tuple(asked))
-        self._share = {p.team: p.gpus * GRAIN for p in division(demand).portions}
-
-    # --- what may happen ------------------------------------------------------------------------------
-
-    def _shed(self) -> None:
-        """Hardware that is gone: flex gives back first, and what may not be taken yet before what runs in quota."""
-        for kinds in ((), (On.FLEX,), (On.FLEX, On.SIBLINGS), tuple(On)):
-            jobs, need = self._running(*kinds) if kinds else self._takeable(), -self._free
-            for job in given_back(jobs, need, self._above()) or (jobs if need > 0 else []):
-                self._take(job, "hardware is gone")
-
-    def _running(self, *on: On) -> list[Running]:
-        return [
-            Running(j.spec.job, j.spec.team, j.size, j.spec.priority, j.since, j.number)
-            for j in self._jobs.values()
-            if j.on in on
-        ]
-
-    def _takeable(self, namespace: str = "") -> list[Running]:
-        """Flex jobs that ran long enough and were not taken lately; those on siblings' quota of a namespace too."""
-        story, now = self._story, self._now
-        here = [r for r in self._running(On.SIBLINGS) if namespace and self._root[r.team] == namespace]
-
-        def rested(r: Running) -> bool:
-            taken_at = self._jobs[r.job].taken_at
-            return now - r.since >= story.min_run and (taken_at is None or now - taken_at >= story.window)
-
-        return [r for r in (*self._running(On.FLEX), *here) if rested(r)]
-
-    def _take(self, running: Running, why: str) -> None:
-        job = self._jobs[running.job]
-        self._put(job, None)
-        job.taken_at = self._now
-        self._taken.append(Taken(job=running.job, team=running.team, gpus=job.spec.gpus, why=why))
-
-    def _fits_quota(self, j: _Job) -> bool:
-        """Its team's quota holds it, and its namespace's holds all that run in quota."""
-        team = j.spec.team
-        if j.spec.target is JobTarget.FLEX or self._of(team, On.QUOTA) + j.size > self._quota[team]:
-            return False
-        return self._in_namespace(self._root[team], On.QUOTA) + j.size <= self._namespace[self._root[team]]
-
-    def _fits_siblings(self, j: _Job) -> bool:
-        if j.spec.target is not JobTarget.BOTH or not j.spec.preemptible:
-            return False
-        root = self._root[j.spec.team]
-        return self._in_namespace(root, On.QUOTA, On.SIBLINGS) + j.size <= self._namespace[root]
-
-    def _in_namespace(self, root: str, *kinds: On) -> int:
-        return sum(self._held[t.team, kind] for t in self._teams if self._root[t.team] == root for kind in kinds)
-
-    def _within_limit(self, j: _Job) -> bool:
-        """Its team's limit, and those of the namespaces that it is in."""
-        return all(
-            sum(self._of(t.team) for t in self._teams if name in self._chain[t.team]) + j.size <= self._limit[name]
-            for name in self._chain[j.spec.team]
-            if name in self._limit
-        )
-
-    def _promote(self) -> bool:
-        """A job beyond its quota that has room in it now runs there: nothing moves. True where one came into quota."""
-        beyond = self._in_order([j for j in self._jobs.values() if j.on in (On.FLEX, On.SIBLINGS)])
-        for j in beyond:
-            if self._fits_quota(j):
-                self._put(j, On.QUOTA)
-                return True
-        for j in beyond:
-            self._put(j, On.FLEX)
-        for j in beyond:
-            if self._fits_siblings(j):
-                self._put(j, On.SIBLINGS)
-        return False
-
-    def _in_order(self, jobs: Sequence[_Job]) -> list[_Job]:
-        return sorted(jobs, key=lambda j: (-j.spec.priority, j.number))
-
-    def _waiting(self) -> list[_Job]:
-        """Those for quota first; then of who would be furthest below its share."""
-        above = self._above()
-
-        def key(j: _Job) -> tuple[int, int, int, int]:
-            rank = 0 if self._fits_quota(j) else 1 if self._fits_siblings(j) else 2
-            return (rank, above[j.spec.team] + j.size if rank == 2 else 0, -j.spec.priority, j.number)
-
-        return sorted((j for j in self._jobs.values() if j.on is None and self._within_limit(j)), key=key)
-
-    def _start(self) -> bool:
-        for j in self._waiting():
-            on = On.QUOTA if self._fits_quota(j) else On.SIBLINGS if self._fits_siblings(j) else On.FLEX
-            if j.size <= self._free and not (on is On.FLEX and _quota_only(j)):
-                self._run(j, on)
-                return True
-        return False
-
-    def _run(self, j: _Job, on: On) -> None:
-        self._put(j, on)
-        j.since = self._now
-        self._started[j.spec.job] = None
-
-    def _take_for_quota(self) -> bool:
-        for j in self._waiting():
-            need, team = j.size - self._free, j.spec.team
-            if self._fits_quota(j):
-                on, why = On.QUOTA, f"{j.spec.job} runs in the quota of {team}"
-                back = given_back(self._takeable(), need, self._above())
-                back = back or given_back(self._takeable(self._root[team]), need, self._above())
-            elif self._fits_siblings(j):
-                on, why = On.SIBLINGS, f"{j.spec.job} runs on quota that siblings of {team} leave unused"
-                back = given_back(self._takeable(), need, self._above())
+    def _told_of(self, name: str, claim: tuple[str, Claim] | None) -> Taken:
+        job = self.jobs[name].spec
+        why = "hardware is gone"
+        if claim is not None:
+            taker, kind = self.jobs[claim[0]], claim[1]
+            team = taker.spec.team
+            if kind is Claim.QUOTA:
+                why = f"{claim[0]} runs in the quota of {team}"
+            elif taker.on is On.SIBLINGS:
+                why = f"{claim[0]} runs on quota that siblings of {team} leave unused"
             else:
+                why = f"{team} is below its share, and this was above one"
+        return Taken(job=name, team=job.team, gpus=job.gpus, why=why)
+
+    # --- 1. hardware that is gone ---------------------------------------------------------------------
+
+    def _shed(self) -> dict[str, tuple[str, Claim] | None]:
+        self.label()
+        here = list(self.at_work().values())
+        if self.lacking(here) <= 0:
+            return {}
+        back: list[StoryJob] = []
+        for shares_too in (True, False):
+            back = back or self._chosen(here, here, self._beyond(here, shares_too=shares_too))
+        if not back:
+            in_quota = [j for j in here if j.on is On.QUOTA]
+            back = self._chosen(in_quota, in_quota, {})
+            left = [j for j in here if j not in back]
+            back += self._chosen([j for j in left if j.on is not On.QUOTA], left, {})
+        for j in back:
+            self.put(j, None)
+        return {j.spec.job: None for j in back}
+
+    # --- 2. claims ------------------------------------------------------------------------------------
+
+    def _claim(self, before: Mapping[str, StoryJob], gone: dict[str, tuple[str, Claim] | None]) -> bool:
+        """The first claim that can be met is met. True where there was one."""
+        in_vain: dict[tuple[str, Claim], int] = {}
+        for kind, j in self._claims(before):
+            least = in_vain.get((j.spec.team, kind))
+            back = None if least is not None and j.size >= least else self._room_for(j, kind)
+            if back is None:
+                in_vain[j.spec.team, kind] = min(j.size, least or j.size)
                 continue
-            if back:
-                self._make_room(j, on, back, why)
-                return True
+            for other in back:
+                self.put(other, None)
+                gone[other.spec.job] = (j.spec.job, kind)
+            self.put(j, On.FLEX)
+            self.pinned.add(j.spec.job)
+            return True
         return False
 
-    def _take_for_share(self) -> bool:
-        above = self._above()
-        for j in self._waiting():
-            team = j.spec.team
-            if _quota_only(j) or above[team] + j.size > 0:
-                continue
-            back = given_back(self._beyond_shares(above, team), j.size - self._free, above)
+    def _claims(self, before: Mapping[str, StoryJob]) -> Iterator[tuple[Claim, StoryJob]]:
+        waiting = self._waiting(before)
+        for kind in Claim:
+            yield from ((kind, j) for j in waiting if self._may_claim(j, kind))
+
+    def _may_claim(self, j: StoryJob, kind: Claim) -> bool:
+        if self.never(j) is not None:
+            return False
+        team = j.spec.team
+        if kind is Claim.QUOTA:
+            return j.counts_in_quota and self.counts(team) + j.size <= self.promised(team)
+        return not j.quota_only and self.has(team) + j.size <= self.share(team)
+
+    def _waiting(self, before: Mapping[str, StoryJob]) -> list[StoryJob]:
+        """Of all that wait first those who ran a moment ago, then of who is furthest below its share."""
+        above = self.above()
+
+        def key(j: StoryJob) -> tuple[object, ...]:
+            return (j.spec.job not in before, above[j.spec.team], -j.spec.priority, j.number, j.spec.job)
+
+        return sorted((j for j in self.jobs.values() if j.on is None), key=key)
+
+    def _room_for(self, j: StoryJob, kind: Claim, *, heed: bool = True) -> list[StoryJob] | None:
+        """Whom the claim takes; None: it cannot be met. `heed`: what is protected is not taken."""
+        back: list[StoryJob] = []
+        more: list[StoryJob] | None = []
+        scopes: list[str | None] = [name for name in self.chain[j.spec.team] if name in self.limit]
+        for scope in (*scopes, None):
+            more = self._taken_for(j, kind, scope, heed=heed)
+            if more is None:
+                break
+            back += more
+            for o in more:  # until all scopes have been looked at
+                self._hide(o)
+        for o in back:
+            self.work[o.spec.team][o.spec.job] = o
+        if back:
+            self.known.clear()
+        return None if more is None else back
+
+    def _hide(self, j: StoryJob) -> None:
+        del self.work[j.spec.team][j.spec.job]
+        self.known.clear()
+
+    def _taken_for(self, j: StoryJob, kind: Claim, scope: str | None, *, heed: bool) -> list[StoryJob] | None:
+        """Whom the claim takes to keep to the limit of a team or namespace; where none is named, to have GPUs."""
+        among = list(self.at_work().values()) if scope is None else self.inside(scope)
+        need = 0 if scope is None else sum(o.size for o in among) + j.size - self.limit[scope]
+        if (self.lacking([*among, j]) if scope is None else need) <= 0:
+            return []
+        for shares_too in (True,) if kind is Claim.SHARE else (True, False):
+            may, beyond = self._takeable(kind, shares_too=shares_too, heed=heed)
+            may = [o for o in may if o.spec.team != j.spec.team and (scope is None or scope in self.chain[o.spec.team])]
+            if scope is None:
+                back = self._chosen(may, [*among, j], beyond)
+            else:
+                back = self._named(given_back([self._as_running(o) for o in may], need, self.above(), beyond))
             if back:
-                self._make_room(j, On.FLEX, back, f"{team} is below its share, and this was above one")
-                return True
-        return False
+                return back
+        return None
 
-    def _beyond_shares(self, above: Mapping[str, int], but: str) -> list[Running]:
-        """Jobs whose teams stay at their shares or above, whichever of them are taken."""
-        beyond = []
-        left = dict(above)
-        for r in sorted(self._takeable(), key=lambda r: (r.priority, -r.since, -r.number)):
-            if r.team != but and r.size <= left[r.team]:
-                left[r.team] -= r.size
-                beyond.append(r)
-        return beyond
+    def _takeable(self, kind: Claim, *, shares_too: bool, heed: bool) -> tuple[list[StoryJob], dict[str, Beyond]]:
+        """Which jobs a claim of this kind may take, and how much of each team. Kept until something moves."""
+        key = (kind, shares_too, heed)
+        if key not in self.known:
+            may = [
+                o
+                for o in self.at_work().values()
+                if not o.quota_only and o.spec.job not in self.pinned and not (heed and self.is_protected(o, kind))
+            ]
+            self.known[key] = may, self._beyond(may, shares_too=shares_too)
+        return self.known[key]
 
-    def _make_room(self, j: _Job, on: On, back: Sequence[Running], why: str) -> None:
-        for r in back:
-            self._take(r, why)
-        self._run(j, on)
+    def _beyond(self, may: Sequence[StoryJob], *, shares_too: bool) -> dict[str, Beyond]:
+        """What may be taken of each team's jobs that may be taken at all; what is left fills its quota and share."""
 
-    # --- how things stand ------------------------------------------------------------------------------
+        def spare(all_: Sequence[StoryJob], mine: Sequence[StoryJob], room: int) -> int:
+            fixed = sum(j.size for j in all_) - sum(j.size for j in mine)
+            return sum(j.size for j in mine) - kept((j.size for j in mine), room - fixed)
 
-    def _scene(self, number: int, what: str) -> Scene:
-        jobs = [
-            JobNow(job=j.spec.job, team=j.spec.team, gpus=j.spec.gpus, on=j.on)
-            for j in sorted(self._jobs.values(), key=lambda j: (j.spec.team, j.number))
-        ]
-        queued = [j for j in jobs if j.on is None]
-        teams = tuple(
-            TeamNow(
-                team=t.team,
-                quota_gpus=t.quota_gpus or 0,
-                share_gpus=self._share[t.team] // GRAIN,
-                allocated_gpus=Fraction(self._of(t.team), GRAIN),
-                in_quota_gpus=Fraction(self._of(t.team, On.QUOTA), GRAIN),
-                siblings_gpus=Fraction(self._of(t.team, On.SIBLINGS), GRAIN),
-                queued_jobs=sum(j.team == t.team for j in queued),
-                queued_gpus=sum((j.gpus for j in queued if j.team == t.team), Fraction(0)),
+        found = {}
+        by_team: dict[str, list[StoryJob]] = {}
+        for j in may:
+            by_team.setdefault(j.spec.team, []).append(j)
+        for team, mine in by_team.items():
+            in_quota = [j for j in mine if j.counts_in_quota]
+            found[team] = Beyond(
+                spare(self.of(team, in_quota=True), in_quota, self.promised(team)),
+                spare(self.of(team), mine, self.share(team)) if shares_too else None,
             )
-            for t in self._teams
+        return found
+
+    def _chosen(
+        self, may: Sequence[StoryJob], stay: Sequence[StoryJob], beyond: Mapping[str, Beyond]
+    ) -> list[StoryJob]:
+        """Of those that may be taken those that are, so that the rest of `stay` has the GPUs it needs."""
+        candidates = [self._as_running(j) for j in may]
+        need = self.lacking(stay)
+        if need <= 0:
+            return []
+        if all(j.size % GRAIN == 0 for j in may):
+            return self._named(given_back(candidates, need * GRAIN, self.above(), beyond))
+
+        def enough(back: Sequence[Running]) -> bool:
+            names = {r.job for r in back}
+            return self.lacking(j for j in stay if j.spec.job not in names) <= 0
+
+        return self._named(given_back_in_parts(candidates, enough, self.above(), beyond))
+
+    def _named(self, running: Sequence[Running]) -> list[StoryJob]:
+        return [self.jobs[r.job] for r in running]
+
+    def _as_running(self, j: StoryJob) -> Running:
+        s = j.spec
+        return Running(
+            *(s.job, s.team, j.size, s.priority, j.since, j.began),
+            counts_in_quota=j.counts_in_quota,
         )
+
+    # --- 3. what is free ------------------------------------------------------------------------------
+
+    def _start_where_free(self, before: Mapping[str, StoryJob]) -> bool:
+        at_work, too_much = list(self.at_work().values()), None
+        for j in self._waiting(before):
+            if self.never(j) is not None or (too_much is not None and j.size >= too_much):
+                continue
+            if self.lacking([*at_work, j]) > 0:
+                too_much = j.size
+                continue
+            if (not j.quota_only or j.size <= self.left_in_quota(j.spec.team)) and self.within_limits(j):
+                self.put(j, On.FLEX)
+                return True
+        return False
+
+    # --- how things stand -----------------------------------------------------------------------------
+
+    def _why(self, j: StoryJob) -> tuple[Waits, str]:
+        never, team = self.never(j), j.spec.team
+        if never is not None:
+            return never
+        claims = [kind for kind in Claim if self._may_claim(j, kind)]
+        if any(self.some_protected(kind) and self._room_for(j, kind, heed=False) is not None for kind in claims):
+            return Waits.PROTECTED, self._until_when(j)
+        for name in self.chain[team]:
+            if name in self.limit:
+                used = sum(o.size for o in self.at_work().values() if name in self.chain[o.spec.team])
+                if used + j.size > self.limit[name]:
+                    limit = f"{name} has {number_text(used)} of its limit of {gpus_text(self.limit[name])}"
+                    return Waits.LIMIT, f"it needs {number_text(j.size)}, and {limit}"
+        if j.quota_only and j.size > self.left_in_quota(team):
+            left = max(0, self.left_in_quota(team))
+            quota = f"{number_text(left)} of {gpus_text(self.quota[team])} of quota left"
+            return Waits.NO_QUOTA, f"{bound_text(j)}, needs {number_text(j.size)}, and {team} has {quota}"
+        free = max(0, -self.lacking(self.at_work().values()))
+        needs = f"it needs {gpus_text(j.size)}, {free or 'none'} {'are' if free > 1 else 'is'} free"
+        if claims or j.quota_only:
+            return Waits.HARDWARE, f"{needs}, and what others have is in their quotas or shares"
+        has, share = number_text(self.has(team)), number_text(self.share(team))
+        return Waits.SHARE, f"{needs}, and {team} has {has} where its share is {share}"
+
+    def _until_when(self, j: StoryJob) -> str:
+        kinds = [kind for kind in Claim if self._may_claim(j, kind)]
+        others = [o for o in self.at_work().values() if o.spec.team != j.spec.team]
+        ends = [at for o in others for kind in kinds for at in self.ends(o, kind)]
+        first = min((at for at in ends if at > self.now), default=self.now)
+        return f"{j.spec.team} may claim the GPUs, and who has them is protected until {duration_text(first)} at least"
+
+    def _scene(self, number: int, what: str, started: Sequence[str], taken: Sequence[Taken]) -> Scene:
+        jobs, whys = [], {}
+        for j in sorted(self.jobs.values(), key=lambda j: (j.spec.team, j.number)):
+            alike = (j.spec.team, j.size, j.spec.target, j.spec.preemptible)
+            if j.on is None and alike not in whys:
+                whys[alike] = self._why(j)
+            waits, why = (None, "") if j.on is not None else whys[alike]
+            jobs.append(JobNow(job=j.spec.job, team=j.spec.team, gpus=j.spec.gpus, on=j.on, waits=waits, why=why))
+        free = self.capacity - sum((j.gpus for j in jobs if j.on is not None), Fraction(0))
         return Scene(
             step=number,
             what=what,
-            at=self._now,
-            capacity_gpus=self._capacity,
-            started=tuple(name for name in self._started if name in self._jobs and self._jobs[name].on is not None),
-            preempted=tuple(self._taken),
+            at=self.now,
+            capacity_gpus=self.capacity,
+            started=tuple(started),
+            preempted=tuple(taken),
             running=tuple(j for j in jobs if j.on is not None),
-            queued=tuple(queued),
-            teams=teams,
-            unused_gpus=Fraction(self._free, GRAIN),
+            queued=tuple(j for j in jobs if j.on is None),
+            teams=tuple(self._team_now(t.team, jobs) for t in self.story.teams if t.team in self.chain),
+            unused_gpus=free,
         )
 
+    def _team_now(self, team: str, jobs: Sequence[JobNow]) -> TeamNow:
+        def held(which: Callable[[On | None], bool]) -> Fraction:
+            return sum((j.gpus for j in jobs if j.team == team and which(j.on)), Fraction(0))
 
-def _chains(teams: Sequence[FlexTeam]) -> dict[str, tuple[str, ...]]:
-    """By team or namespace: itself, and the namespaces it is in, the topmost last."""
-    parent = {t.team: t.parent for t in teams}
-    chains: dict[str, tuple[str, ...]] = {}
-    for name in (*parent, *(p for p in parent.values() if p is not None)):
-        chain = [name]
-        while (above := parent.get(chain[-1])) is not None:
-            chain.append(above)
-        chains[name] = tuple(chain)
-    return chains
-
-
-def _quota_only(j: _Job) -> bool:
-    return j.spec.target is JobTarget.QUOTA or not j.spec.preemptible
+        return TeamNow(
+            team=team,
+            quota_gpus=self.quota[team] // GRAIN,
+            share_gpus=self.entitled[team].share_gpus,
+            allocated_gpus=held(lambda on: on is not None),
+            in_quota_gpus=held(lambda on: on is On.QUOTA),
+            siblings_gpus=held(lambda on: on is On.SIBLINGS),
+            queued_jobs=sum(j.team == team and j.on is None for j in jobs),
+            queued_gpus=held(lambda on: on is None),
+        )

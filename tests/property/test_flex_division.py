@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from models.flex.division import FlexDemand, FlexMode, FlexTeam, FlexUse, division
+from models.flex.division import Claims, FlexDemand, FlexMode, FlexTeam, FlexUse, division, entitlements
 
 
 @st.composite
@@ -144,3 +144,49 @@ def test_a_flat_fleet_gets_its_quotas_before_anybody_gets_flex(capacity: int, am
         assert all(got[name] >= owed[name] for name in owed)
     else:
         assert all(got[name] <= owed[name] for name in owed)
+
+
+# --- where jobs are known: who holds what, and what may be in quota ------------------------------------------
+
+
+@given(
+    capacity=capacities,
+    mode=modes,
+    among=teams(),
+    held=st.lists(st.integers(0, 30), min_size=9, max_size=9),
+    flex=st.lists(st.integers(0, 30), min_size=9, max_size=9),
+)
+def test_whoever_holds_what_one_more_gpu_lowers_nobody_and_quota_comes_first(
+    capacity: int, mode: FlexMode, among: tuple[FlexTeam, ...], held: list[int], flex: list[int]
+) -> None:
+    asked = [demand(c, mode, among, []) for c in (capacity, capacity + 1)]
+    leaves = list(shares(asked[0]))
+    for_quota = {n: max(0, t.demand_gpus - f) for t, f in zip(among, flex, strict=False) if (n := t.team) in leaves}
+    claims = Claims(for_quota, dict(zip(leaves, held, strict=False)))
+    before, after = (entitlements(a, claims) for a in asked)
+    assert sum(e.share_gpus for e in before.values()) <= capacity
+    for t in among:
+        if t.team not in leaves:
+            continue
+        assert after[t.team].share_gpus >= before[t.team].share_gpus
+        assert before[t.team].in_quota_gpus <= min(t.quota_gpus or 0, for_quota[t.team])
+    if sum(e.in_quota_gpus for e in before.values()) <= capacity and all(t.parent is None for t in among):
+        assert all(before[n].share_gpus >= before[n].in_quota_gpus for n in before)
+
+
+@given(
+    held=st.lists(st.integers(0, 9), min_size=2, max_size=6),
+    more=st.lists(st.integers(0, 3), min_size=6, max_size=6),
+    dice=st.permutations("abcdef"),
+)
+def test_who_holds_a_fair_division_keeps_it_whatever_the_names(
+    held: list[int], more: list[int], dice: list[str]
+) -> None:
+    """Fair among equals: nobody has two more than one who could use another."""
+    wants = [h + m for h, m in zip(held, more, strict=False)]
+    fair = all(held[i] <= held[j] + 1 for i in range(len(held)) for j in range(len(held)) if wants[j] > held[j])
+    assume(fair)
+    given_teams = tuple(FlexTeam(team=n, demand_gpus=w) for n, w in zip(dice, wants, strict=False))
+    holds = dict(zip(dice, held, strict=False))
+    found = entitlements(demand(sum(held), FlexMode.EQUAL, given_teams, []), Claims({}, holds))
+    assert {n: e.share_gpus for n, e in found.items()} == holds

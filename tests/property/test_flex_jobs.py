@@ -1,34 +1,44 @@
-"""What must hold after every step of every story of jobs on flex."""
+"""What must hold after every step of every story of jobs on flex, by DESIGN.md alone ("Jobs and flex")."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from fractions import Fraction
+from itertools import combinations
+from random import Random
 
-from hypothesis import given
+import pytest
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from models.flex.division import FlexMode, FlexTeam
-from models.flex.scenario import FlexJob, FlexStep, FlexStory, JobTarget, On, Scene
+from models.flex.scenario import FlexJob, FlexStep, FlexStory, JobTarget, On, Scene, Waits
 from models.flex.simulation import told
+from models.flex.yielding import Beyond, Running, given_back, kept
+from tests.tried import examples
 
+pytestmark = pytest.mark.fuzzed
 TEAMS = ("a", "b", "c")
+PARTS = (Fraction(1, 2), Fraction(3, 5), Fraction(3, 10))
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> FlexStory:
-    namespace = FlexTeam(team="n", limit_gpus=draw(st.one_of(st.none(), st.integers(0, 15))))
+def stories(draw: st.DrawFn, *, flat: bool = False, whole: bool = False, unprotected: bool = False) -> FlexStory:
+    limits = st.none() if flat else st.one_of(st.none(), st.integers(0, 15))
     teams = tuple(
         FlexTeam(
             team=name,
-            parent=draw(st.sampled_from([None, "n"])),
+            parent=None if flat else draw(st.sampled_from([None, "n"])),
             quota_gpus=draw(st.integers(0, 8)),
-            limit_gpus=draw(st.one_of(st.none(), st.integers(0, 12))),
+            limit_gpus=draw(limits),
+            priority=draw(st.integers(0, 1)),
         )
         for name in TEAMS
     )
     if any(t.parent for t in teams):
-        teams = (namespace, *teams)
+        teams = (FlexTeam(team="n", limit_gpus=draw(limits)), *teams)
+    sizes = [*map(Fraction, range(1, 7)), *(() if whole else PARTS)]
     steps: list[FlexStep] = []
     there: list[str] = []
     for n in range(draw(st.integers(1, 14))):
@@ -43,14 +53,14 @@ def stories(draw: st.DrawFn) -> FlexStory:
             job = FlexJob(
                 job=f"j{n}",
                 team=draw(st.sampled_from(TEAMS)),
-                gpus=draw(st.sampled_from([Fraction(1, 2), *map(Fraction, range(1, 7))])),
+                gpus=draw(st.sampled_from(sizes)),
                 target=target,
                 preemptible=target is JobTarget.FLEX or draw(st.booleans()),
                 priority=draw(st.integers(0, 1)),
             )
             there.append(job.job)
             steps.append(FlexStep(submit=job, after=after))
-    minutes = st.integers(0, 30).map(lambda m: timedelta(minutes=m))
+    minutes = st.just(timedelta(0)) if unprotected else st.integers(0, 30).map(lambda m: timedelta(minutes=m))
     return FlexStory(
         capacity_gpus=draw(st.integers(0, 20)),
         mode=draw(st.sampled_from(FlexMode)),
@@ -61,23 +71,43 @@ def stories(draw: st.DrawFn) -> FlexStory:
     )
 
 
-def has(scene: Scene, team: str, on: On | None = None) -> Fraction:
-    return sum((j.gpus for j in scene.running if j.team == team and on in (None, j.on)), Fraction(0))
+def has(scene: Scene, team: str, *on: On) -> Fraction:
+    return sum((j.gpus for j in scene.running if j.team == team and (not on or j.on in on)), Fraction(0))
 
 
+def fit(sizes: Sequence[Fraction], gpus: int) -> bool:
+    """Whether jobs can lie on so many GPUs, each on one or on whole ones: all ways are tried."""
+    left = gpus - sum(int(s) for s in sizes if s >= 1)
+    parts = sorted((s for s in sizes if s < 1), reverse=True)
+
+    def place(n: int, rooms: tuple[Fraction, ...], unused: int) -> bool:
+        if n == len(parts):
+            return True
+        tries = [(*rooms[:k], room - parts[n], *rooms[k + 1 :]) for k, room in enumerate(rooms) if room >= parts[n]]
+        if any(place(n + 1, tuple(sorted(t)), unused) for t in set(tries)):
+            return True
+        return unused > 0 and place(n + 1, (*rooms, 1 - parts[n]), unused - 1)
+
+    return left >= 0 and place(0, (), left)
+
+
+def spec_of(story: FlexStory) -> dict[str, FlexJob]:
+    return {s.submit.job: s.submit for s in story.steps if s.submit is not None}
+
+
+@settings(max_examples=examples(400), deadline=None)
 @given(story=stories())
 def test_no_gpu_is_given_twice_and_no_quota_or_limit_is_passed(story: FlexStory) -> None:
-    teams = {t.team: t for t in story.teams}
-    specs = {s.submit.job: s.submit for s in story.steps if s.submit is not None}
+    teams, specs = {t.team: t for t in story.teams}, spec_of(story)
     for scene in told(story):
         assert sum((j.gpus for j in scene.running), Fraction(0)) + scene.unused_gpus == scene.capacity_gpus
-        assert scene.unused_gpus >= 0
+        assert fit([j.gpus for j in scene.running], scene.capacity_gpus)
         for name, team in teams.items():
             assert has(scene, name, On.QUOTA) <= (team.quota_gpus or 0)
             inside = has(scene, name) + sum(has(scene, t.team) for t in story.teams if t.parent == name)
             assert team.limit_gpus is None or inside <= team.limit_gpus
         shared = [t for t in story.teams if t.parent is not None]
-        in_namespace = sum(has(scene, t.team, On.QUOTA) + has(scene, t.team, On.SIBLINGS) for t in shared)
+        in_namespace = sum(has(scene, t.team, On.QUOTA, On.SIBLINGS) for t in shared)
         assert in_namespace <= sum(t.quota_gpus or 0 for t in shared), "never beyond the tree"
         assert all(not has(scene, t.team, On.SIBLINGS) for t in story.teams if t.parent is None)
         for job in scene.running:
@@ -87,10 +117,10 @@ def test_no_gpu_is_given_twice_and_no_quota_or_limit_is_passed(story: FlexStory)
             assert job.on is not On.SIBLINGS or spec.target is JobTarget.BOTH
 
 
+@settings(max_examples=examples(400), deadline=None)
 @given(story=stories())
-def test_nothing_is_free_that_a_waiting_job_could_use(story: FlexStory) -> None:
-    teams = {t.team: t for t in story.teams}
-    specs = {s.submit.job: s.submit for s in story.steps if s.submit is not None}
+def test_nothing_is_free_that_a_waiting_job_could_use_and_each_is_told_why_it_waits(story: FlexStory) -> None:
+    teams, specs = {t.team: t for t in story.teams}, spec_of(story)
     for scene in told(story):
         for job in scene.queued:
             team, spec = teams[job.team], specs[job.job]
@@ -101,28 +131,187 @@ def test_nothing_is_free_that_a_waiting_job_could_use(story: FlexStory) -> None:
             if over is not None and over.limit_gpus is not None:
                 inside = sum(has(scene, t.team) for t in story.teams if t.parent == over.team)
                 limited = limited or inside + job.gpus > over.limit_gpus
-            assert limited or outside or job.gpus > scene.unused_gpus
+            full = not fit([*(j.gpus for j in scene.running), job.gpus], scene.capacity_gpus)
+            assert limited or outside or full
+            true_of = {
+                Waits.TOO_LARGE: job.gpus > scene.capacity_gpus,
+                Waits.LIMIT: limited,
+                Waits.NO_QUOTA: outside,
+                Waits.SHARE: full or limited,
+                Waits.HARDWARE: full or limited,
+                Waits.PROTECTED: bool(story.min_run or story.window),
+            }
+            assert job.waits is not None
+            assert true_of[job.waits], (job, scene)
+            assert job.why
+        assert all(j.waits is None and not j.why for j in scene.running)
 
 
+@settings(max_examples=examples(400), deadline=None)
 @given(story=stories())
-def test_who_runs_in_quota_is_never_taken_for_anothers_sake_and_the_clocks_hold(story: FlexStory) -> None:
+def test_nobody_is_taken_and_started_in_one_step_and_the_clocks_hold(story: FlexStory) -> None:
     since: dict[str, timedelta] = {}
     taken_at: dict[str, timedelta] = {}
-    before: dict[str, On | None] = {}
+    before: set[str] = set()
     for scene in told(story):
-        for taken in scene.preempted:
-            if taken.why != "hardware is gone":
-                assert before.get(taken.job) is not On.QUOTA
-                assert scene.at - since[taken.job] >= story.min_run
-                assert taken.job not in taken_at or scene.at - taken_at[taken.job] >= story.window
-            taken_at[taken.job] = scene.at
-        now = {j.job: j.on for j in scene.running}
-        for job in now:
-            if job not in before or job in scene.started:
-                since[job] = scene.at
-        before = dict(now)
+        taken, now = {t.job for t in scene.preempted}, {j.job for j in scene.running}
+        ended = {story.steps[scene.step].delete} if not scene.woken else set()
+        assert taken <= before, "who is taken ran"
+        assert not taken & set(scene.started)
+        assert now == (before - ended - taken) | set(scene.started), "all that changed is told"
+        assert not before & set(scene.started)
+        for gone in scene.preempted:
+            if gone.why != "hardware is gone":
+                assert scene.at - since[gone.job] >= story.min_run
+                if "share" in gone.why or "siblings" in gone.why:
+                    assert gone.job not in taken_at or scene.at - taken_at[gone.job] >= story.window
+            taken_at[gone.job] = scene.at
+        since |= dict.fromkeys(scene.started, scene.at)
+        before = now
 
 
+@settings(max_examples=examples(400), deadline=None)
 @given(story=stories())
-def test_the_same_story_ends_the_same(story: FlexStory) -> None:
-    assert told(story) == told(story)
+def test_once_at_rest_nothing_moves_so_there_is_no_circle(story: FlexStory) -> None:
+    scenes = told(story)
+    last = scenes[-1]
+    nothing = FlexStep(capacity_gpus=last.capacity_gpus)
+    after = timedelta(minutes=61)
+    idle = (nothing.model_copy(update={"after": after}), nothing, nothing.model_copy(update={"after": after}))
+    longer = told(story.model_copy(update={"steps": (*story.steps, *idle)}))
+    assert longer[: len(scenes)] == scenes
+    assert [s.what for s in longer[len(scenes) :]] == [f"{last.capacity_gpus} -> {last.capacity_gpus} GPUs"] * 3
+    for scene in longer[len(scenes) :]:
+        assert (scene.started, scene.preempted) == ((), ())
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(story=stories(flat=True, whole=True, unprotected=True))
+def test_no_team_waits_for_its_quota_while_others_have_what_is_junior_to_it(story: FlexStory) -> None:
+    quotas, specs = {t.team: t.quota_gpus or 0 for t in story.teams}, spec_of(story)
+    for scene in told(story):
+        for job in scene.queued:
+            if specs[job.job].target is JobTarget.FLEX:
+                continue
+            counts = sum(
+                j.gpus for j in scene.running if j.team == job.team and specs[j.job].target is not JobTarget.FLEX
+            )
+            if counts + job.gpus > quotas[job.team]:
+                continue
+            junior = sum(j.gpus for j in scene.running if j.team != job.team and j.on is On.FLEX)
+            assert scene.unused_gpus + junior < job.gpus, (scene, job)
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(story=stories(flat=True, whole=True, unprotected=True))
+def test_no_team_waits_for_its_share_while_others_are_above_theirs_on_flex(story: FlexStory) -> None:
+    """What others have above share and beyond quota, in GPUs, always covers a claim: shares add up to what there is."""
+    specs = spec_of(story)
+    for scene in told(story):
+        shares = {t.team: t.share_gpus for t in scene.teams}
+        assert sum(shares.values()) <= scene.capacity_gpus
+        for job in scene.queued:
+            spec = specs[job.job]
+            bound = spec.target is JobTarget.QUOTA or not spec.preemptible
+            if bound or has(scene, job.team) + job.gpus > shares[job.team]:
+                continue
+            others = [t for t in TEAMS if t != job.team]
+            above = sum(min(max(Fraction(0), has(scene, t) - shares[t]), has(scene, t, On.FLEX)) for t in others)
+            assert scene.unused_gpus + above < job.gpus, (scene, job)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(story=stories(), dice=st.integers(0, 10**6))
+def test_the_order_of_the_teams_does_not_matter(story: FlexStory, dice: int) -> None:
+    shuffled = list(story.teams)
+    Random(dice).shuffle(shuffled)
+    again = told(story.model_copy(update={"teams": tuple(shuffled)}))
+    for one, other in zip(told(story), again, strict=True):
+        assert {t.team: t for t in one.teams} == {t.team: t for t in other.teams}
+        assert one.model_copy(update={"teams": ()}) == other.model_copy(update={"teams": ()})
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    comes=st.lists(st.tuples(st.sampled_from("abcde"), st.booleans()), max_size=25),
+    capacity=st.integers(1, 9),
+    dice=st.integers(0, 10**6),
+)
+def test_a_tie_is_never_a_claim_and_a_name_evicts_nobody(
+    comes: list[tuple[str, bool]], capacity: int, dice: int
+) -> None:
+    """Jobs of one GPU, no quotas, equal shares: one yields to another only where its team has two more."""
+    names = list("abcde")
+    Random(dice).shuffle(names)
+    as_ = dict(zip("abcde", names, strict=True))
+    steps: list[FlexStep] = []
+    there: list[str] = []
+    for n, (team, leaves) in enumerate(comes):
+        if leaves and there:
+            steps.append(FlexStep(delete=there.pop(0)))
+        there.append(f"j{n}")
+        steps.append(FlexStep(submit=FlexJob(job=f"j{n}", team=as_[team], gpus=Fraction(1))))
+    assume(steps)
+    story = FlexStory(capacity_gpus=capacity, teams=tuple(FlexTeam(team=t) for t in names), steps=tuple(steps))
+    before = dict.fromkeys(names, Fraction(0))
+    for scene in told(story):
+        team_of = {j.job: j.team for j in (*scene.running, *scene.queued)}
+        if scene.preempted:
+            (gone,), (came,) = scene.preempted, scene.started
+            assert before[gone.team] >= before[team_of[came]] + 2
+        before = {t: has(scene, t) for t in names}
+
+
+# --- who yields, against all that could --------------------------------------------------------------------
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(
+    jobs=st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.integers(0, 2)), min_size=1, max_size=7),
+    need=st.integers(1, 14),
+    above=st.lists(st.integers(-3, 9), min_size=2, max_size=2),
+    caps=st.lists(st.tuples(st.none() | st.integers(0, 12), st.none() | st.integers(0, 15)), min_size=2, max_size=2),
+)
+def test_the_least_overshoot_then_the_fewest_jobs_then_who_is_furthest_above_after_each(
+    jobs: list[tuple[int, bool, int]],
+    need: int,
+    above: list[int],
+    caps: list[tuple[int | None, int | None]],
+) -> None:
+    running = [
+        Running(f"j{n}", "xy"[n % 2], size, 0, timedelta(minutes=age), 0, counts_in_quota=counts)
+        for n, (size, counts, age) in enumerate(jobs)
+    ]
+    beyond = {team: Beyond(*cap) for team, cap in zip("xy", caps, strict=True)}
+    found = given_back(running, need, dict(zip("xy", above, strict=True)), beyond)
+
+    def legal(some: Sequence[Running]) -> bool:
+        for team, (quota, all_) in zip("xy", caps, strict=True):
+            mine = [j for j in some if j.team == team]
+            if quota is not None and sum(j.size for j in mine if j.counts_in_quota) > quota:
+                return False
+            if all_ is not None and sum(j.size for j in mine) > all_:
+                return False
+        return sum(j.size for j in some) >= need
+
+    sets = [c for many in range(1, len(running) + 1) for c in combinations(running, many) if legal(c)]
+    if not sets:
+        assert found == []
+        return
+    best = min((sum(j.size for j in c), len(c)) for c in sets)
+    sets = [c for c in sets if (sum(j.size for j in c), len(c)) == best]
+    expected: list[Running] = []
+    standing = dict(zip("xy", above, strict=True))
+    while len(expected) < best[1]:
+        could = {j for c in sets for j in c if j not in expected}
+        first = min(could, key=lambda j: (-standing[j.team], -j.since, j.job))
+        expected.append(first)
+        standing[first.team] -= first.size
+        sets = [c for c in sets if first in c]
+    assert found == expected
+
+
+@given(sizes=st.lists(st.integers(1, 9), max_size=8), room=st.integers(-3, 30))
+def test_what_is_kept_is_the_most_that_whole_jobs_fill(sizes: list[int], room: int) -> None:
+    sums = [sum(c) for many in range(len(sizes) + 1) for c in combinations(sizes, many)]
+    assert kept(sizes, room) == max((s for s in sums if s <= room), default=0)

@@ -135,7 +135,8 @@ TREE = (
 
 def test_siblings_have_each_others_unused_quota_before_anybody_has_flex() -> None:
     assert shares(16, QUOTA, TREE) == {"x1": 7, "x2": 1, "y": 8}
-    assert shares(15, QUOTA, TREE) == {"x1": 7, "x2": 1, "y": 7}, "and a shortage is shared by the namespaces' quotas"
+    assert shares(15, QUOTA, TREE) == {"x1": 6, "x2": 1, "y": 8}, "and a guest is junior to every quota"
+    assert shares(8, QUOTA, TREE) == {"x1": 3, "x2": 1, "y": 4}, "a shortage of quota is shared by quotas"
 
 
 def test_namespaces_are_equal_whatever_number_of_teams_they_have() -> None:

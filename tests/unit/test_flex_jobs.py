@@ -1,4 +1,4 @@
-"""Stories of jobs on flex, by hand; and the scenario of over-quota fairness."""
+"""Stories of jobs on flex: what other schedulers published, and each sentence of DESIGN.md, "Jobs and flex"."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from datetime import timedelta
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jsonschema
 import pytest
@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from cli.commands.schemas import makers
 from cli.main import run
-from models.flex.scenario import FlexStory, Scene
-from models.flex.simulation import Running, given_back, told
+from models.flex.division import FlexDemand
+from models.flex.scenario import FlexStory, Scene, Waits
+from models.flex.simulation import told
+from models.flex.yielding import Running, given_back
 
 ROOT = Path(__file__).parents[2]
 STORY = ROOT / "examples" / "flex-story.yaml"
@@ -25,9 +27,12 @@ STORY = ROOT / "examples" / "flex-story.yaml"
 
 def played(*steps: dict[str, Any], capacity: int = 16, teams: list[dict[str, Any]] | None = None, **more: Any) -> Scene:
     """How it ends. Teams a and b with quotas of 4 and 2 unless said otherwise."""
-    given_teams = teams or [{"team": "a", "quota_gpus": 4}, {"team": "b", "quota_gpus": 2}]
-    document = {"capacity_gpus": capacity, "teams": given_teams, "steps": list(steps), **more}
-    return told(FlexStory.model_validate(document))[-1]
+    return scenes(*steps, capacity=capacity, teams=teams, **more)[-1]
+
+
+def scenes(*steps: dict[str, Any], capacity: int = 16, **more: Any) -> tuple[Scene, ...]:
+    teams = more.pop("teams", None) or [{"team": "a", "quota_gpus": 4}, {"team": "b", "quota_gpus": 2}]
+    return told(FlexStory.model_validate({"capacity_gpus": capacity, "teams": teams, "steps": list(steps), **more}))
 
 
 def submit(job: str, gpus: float, **more: Any) -> dict[str, Any]:
@@ -43,6 +48,208 @@ def runs(scene: Scene) -> dict[str, str]:
 
 def taken(scene: Scene) -> list[str]:
     return [t.job for t in scene.preempted]
+
+
+# --- what was published, and each sentence of DESIGN.md ------------------------------------------------------
+
+RUN_AI = "Run:ai documentation, quick start: Over Quota, Fairness and Preemption: a1 is preempted, and b has its 2"
+KUEUE = "kubernetes-sigs/kueue, pkg/scheduler/preemption/preemption_fair_test.go, TestFairPreemptions, in half CPUs"
+
+
+def quotas(**of: int) -> list[dict[str, Any]]:
+    return [{"team": team, "quota_gpus": gpus} for team, gpus in of.items()]
+
+
+def admitted(capacity: int, **jobs: int) -> list[dict[str, Any]]:
+    """Jobs that all started at the same time."""
+    return [{"capacity_gpus": 0}, *(submit(job, gpus) for job, gpus in jobs.items()), {"capacity_gpus": capacity}]
+
+
+class Story(NamedTuple):
+    source: str
+    capacity: int
+    teams: list[dict[str, Any]]
+    steps: list[dict[str, Any]]
+    taken: set[str]
+    runs: set[str]
+
+
+SHARED: list[dict[str, Any]] = [
+    {"team": "g", "parent": "n"},
+    {"team": "b", "parent": "n", "quota_gpus": 8},
+    {"team": "c", "quota_gpus": 4},
+]
+    {"team": "g", "parent": "n"},
+    {"team": "b", "parent": "n", "quota_gpus": 8},
+    {"team": "c", "quota_gpus": 4},
+]
+RANKED: list[dict[str, Any]] = [
+    {"team": "a", "parent": "n", "quota_gpus": 2, "priority": 5},
+    {"team": "b", "parent": "n", "quota_gpus": 2},
+    {"team": "d", "parent": "n", "quota_gpus": 4},
+]
+THREE = quotas(a=6, b=6, c=6)
+SINGLES = {f"b{n}": 1 for n in range(8)}
+UNITS = {f"a{n}": 2 for n in (1, 2, 3)} | {f"b{n}": 2 for n in (1, 2, 3, 4, 5)} | {"c1": 2}
+STORIES = (
+    Story(
+        RUN_AI,
+        4,
+        quotas(a=2, b=2),
+        [submit("a1", 1), submit("a2", 2), submit("b1", 1), submit("b2", 1)],
+        *({"a1"}, {"a2", "b1", "b2"}),
+    ),
+    Story(
+        f"{KUEUE}: preempt one from each CQ borrowing",
+        18,
+        THREE,
+        [*admitted(18, a1=1, a2=1, a3=6, b1=1, b2=1, b3=6), submit("c1", 4)],
+        *({"a1", "b1"}, {"a2", "a3", "b2", "b3", "c1"}),
+    ),
+    Story(
+        f"{KUEUE}: reclaim nominal from user using the most",
+        18,
+        THREE,
+        [*admitted(18, **UNITS), submit("c2", 2)],
+        *({"b1"}, {*UNITS, "c2"} - {"b1"}),
+    ),
+    Story(
+        f"{KUEUE}: can't preempt when everyone under nominal",
+        18,
+        THREE,
+        [*admitted(18, a1=6, b1=6, c1=6), submit("c2", 2)],
+        *(set(), {"a1", "b1", "c1"}),
+    ),
+    Story(
+        f"{KUEUE}: preempt huge workload if there is no other option",
+        18,
+        THREE,
+        [*admitted(18, b1=18), submit("a1", 4)],
+        *({"b1"}, {"a1"}),
+    ),
+    Story(
+        "nobody is taken and started again in one step: q1 cannot run, and f1 stays",
+        3,
+        quotas(q=2, f=0),
+        [submit("q1", 2), submit("f1", 1, target="flex"), {"capacity_gpus": 1}],
+        *({"q1"}, {"f1"}),
+    ),
+    Story(
+        "a share that can only be met by taking a larger job is met",
+        4,
+        quotas(a=2, z=0),
+        [submit("z2", 2), submit("z1", 1), submit("a3", 3)],
+        *({"z2"}, {"z1", "a3"}),
+    ),
+    Story(
+        "a team's own small job never costs its big one",
+        3,
+        quotas(a=2),
+        [submit("a1", 3), submit("a2", 1)],
+        *(set(), {"a1"}),
+    ),
+    Story(
+        "inside a namespace a team of higher priority has what siblings borrow beyond quota",
+        8,
+        RANKED,
+        [submit("b1", 2), submit("b2", 4), submit("a1", 2), submit("a2", 4)],
+        *({"b2"}, {"b1", "a1", "a2"}),
+    ),
+    Story(
+        "a guest on a sibling's unused quota yields when hardware no longer backs the quotas",
+        8,
+        SHARED,
+        [submit("g1", 8), submit("c1", 4)],
+        *({"g1"}, {"c1"}),
+    ),
+    Story(
+        "a job that could never run holds no share",
+        4,
+        quotas(a=0, b=0, c=0),
+        [*admitted(4, c1=1, c2=1, c3=1, c4=1), submit("a1", 5), submit("b1", 2)],
+        *({"c1", "c2"}, {"c3", "c4", "b1"}),
+    ),
+    Story(
+        "the furthest above its share, looked at again after each job; then the youngest, then the name",
+        8,
+        quotas(a=2, b=0, c=0),
+        [*admitted(8, b1=1, b2=1, b3=1, b4=1, b5=1, b6=1, c1=2), submit("a1", 2)],
+        *({"b1", "b2"}, {"b3", "b4", "b5", "b6", "c1", "a1"}),
+    ),
+    Story(
+        "of equal overshoots the fewest jobs, though they are of who is less far above its share",
+        12,
+        quotas(a=2, b=0, c=0),
+        [*admitted(12, **SINGLES, c1=2, c2=2), submit("a7", 7), submit("a1", 2)],
+        *({"c1"}, {*SINGLES, "c2", "a1"}),
+    ),
+    Story(
+        "a tie is never a claim: of three GPUs z keeps two whatever its name",
+        3,
+        quotas(a=0, z=0),
+        [submit("z1", 1), submit("z2", 1), submit("z3", 1), submit("a1", 1), submit("a2", 1)],
+        *(set(), {"z1", "z2", "a1"}),
+    ),
+    Story(
+        "a job lies on one GPU or on whole ones: three of 0.6 need three",
+        4,
+        quotas(a=4, b=4),
+        [submit("a1", 0.6), submit("a2", 0.6), submit("a3", 0.6), submit("b1", 1), submit("b2", 1)],
+        *(set(), {"a1", "a2", "a3", "b1"}),
+    ),
+    Story(
+        "a GPU is freed by taking all that lie on it, and no more",
+        2,
+        quotas(a=0, c=1),
+        [submit("a1", 0.6), submit("a2", 0.3), submit("a3", 0.6), submit("c1", 1)],
+        *({"a3"}, {"a1", "a2", "c1"}),
+    ),
+)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.source[-60:])
+def test_a_story_ends_as_it_was_published_or_as_the_design_says(story: Story) -> None:
+    last = played(*story.steps, capacity=story.capacity, teams=story.teams)
+    assert (set(taken(last)), set(runs(last))) == (story.taken, story.runs)
+
+
+def test_divide_and_simulate_have_the_same_default_mode() -> None:
+    story, demand = (m.model_fields["mode"].default for m in (FlexStory, FlexDemand))
+    teams: list[dict[str, Any]] = [
+        {"team": "a", "quota_gpus": 2, "limit_gpus": 3},
+        {"team": "b", "quota_gpus": 2},
+        {"team": "c"},
+    ]
+
+
+def test_each_job_that_waits_is_told_why() -> None:
+    teams: list[dict[str, Any]] = [
+        {"team": "a", "quota_gpus": 2, "limit_gpus": 3},
+        {"team": "b", "quota_gpus": 2},
+        {"team": "c"},
+    ]
+    last = played(
+        *(submit("a1", 2), submit("b1", 2), submit("c1", 1)),
+        *(submit("b8", 8), submit("a2", 2), submit("a4", 4), submit("b2", 1, preemptible=False)),
+        *(submit("b3", 3, target="quota"), submit("c2", 1)),
+        capacity=5,
+        teams=teams,
+    )
+    assert {j.job: (j.waits, j.why) for j in last.queued} == {
+        "b8": (Waits.TOO_LARGE, "too large: it needs 8 GPUs, and the cluster has 5"),
+        "a2": (Waits.LIMIT, "it needs 2, and a has 2 of its limit of 3 GPUs"),
+        "a4": (Waits.LIMIT, "too large for the limit of a, which is 3 GPUs"),
+        "b2": (
+            Waits.NO_QUOTA,
+            "it is not preemptible, may run in quota alone, needs 1, and b has 0 of 2 GPUs of quota left",
+        ),
+        "b3": (Waits.NO_QUOTA, "it may run in quota alone, needs 3, and the quota is 2 GPUs"),
+        "c2": (Waits.SHARE, "it needs 1 GPU, none is free, and c has 1 where its share is 1"),
+    }
+    short = played(submit("a1", 4), submit("b1", 2), capacity=4)
+    assert [(j.job, j.waits, j.why) for j in short.queued] == [
+        ("b1", Waits.HARDWARE, "it needs 2 GPUs, none is free, and what others have is in their quotas or shares")
+    ]
 
 
 def test_over_quota_fairness_comes_out_as_it_must() -> None:
@@ -148,26 +355,34 @@ def test_a_namespaces_limit_holds_for_all_of_it() -> None:
     assert (sorted(runs(last)), int(last.unused_gpus)) == (["a1", "b1"], 11)
 
 
-def test_nobody_is_taken_before_it_has_run_for_min_run() -> None:
+def test_nobody_is_taken_before_it_has_run_for_min_run_and_its_end_is_acted_on_at_its_time() -> None:
     story = (submit("b1", 8), submit("a1", 4, after="5m"))
-    early = played(*story, capacity=8, min_run="10m")
+    _, early, woken = scenes(*story, capacity=8, min_run="10m")
     assert (runs(early), taken(early)) == ({"b1": "flex"}, [])
+    assert (early.queued[0].waits, "until 10m" in early.queued[0].why) == (Waits.PROTECTED, True)
+    assert (woken.step, woken.woken, woken.what, str(woken.at)) == (1, True, "b1 has run for 10m", "0:10:00")
+    assert (runs(woken), taken(woken)) == ({"a1": "quota"}, ["b1"])
+    *_, between, last = scenes(*story, {"capacity_gpus": 9, "after": "1h"}, capacity=8, min_run="10m")
+    assert (between.what, runs(last)) == ("b1 has run for 10m", {"a1": "quota"}), "and not at the next step only"
     late = played(*story[:1], submit("a1", 4, after="10m"), capacity=8, min_run="10m")
     assert (runs(late), taken(late)) == ({"a1": "quota"}, ["b1"])
 
 
-def test_nobody_is_taken_twice_within_the_window() -> None:
-    first = (submit("b1", 8), submit("a1", 4), {"delete": "a1", "after": "1m"})
-    again = played(*first, submit("a2", 4, after="1m"), capacity=8, window="1h")
-    assert (runs(again), [j.job for j in again.queued]) == ({"b1": "flex"}, ["a2"])
-    later = played(*first, submit("a2", 4, after="1h"), capacity=8, window="1h")
-    assert (runs(later), taken(later)) == ({"a2": "quota"}, ["b1"])
+def test_who_was_taken_lately_is_safe_from_claims_on_flex_until_the_window_ends_and_not_from_claims_on_quota() -> None:
+    of: dict[str, Any] = {"capacity": 8, "window": "1h", "teams": quotas(a=0, b=0, c=4)}
+    first = (submit("b1", 8), submit("c1", 4), {"delete": "c1", "after": "1m"})
+    *_, kept_on, woken = scenes(*first, submit("a1", 4, after="1m"), **of)
+    assert (runs(kept_on), kept_on.queued[0].waits) == ({"b1": "flex"}, Waits.PROTECTED)
+    assert (woken.what, str(woken.at), runs(woken)) == ("b1 was taken 1h ago", "1:00:00", {"a1": "flex"})
+    quota = played(*first, submit("c2", 4, after="1m"), **of)
+    assert (runs(quota), taken(quota)) == ({"c2": "quota"}, ["b1"])
 
 
 def test_hardware_that_fails_takes_flex_first_and_only_then_quota() -> None:
     story = (submit("a1", 4), submit("b1", 2), submit("b2", 3), submit("a2", 2))
     some = played(*story, {"capacity_gpus": 9}, capacity=11, min_run="1h")
-    assert (sorted(runs(some)), taken(some)) == (["a1", "b1", "b2"], ["a2"]), "two are gone, and a2 has two"
+    assert {t.team: t.share_gpus for t in some.teams} == {"a": 6, "b": 3}
+    assert (sorted(runs(some)), taken(some)) == (["a1", "a2", "b2"], ["b1"]), "two are gone: b is two above its share"
     more = played(*story, {"capacity_gpus": 4}, capacity=11)
     assert runs(more) == {"a1": "quota"}
 
@@ -231,7 +446,28 @@ def test_the_command_tells_the_story_step_by_step(capsys: pytest.CaptureFixture[
     assert run(["flex", "simulate", str(STORY)]) == 0
     shown = capsys.readouterr().out
     assert "   8  a submits a2: a2 runs; c3 of c gives 2 back (a is below its share, and this was above one)" in shown
+    assert "b3              b        2  it needs 2 GPUs, none is free, and b has 4 where its share is 4" in shown
     assert "0 of 16 GPUs are free." in shown
+
+
+def test_what_comes_between_two_steps_is_shown_with_its_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = [submit("b1", 4), submit("a1", 4, after="5m"), {"delete": "a1", "after": "1h"}]
+    teams = quotas(a=4, b=0)
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({"capacity_gpus": 4, "min_run": "10m", "teams": teams, "steps": steps}))
+    assert run(["flex", "simulate", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "   2  a submits a1: nothing else\n      at 10m  b1 has run for 10m: a1 runs; b1 of b gives 4 back" in shown
+    assert run(["flex", "simulate", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, makers()["flex-scenes"]())
+    assert [(s["step"], s["woken"], s["at"]) for s in found["steps"]][1:] == [
+        (1, False, "5m"),
+        (1, True, "10m"),
+        (2, False, "65m"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -239,6 +475,7 @@ def test_the_command_tells_the_story_step_by_step(capsys: pytest.CaptureFixture[
     [
         ([{"submit": {"job": "z", "team": "z", "gpus": 1}}], "steps[0].submit.team is 'z', which is not a team"),
         ([submit("a1", 0)], "steps[0].submit.gpus must be above 0, not 0"),
+        ([submit("a1", 1.5)], "must be whole GPUs or a part of one, not 1.5: a job lies on one or on whole ones"),
         ([submit("a1", 0.0001)], "must be GPUs to a thousandth at most, not 0.0001"),
         ([submit("a1", 1), submit("a1", 1)], "steps[1].submit.job 'a1' is there already"),
         ([{"delete": "a9"}], "steps[0].delete is 'a9', and there is no such job then"),

@@ -1,0 +1,235 @@
+"""The floor that a story of jobs is played on: its jobs, what runs, and what each team may count on.
+
+`models.flex.simulation` says what happens on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+
+from models.base import duration_text
+from models.flex.division import Claims, Entitlement, FlexDemand, entitlements, promises_of
+from models.flex.scenario import GRAIN, FlexJob, FlexStory, JobTarget, On, Waits
+from models.flex.yielding import Beyond, gpus_for, kept
+
+
+class Claim(Enum):
+    """What a waiting job may claim of what others have; the first comes first."""
+
+    QUOTA = auto()
+    SHARE = auto()
+
+
+@dataclass(slots=True)
+class StoryJob:
+    """A job of the story as it stands. Units: parts of a GPU."""
+
+    spec: FlexJob
+    size: int
+    number: int
+    """The step that submitted it."""
+    on: On | None = None
+    since: timedelta = timedelta(0)
+    began: int = 0
+    """The moment at which it started, counted."""
+    taken_at: timedelta | None = None
+
+    @property
+    def counts_in_quota(self) -> bool:
+        return self.spec.target is not JobTarget.FLEX
+
+    @property
+    def quota_only(self) -> bool:
+        return self.spec.target is JobTarget.QUOTA or not self.spec.preemptible
+
+
+class Floor:
+    """Jobs and GPUs at one time. Units: parts of a GPU where no GPUs are named."""
+
+    def __init__(self, story: FlexStory) -> None:
+        self.story = story
+        parents = {t.parent for t in story.teams}
+        self.teams = sorted((t for t in story.teams if t.team not in parents), key=lambda t: t.team)
+        self.quota = {t.team: (t.quota_gpus or 0) * GRAIN for t in self.teams}
+        parent = {t.team: t.parent for t in story.teams}
+        self.chain = {t.team: tuple(_upwards(t.team, parent)) for t in self.teams}
+        self.limit = {t.team: t.limit_gpus * GRAIN for t in story.teams if t.limit_gpus is not None}
+        self.namespace = {name: gpus * GRAIN for name, gpus in promises_of(story.teams).items()}
+        self.gates = {t.team: t.namespaces for t in story.teams}
+        self.capacity = story.capacity_gpus
+        self.now = timedelta(0)
+        self.moment = 0
+        self.jobs: dict[str, StoryJob] = {}
+        self.work: dict[str, dict[str, StoryJob]] = {t.team: {} for t in self.teams}
+        """What runs, by team and job."""
+        self.entitled: dict[str, Entitlement] = {}
+        self.pinned: set[str] = set()
+        """Jobs that a claim has started in this moment."""
+        self.known: dict[tuple[Claim, bool, bool], tuple[list[StoryJob], dict[str, Beyond]]] = {}
+        """What claims may take, until something moves."""
+
+    # --- sums -----------------------------------------------------------------------------------------
+
+    def put(self, j: StoryJob, on: On | None) -> None:
+        """The only place where a job comes to run, or stops."""
+        j.on = on
+        self.known.clear()
+        if on is None:
+            self.work[j.spec.team].pop(j.spec.job, None)
+        else:
+            self.work[j.spec.team][j.spec.job] = j
+            j.since, j.began = self.now, self.moment
+
+    def at_work(self) -> dict[str, StoryJob]:
+        return {name: j for mine in self.work.values() for name, j in mine.items()}
+
+    def of(self, team: str, *, in_quota: bool = False) -> list[StoryJob]:
+        """A team's jobs that run; of them those alone that do not target flex."""
+        return [j for j in self.work[team].values() if j.counts_in_quota or not in_quota]
+
+    def has(self, team: str) -> int:
+        return sum(j.size for j in self.work[team].values())
+
+    def counts(self, team: str) -> int:
+        return sum(j.size for j in self.of(team, in_quota=True))
+
+    def share(self, team: str) -> int:
+        return self.entitled[team].share_gpus * GRAIN
+
+    def promised(self, team: str) -> int:
+        return self.entitled[team].in_quota_gpus * GRAIN
+
+    def above(self) -> dict[str, int]:
+        return {t.team: self.has(t.team) - self.share(t.team) for t in self.teams}
+
+    def lacking(self, jobs: Iterable[StoryJob]) -> int:
+        """GPUs that these jobs need and are not there; negative where some are free."""
+        return gpus_for((j.size for j in jobs), GRAIN) - self.capacity
+
+    def inside(self, scope: str) -> list[StoryJob]:
+        return [o for team, mine in self.work.items() if scope in self.chain[team] for o in mine.values()]
+
+    # --- the division ---------------------------------------------------------------------------------
+
+    def divide(self) -> None:
+        asked, for_quota, held = [], {}, {}
+        for t in self.story.teams:
+            if t.team in self.chain:
+                possible = [j for j in self.jobs.values() if j.spec.team == t.team and self.never(j) is None]
+                bound = gpus_for((j.size for j in possible if j.quota_only), GRAIN)
+                less = max(0, bound - (t.quota_gpus or 0))
+                demand = gpus_for((j.size for j in possible), GRAIN) - less
+                for_quota[t.team] = gpus_for((j.size for j in possible if j.counts_in_quota), GRAIN) - less
+                held[t.team] = gpus_for((j.size for j in self.of(t.team)), GRAIN)
+                asked.append(t.model_copy(update={"demand_gpus": demand}))
+            else:
+                asked.append(t)
+        demands = FlexDemand(capacity_gpus=self.capacity, mode=self.story.mode, teams=tuple(asked))
+        self.entitled = entitlements(demands, Claims(for_quota, held))
+        self.known.clear()
+
+    def never(self, j: StoryJob) -> tuple[Waits, str] | None:
+        """Why it could not run were it alone; None: it could."""
+        if j.size > self.capacity * GRAIN:
+            return Waits.TOO_LARGE, f"too large: it needs {gpus_text(j.size)}, and the cluster has {self.capacity}"
+        for name in self.chain[j.spec.team]:
+            if name in self.limit and j.size > self.limit[name]:
+                return Waits.LIMIT, f"too large for the limit of {name}, which is {gpus_text(self.limit[name])}"
+        if j.quota_only and j.size > self.quota[j.spec.team]:
+            quota = gpus_text(self.quota[j.spec.team])
+            return Waits.NO_QUOTA, f"{bound_text(j)}, needs {number_text(j.size)}, and the quota is {quota}"
+        return None
+
+    # --- what protects a job --------------------------------------------------------------------------
+
+    def ends(self, j: StoryJob, kind: Claim = Claim.SHARE) -> list[timedelta]:
+        """When its protections from such claims end: by `min_run`, by `window`."""
+        ends = [j.since + self.story.min_run]
+        return ends if kind is Claim.QUOTA or j.taken_at is None else [*ends, j.taken_at + self.story.window]
+
+    def over(self, j: StoryJob) -> Iterator[str]:
+        """The protections of a job that end now, as they are told."""
+        ran, was_taken = duration_text(self.story.min_run), duration_text(self.story.window)
+        told_as = (f"{j.spec.job} has run for {ran}", f"{j.spec.job} was taken {was_taken} ago")
+        return (text for end, text in zip(self.ends(j), told_as, strict=False) if end == self.now)
+
+    def is_protected(self, j: StoryJob, kind: Claim) -> bool:
+        return max(self.ends(j, kind)) > self.now
+
+    def some_protected(self, kind: Claim) -> bool:
+        return any(self.is_protected(o, kind) for o in self.at_work().values())
+
+    # --- quotas and limits ----------------------------------------------------------------------------
+
+    def whole_in_quota(self, team: str) -> int:
+        """The most whole jobs that its quota holds of those that run, with those that may run nowhere else."""
+        bound = sum(j.size for j in self.of(team) if j.quota_only)
+        others = (j.size for j in self.of(team, in_quota=True) if not j.quota_only)
+        return bound + kept(others, self.promised(team) - bound)
+
+    def left_in_quota(self, team: str) -> int:
+        """What whole jobs leave of its quota and of its namespaces', for a job that may run nowhere else."""
+        left = self.quota[team] - self.whole_in_quota(team)
+        for name in self.chain[team][1:]:
+            inside = sum(self.whole_in_quota(t) for t, chain in self.chain.items() if name in chain)
+            left = min(left, self.namespace[name] - inside)
+        return left
+
+    def within_limits(self, j: StoryJob) -> bool:
+        return all(
+            sum(o.size for o in self.at_work().values() if name in self.chain[o.spec.team]) + j.size <= self.limit[name]
+            for name in self.chain[j.spec.team]
+            if name in self.limit
+        )
+
+    def label(self) -> None:
+        """What each job runs on: in quota the most whole jobs that it holds, those that would yield last."""
+        self.known.clear()
+        for j in self.at_work().values():
+            j.on = On.QUOTA if j.quota_only else On.FLEX
+        for t in self.teams:
+            bound = sum(j.size for j in self.of(t.team) if j.quota_only)
+            room = min(self.whole_in_quota(t.team) - bound, *(self.unlabelled(n) for n in self.chain[t.team]))
+            mine = last_to_go(j for j in self.of(t.team, in_quota=True) if not j.quota_only)
+            room = kept((j.size for j in mine), room)
+            for n, j in enumerate(mine):
+                if j.size <= room and kept((o.size for o in mine[n + 1 :]), room - j.size) == room - j.size:
+                    j.on, room = On.QUOTA, room - j.size
+        for j in last_to_go(self.at_work().values()):
+            root = self.chain[j.spec.team][-1]
+            if root != j.spec.team and j.on is On.FLEX and j.counts_in_quota:
+                inside = (o for o in self.at_work().values() if self.chain[o.spec.team][-1] == root)
+                used = sum(o.size for o in inside if o.on is not On.FLEX)
+                j.on = On.SIBLINGS if used + j.size <= self.namespace[root] else On.FLEX
+
+    def unlabelled(self, name: str) -> int:
+        """What no job is in of a team's or namespace's quota, as labelled by now."""
+        return self.namespace[name] - sum(j.size for j in self.inside(name) if j.on is On.QUOTA)
+
+
+def _upwards(name: str, parent: Mapping[str, str | None]) -> Iterator[str]:
+    """Itself, and the namespaces it is in, the topmost last."""
+    at: str | None = name
+    while at is not None:
+        yield at
+        at = parent.get(at)
+
+
+def last_to_go(jobs: Iterable[StoryJob]) -> list[StoryJob]:
+    """As they would yield, the last one first: the higher priority, the oldest, the last name."""
+    by_name = sorted(jobs, key=lambda j: j.spec.job, reverse=True)
+    return sorted(by_name, key=lambda j: (-j.spec.priority, j.since, j.began))
+
+
+def bound_text(j: StoryJob) -> str:
+    return "it may run in quota alone" if j.spec.preemptible else "it is not preemptible, may run in quota alone"
+
+
+def number_text(parts: int) -> str:
+    return f"{parts / GRAIN:g}"
+
+
+def gpus_text(parts: int) -> str:
+    return "1 GPU" if parts == GRAIN else f"{number_text(parts)} GPUs"

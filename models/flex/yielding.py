@@ -1,0 +1,191 @@
+"""Which whole jobs yield, where some must: the arithmetic of it, with neither teams' rights nor time.
+
+Theory of operation. What a team keeps is a sum of whole jobs: `kept` is the most of what it may keep that its jobs can
+fill, and what is beyond that may be taken, whichever jobs it is made of. `given_back` finds, among all sets of jobs
+that cover a need and leave each team what it keeps, those with the least overshoot, of these those with the fewest
+jobs, and picks one job after the other: of who is then furthest above its share, the lower priority, the youngest, the
+first name. A dynamic programme per team over (sum -> fewest jobs) makes that exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import combinations
+
+_FEW = 8
+"""So many jobs are tried in all combinations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A job that could be taken. Units: parts of a GPU; time since the beginning."""
+
+    job: str
+    team: str
+    size: int
+    priority: int
+    since: timedelta
+    number: int
+    """Its place among all that started, the same for those that started together."""
+    counts_in_quota: bool = True
+    """It does not target flex."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """What may be taken of one team at most. Units: parts of a GPU; None: all."""
+
+    quota: int | None = None
+    """Of its jobs that do not target flex."""
+    all: int | None = None
+
+    def less(self, job: Running) -> Beyond:
+        quota = self.quota if self.quota is None or not job.counts_in_quota else self.quota - job.size
+        return Beyond(quota, None if self.all is None else self.all - job.size)
+
+    def allows(self, job: Running) -> bool:
+        left = self.less(job)
+        return min(left.quota or 0, left.all or 0) >= 0
+
+
+_ALL = Beyond()
+
+
+def kept(sizes: Iterable[int], room: int) -> int:
+    """The largest sum of some of the sizes within the room."""
+    if room <= 0:
+        return 0
+    sums, mask = 1, (1 << (room + 1)) - 1
+    for size in sizes:
+        sums |= (sums << size) & mask
+    return sums.bit_length() - 1
+
+
+def gpus_for(sizes: Iterable[int], whole: int) -> int:
+    """How many GPUs jobs lie on: whole ones, or together with other parts on one (first fit, the largest first)."""
+    gpus = 0
+    rooms: list[int] = []
+    for size in sorted(sizes, reverse=True):
+        if size >= whole:
+            gpus += size // whole
+            continue
+        for n, room in enumerate(rooms):
+            if size <= room:
+                rooms[n] -= size
+                break
+        else:
+            rooms.append(whole - size)
+    return gpus + len(rooms)
+
+
+def given_back(
+    jobs: Sequence[Running], need: int, above: Mapping[str, int], beyond: Mapping[str, Beyond] | None = None
+) -> list[Running]:
+    """Whole jobs that give back at least `need`; [] where they cannot, or need not.
+
+    `above`: by how much each team is above its share; `beyond`: what may be taken of each, where not all.
+    Units: parts of a GPU. Source: the module's docstring; DESIGN.md, "Jobs and flex".
+    """
+    caps = dict(beyond or {})
+    pool = [j for j in jobs if caps.get(j.team, _ALL).allows(j)]
+    if need <= 0 or sum(j.size for j in pool) < need:
+        return []
+    sums = _sums(pool, caps, need + max(j.size for j in pool) - 1)
+    left = min((total for total in sums if total >= need), default=0)
+    many, standing, chosen = sums.get(left, 0), dict(above), []
+    while left > 0:
+        tried: set[tuple[str, int, bool]] = set()
+        for job in sorted(pool, key=lambda j: _first_to_go(j, standing)):
+            kind = (job.team, job.size, job.counts_in_quota)
+            if kind in tried or job.size > left or not caps.get(job.team, _ALL).allows(job):
+                continue
+            tried.add(kind)
+            others = [j for j in pool if j is not job]
+            after = caps | {job.team: caps.get(job.team, _ALL).less(job)}
+            if _sums(others, after, left - job.size).get(left - job.size) == many - 1:
+                pool, caps, left, many = others, after, left - job.size, many - 1
+                standing[job.team] = standing.get(job.team, 0) - job.size
+                chosen.append(job)
+                break
+        else:
+            raise AssertionError("a set that was found cannot be picked job by job")
+    return chosen
+
+
+def _first_to_go(j: Running, above: Mapping[str, int]) -> tuple[object, ...]:
+    return (-above.get(j.team, 0), j.priority, -j.since, -j.number, j.job)
+
+
+def _sums(jobs: Sequence[Running], beyond: Mapping[str, Beyond], most: int) -> dict[int, int]:
+    """Which sums up to `most` can be taken, each with the fewest jobs."""
+    sums = {0: 0}
+    by_team: dict[str, list[Running]] = {}
+    for job in jobs:
+        by_team.setdefault(job.team, []).append(job)
+    for team, own in by_team.items():
+        mine = _sums_of_one(own, beyond.get(team, _ALL), most)
+        merged: dict[int, int] = {}
+        for have, count in sums.items():
+            for more, added in mine.items():
+                total = have + more
+                if total <= most and merged.get(total, count + added + 1) > count + added:
+                    merged[total] = count + added
+        sums = merged
+    return sums
+
+
+def _sums_of_one(jobs: Sequence[Running], beyond: Beyond, most: int) -> dict[int, int]:
+    mixed = beyond.quota is not None and len({j.counts_in_quota for j in jobs}) > 1
+    limits = [most, *(x for x in (beyond.all,) if x is not None)]
+    if beyond.quota is not None and not mixed and jobs[0].counts_in_quota:
+        limits.append(beyond.quota)
+    top = min(limits)
+    found = {(0, 0): 0}  # (of it not for flex, where that must be told apart; in all) -> fewest jobs
+    for job in jobs:
+        for (quota, total), count in list(found.items()):
+            state = (quota + job.size if mixed and job.counts_in_quota else 0 if not mixed else quota, total + job.size)
+            if state[1] > top or (mixed and state[0] > (beyond.quota or 0)):
+                continue
+            if found.get(state, count + 2) > count + 1:
+                found[state] = count + 1
+    fewest: dict[int, int] = {}
+    for (_, total), count in found.items():
+        fewest[total] = min(count, fewest.get(total, count))
+    return fewest
+
+
+def given_back_in_parts(
+    jobs: Sequence[Running],
+    enough: Callable[[Sequence[Running]], bool],
+    above: Mapping[str, int],
+    beyond: Mapping[str, Beyond],
+) -> list[Running]:
+    """As `given_back` where parts of GPUs are about, and what is freed depends on which jobs lie together.
+
+    Of a few jobs the best set; of many one of which none could be left out.
+    """
+    order = sorted(jobs, key=lambda j: _first_to_go(j, above))
+    if len(order) <= _FEW:
+        sets = (list(c) for many in range(1, len(order) + 1) for c in combinations(order, many))
+        fit = (c for c in sets if len(_all_allowed(c, beyond)) == len(c) and enough(c))
+        return min(fit, key=lambda c: (sum(j.size for j in c), len(c)), default=[])
+    allowed = _all_allowed(order, beyond)
+    if not enough(allowed):
+        return []
+    for job in reversed(allowed):
+        without = [j for j in allowed if j is not job]
+        if enough(without):
+            allowed = without
+    return allowed
+
+
+def _all_allowed(jobs: Sequence[Running], beyond: Mapping[str, Beyond]) -> list[Running]:
+    """As many of them, in this order, as may be taken together."""
+    caps, allowed = dict(beyond), []
+    for job in jobs:
+        if caps.get(job.team, _ALL).allows(job):
+            caps[job.team] = caps.get(job.team, _ALL).less(job)
+            allowed.append(job)
+    return allowed
