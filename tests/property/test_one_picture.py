@@ -4,6 +4,7 @@ simulate`, `status` and `request`; and they are what a linear program finds."""
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -13,13 +14,30 @@ from activities.clusters import observed
 from models.cluster.evidence import Evidence
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.snapshot import Snapshot
+from models.flex.division import FlexTeam
 from models.flex.flex_now import flex_now, share_expected
+from models.flex.scenario import FlexJob, FlexStep, FlexStory
+from models.flex.simulation import told
 from models.reports.why import why
 from models.rollout.messages import ObserveRequest
 from tests.property.test_why import most
 from tests.strategies import SMALL, snapshots
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def unused_after(snapshot: Snapshot, quotas: dict[str, int], running: dict[str, int]) -> Fraction:
+    """What `flex simulate` leaves free where these run, each team's as one job."""
+    story = FlexStory(
+        capacity_gpus=snapshot.healthy_gpus,
+        teams=tuple(FlexTeam(team=team, quota_gpus=gpus) for team, gpus in quotas.items()),
+        steps=tuple(
+            FlexStep(submit=FlexJob(job=f"{team}-1", team=team, gpus=Fraction(gpus))) for team, gpus in running.items()
+        ),
+    )
+    scenes = told(story)
+    assert not scenes or not scenes[-1].queued
+    return scenes[-1].unused_gpus if scenes else Fraction(snapshot.healthy_gpus)
 
 
 @pytest.mark.fuzzed
@@ -48,10 +66,14 @@ def test_every_view_tells_the_same_free_gpus(snapshot: Snapshot, data: st.DataOb
         assert flex.used_gpus == sum(held[t] for t in leaves) - flex.in_quota_gpus, "what no quota promises is on flex"
     status = observed(seen, ObserveRequest(cluster="c", at=NOW)).now
     assert (status.flex_gpus, status.backed_gpus) == (free, backed)
+    plain = not snapshot.tree.children and all(q.islands is None for q in quotas)
+    running = {t: held[t] for t in leaves if held[t]}
+    if leaves and plain and sum(running.values()) <= snapshot.healthy_gpus:
+        assert unused_after(snapshot, leaves, running) == free
     for team, gpus in leaves.items():
         startable = why(seen, {}, team, None).startable_gpus
         assert startable == most(snapshot, held | {team: gpus}) - standing <= free
         # What it would have of flex beside a quota that it uses whole.
         beside = snapshot.healthy_gpus - most(snapshot, held | {team: gpus})
-        if not snapshot.tree.children and all(q.islands is None for q in quotas):
+        if plain:
             assert share_expected(snapshot, usage, team, 1000) >= beside
