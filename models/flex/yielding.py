@@ -9,13 +9,19 @@ first name. A dynamic programme per team over (sum -> fewest jobs) makes that ex
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import combinations
 
+import numpy as np
+import numpy.typing as npt
+
 _FEW = 8
 """So many jobs are tried in all combinations."""
+_NEVER = 2**40
+"""More jobs than there are: a sum that none can make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +98,23 @@ def given_back(
     pool = [j for j in jobs if caps.get(j.team, _ALL).allows(j)]
     if need <= 0 or sum(j.size for j in pool) < need:
         return []
-    sums = _sums(pool, caps, need + max(j.size for j in pool) - 1)
-    left = min((total for total in sums if total >= need), default=0)
-    many, standing, chosen = sums.get(left, 0), dict(above), []
+    grain = math.gcd(*(j.size for j in pool))
+    least = -(-need // grain)
+    sums = _sums(pool, caps, least - 1 + max(j.size for j in pool) // grain, grain)
+    left = next((total for total in range(least, len(sums)) if sums[total] < _NEVER), 0)
+    many, standing, chosen = sums[left], dict(above), []
     while left > 0:
         tried: set[tuple[str, int, bool]] = set()
         for job in sorted(pool, key=lambda j: _first_to_go(j, standing)):
             kind = (job.team, job.size, job.counts_in_quota)
-            if kind in tried or job.size > left or not caps.get(job.team, _ALL).allows(job):
+            size = job.size // grain
+            if kind in tried or size > left or not caps.get(job.team, _ALL).allows(job):
                 continue
             tried.add(kind)
             others = [j for j in pool if j is not job]
             after = caps | {job.team: caps.get(job.team, _ALL).less(job)}
-            if _sums(others, after, left - job.size).get(left - job.size) == many - 1:
-                pool, caps, left, many = others, after, left - job.size, many - 1
+            if _sums(others, after, left - size, grain)[left - size] == many - 1:
+                pool, caps, left, many = others, after, left - size, many - 1
                 standing[job.team] = standing.get(job.team, 0) - job.size
                 chosen.append(job)
                 break
@@ -118,41 +127,38 @@ def _first_to_go(j: Running, above: Mapping[str, int]) -> tuple[object, ...]:
     return (-above.get(j.team, 0), j.priority, -j.since, -j.number, j.job)
 
 
-def _sums(jobs: Sequence[Running], beyond: Mapping[str, Beyond], most: int) -> dict[int, int]:
-    """Which sums up to `most` can be taken, each with the fewest jobs."""
-    sums = {0: 0}
+def _sums(jobs: Sequence[Running], beyond: Mapping[str, Beyond], most: int, grain: int) -> list[int]:
+    """By sum up to `most`, in grains: the fewest jobs that make it; _NEVER where none can."""
+    fewest = np.full(most + 1, _NEVER)
+    fewest[0] = 0
     by_team: dict[str, list[Running]] = {}
     for job in jobs:
         by_team.setdefault(job.team, []).append(job)
     for team, own in by_team.items():
-        mine = _sums_of_one(own, beyond.get(team, _ALL), most)
-        merged: dict[int, int] = {}
-        for have, count in sums.items():
-            for more, added in mine.items():
-                total = have + more
-                if total <= most and merged.get(total, count + added + 1) > count + added:
-                    merged[total] = count + added
-        sums = merged
-    return sums
+        mine = _sums_of_one(own, beyond.get(team, _ALL), most, grain)
+        merged = np.full(most + 1, _NEVER)
+        for have in np.flatnonzero(mine < _NEVER):
+            merged[have:] = np.minimum(merged[have:], fewest[: most + 1 - have] + mine[have])
+        fewest = merged
+    return [int(count) for count in fewest]
 
 
-def _sums_of_one(jobs: Sequence[Running], beyond: Beyond, most: int) -> dict[int, int]:
-    mixed = beyond.quota is not None and len({j.counts_in_quota for j in jobs}) > 1
-    limits = [most, *(x for x in (beyond.all,) if x is not None)]
-    if beyond.quota is not None and not mixed and jobs[0].counts_in_quota:
-        limits.append(beyond.quota)
-    top = min(limits)
-    found = {(0, 0): 0}  # (of it not for flex, where that must be told apart; in all) -> fewest jobs
+def _sums_of_one(jobs: Sequence[Running], beyond: Beyond, most: int, grain: int) -> npt.NDArray[np.int64]:
+    """As `_sums`, of one team: a table by (sum of what does not target flex, where it is bounded apart; sum of all)."""
+    top = most if beyond.all is None else min(most, beyond.all // grain)
+    apart = top if beyond.quota is None else min(top, beyond.quota // grain)
+    if all(j.counts_in_quota for j in jobs):
+        top = apart
+    rows = apart if apart < top and any(j.counts_in_quota for j in jobs) else 0
+    found = np.full((rows + 1, most + 1), _NEVER)
+    found[0, 0] = 0
     for job in jobs:
-        for (quota, total), count in list(found.items()):
-            state = (quota + job.size if mixed and job.counts_in_quota else 0 if not mixed else quota, total + job.size)
-            if state[1] > top or (mixed and state[0] > (beyond.quota or 0)):
-                continue
-            if found.get(state, count + 2) > count + 1:
-                found[state] = count + 1
-    fewest: dict[int, int] = {}
-    for (_, total), count in found.items():
-        fewest[total] = min(count, fewest.get(total, count))
+        size = job.size // grain
+        row = size if rows and job.counts_in_quota else 0
+        if size <= top and row <= rows:
+            before = found[: rows + 1 - row, : top + 1 - size] + 1
+            found[row:, size : top + 1] = np.minimum(found[row:, size : top + 1], before)
+    fewest: npt.NDArray[np.int64] = found.min(axis=0)
     return fewest
 
 
