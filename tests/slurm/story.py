@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 BACKSTOP = str(Path(sys.executable).with_name("backstop"))
 POLICY = {
     "notice": "0s",
-    "soak_buffered": "3s",
+    "soak_buffered": "15s",  # its limits are read meanwhile, three calls of Slurm on a busy machine
     "soak_enforced": "3s",
     "breach_after": "3s",
     "clear_after": "2s",
