@@ -244,20 +244,18 @@ class _Play(Floor):
     def _beyond(self, may: Sequence[StoryJob], *, shares_too: bool) -> dict[str, Beyond]:
         """What may be taken of each team's jobs that may be taken at all; what is left fills its quota and share."""
 
-        def spare(all_: Sequence[StoryJob], mine: Sequence[StoryJob], room: int) -> int:
-            fixed = sum(j.size for j in all_) - sum(j.size for j in mine)
-            return sum(j.size for j in mine) - kept((j.size for j in mine), room - fixed)
-
-        found = {}
         by_team: dict[str, list[StoryJob]] = {}
         for j in may:
             by_team.setdefault(j.spec.team, []).append(j)
+        found = {}
         for team, mine in by_team.items():
-            in_quota = [j for j in mine if j.counts_in_quota]
-            found[team] = Beyond(
-                spare(self.of(team, in_quota=True), in_quota, self.promised(team)),
-                spare(self.of(team), mine, self.share(team)) if shares_too else None,
-            )
+            sizes = [j.size for j in mine if j.counts_in_quota]
+            for_flex = [j.size for j in mine if not j.counts_in_quota]
+            fixed = self.counts(team) - sum(sizes)
+            least = kept(sizes, self.promised(team) - fixed)
+            room = self.share(team) - self.has(team) + sum(j.size for j in mine)
+            stay = kept(sizes, room, for_flex, least)
+            found[team] = Beyond(sum(sizes) - least, sum(j.size for j in mine) - stay if shares_too else None)
         return found
 
     def _chosen(

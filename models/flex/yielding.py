@@ -59,14 +59,20 @@ class Beyond:
 _ALL = Beyond()
 
 
-def kept(sizes: Iterable[int], room: int) -> int:
-    """The largest sum of some of the sizes within the room."""
-    if room <= 0:
-        return 0
+def kept(sizes: Iterable[int], room: int, more: Iterable[int] = (), least: int = 0) -> int:
+    """The largest sum of some of the sizes, and of some of `more`, within the room.
+
+    `least`: so much at least is of the sizes, though there be no room.
+    """
+    if room <= least:
+        return least
     sums, mask = 1, (1 << (room + 1)) - 1
     for size in sizes:
         sums |= (sums << size) & mask
-    return sums.bit_length() - 1
+    sums = sums >> least << least
+    for size in more:
+        sums |= (sums << size) & mask
+    return max(least, sums.bit_length() - 1)
 
 
 def gpus_for(sizes: Iterable[int], whole: int) -> int:

@@ -311,7 +311,19 @@ def test_the_least_overshoot_then_the_fewest_jobs_then_who_is_furthest_above_aft
     assert found == expected
 
 
-@given(sizes=st.lists(st.integers(1, 9), max_size=8), room=st.integers(-3, 30))
-def test_what_is_kept_is_the_most_that_whole_jobs_fill(sizes: list[int], room: int) -> None:
-    sums = [sum(c) for many in range(len(sizes) + 1) for c in combinations(sizes, many)]
-    assert kept(sizes, room) == max((s for s in sums if s <= room), default=0)
+@given(
+    sizes=st.lists(st.integers(1, 9), max_size=6),
+    more=st.lists(st.integers(1, 9), max_size=5),
+    room=st.integers(-3, 40),
+    quota=st.integers(0, 30),
+)
+def test_what_is_kept_is_the_most_that_whole_jobs_fill(
+    sizes: list[int], more: list[int], room: int, quota: int
+) -> None:
+    def sums(of: list[int]) -> set[int]:
+        return {sum(c) for many in range(len(of) + 1) for c in combinations(of, many)}
+
+    least = max(s for s in sums(sizes) if s <= quota)
+    assert kept(sizes, quota) == least
+    both = {s + m for s in sums(sizes) for m in sums(more) if s >= least and s + m <= room}
+    assert kept(sizes, room, more, least) == max(both, default=least)

@@ -180,6 +180,13 @@ STORIES = (
         *({"c1"}, {*SINGLES, "c2", "a1"}),
     ),
     Story(
+        "what is in quota stays, though the share could be filled with jobs for flex alone",
+        6,
+        quotas(a=1, b=0),
+        [submit("a1", 1), submit("a2", 2, target="flex"), submit("a3", 3, target="flex"), submit("b1", 1)],
+        *({"a2"}, {"a1", "a3", "b1"}),
+    ),
+    Story(
         "a tie is never a claim: of three GPUs z keeps two whatever its name",
         3,
         quotas(a=0, z=0),
