@@ -7,6 +7,7 @@ expected sentences are built here, from the rows and DESIGN.md's words; nothing 
 from __future__ import annotations
 
 import asyncio
+import html
 import io
 import json
 import re
@@ -14,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,15 @@ import pytest
 from rich.console import Console, RenderableType
 from temporalio.client import Client
 
+from cli.pages.haircut import page as page_of_haircut
+from cli.pages.report import page as report_page
 from cli.views.burndown import burndown_parts
 from cli.views.flex import cluster_parts, fleet_parts
 from cli.views.overview import overview_parts
 from cli.views.report import markdown
 from cli.views.status import status_parts
 from client.weekly_report import weekly
+from models.planning.haircut import haircut
 from models.reports.weekly import WEEK
 from models.rollout.stages import Stage
 from tests.e2e.world import World, cluster, fresh, team, worked_case, world_of
@@ -175,8 +180,28 @@ async def burndown(world: World) -> str:
 
 
 async def report(world: World) -> str:
+    """The status by the week as Markdown, and what its page says."""
     now = datetime.now(UTC)
-    return markdown(await weekly(world.tpm, now - WEEK, now, [now], 3 * HOUR, live=True))
+    week = await weekly(world.tpm, now - WEEK, now, [now], 3 * HOUR, live=True)
+    return markdown(week) + read(report_page(week))
+
+
+def read(page: str) -> str:
+    """What a page says: without its plots and tags, with single spaces."""
+    plain = re.sub(r"<(style|svg)\b.*?</\1>", " ", page, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", plain)))
+
+
+async def haircut_page(world: World) -> str:
+    fleet = await world.tpm.snapshots()
+    return read(page_of_haircut(haircut(fleet, (Fraction(15, 100),)), 0))
+
+
+def cuts(f: Facts) -> tuple[int, int]:
+    """What a buffer of 15 % cuts of one island without a tree, nodes of 8, and what of it is phantom."""
+    ceiling = min(f.total * 85 // 100, max(0, f.healthy - 8))
+    cut = max(0, f.promised - ceiling)
+    return cut, min(cut, f.phantom)
 
 
 async def numbers_agree(world: World, names: list[str], would: dict[str, int], monitored: int) -> None:
@@ -251,10 +276,25 @@ async def numbers_agree(world: World, names: list[str], would: dict[str, int], m
             f"{phantom:,} of {promised:,} promised GPUs {were} phantom on ",
             f"- **{really}** of {clusters} clusters monitored",
             f"- **{phantom:,}** phantom GPUs, read ",
+            f" {really} of {clusters} clusters monitored",
+            f" {phantom:,} phantom GPUs, read ",
             f"{sum(name in would for name in names)} shadow rollout rehearses",
         ]
 
     await comes_true(lambda: report(world), of_report)
+
+    def of_haircut() -> list[str]:
+        every = [facts(world, name) for name in names]
+        cut, lost = (sum(part) for part in zip(*map(cuts, every), strict=True))
+        promised, phantom = sum(f.promised for f in every), sum(f.phantom for f in every)
+        have = "has" if lost == 1 else "have"
+        said = [f" {phantom} GPU"]
+        if cut:
+            are = "is" if cut == 1 else "are"
+            said.append(f"{cut} of {promised} promised GPUs {are} cut: {lost} {have} no healthy GPU behind")
+        return said
+
+    await comes_true(lambda: haircut_page(world), of_haircut)
 
 
 def told(world: World) -> list[dict[str, Any]]:

@@ -32,6 +32,10 @@ plain = DataConverter(payload_codec=Zlib())
 FILES = sorted(HISTORIES.glob("*.json.gz"))
 
 
+_NO_TIME = "TMPRL1101"
+"""Of Temporal's watch for a workflow that does not yield, which the sandbox alone cannot switch off."""
+
+
 def replayer() -> Replayer:
     return Replayer(
         workflows=[ClusterRollout, FleetRolloutWorkflow, QuotaRequest],
@@ -52,7 +56,15 @@ def parsed(path: Path) -> WorkflowHistory:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.removesuffix(".json.gz"))
 async def test_a_golden_history_replays(path: Path) -> None:
-    await replayer().replay_workflow(parsed(path))
+    """A machine that had no two seconds for one activation says nothing of the history: it is played again."""
+    for more in (True, True, False):
+        try:
+            await replayer().replay_workflow(parsed(path))
+        except RuntimeError as error:
+            if not more or _NO_TIME not in str(error):
+                raise
+        else:
+            return
 
 
 def test_each_scene_has_its_history_and_it_is_small() -> None:
