@@ -243,7 +243,7 @@ async def test_two_grants_of_one_team_end_one_by_one_and_a_parent_rises_with_the
 async def test_a_request_that_nobody_decides_lapses_and_one_may_be_declined_or_withdrawn(world: World) -> None:
     name = fresh("ways-out")
     await world.fleet(roomy(name))
-    lapsing = await ask(world, name, 1, until=datetime.now(UTC) + timedelta(seconds=1))
+    lapsing = await ask(world, name, 1, until=datetime.now(UTC) + timedelta(seconds=5))
     declined, withdrawn = await ask(world, name, 1), await ask(world, name, 1)
     await say(world, declined, RequestCommand.DECLINE)
     with pytest.raises(Refusal, match="stranger cannot withdraw it: that is for dev or capacity"):

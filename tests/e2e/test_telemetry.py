@@ -91,6 +91,11 @@ def test_a_command_is_one_trace_down_to_its_activity_and_numbers_reach_the_colle
         backstop("fleet", "import", str(tmp_path / "fleet.yaml"))
         backstop("launch", "traced", "--owner", "tpm", "--reason", "trace")
         backstop("abort", "traced", "--reason", "seen enough")
+
+        def ended() -> bool:  # its own span is of its end, which the abort does not wait for
+            return any("RunWorkflow:ClusterRollout" in names for names in [*found.spans.values()])
+
+        wait_until(ended, 30, "the end of the rollout")
     finally:
         up.send_signal(signal.SIGINT)
         assert up.wait(60) == 0, log.read_text()

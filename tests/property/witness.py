@@ -32,7 +32,7 @@ from models.rollout.holds import HoldKind
 from models.rollout.messages import Drafted, DraftRequest, EffectRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.state import UndoCause
-from models.rollout.status import needs_of, waiting_sentence
+from models.rollout.status import waiting_sentence
 from tests.typed import lines_in, typed
 from tests.unit.pure_world import Flight, Refused, World
 
@@ -316,12 +316,12 @@ class Observed(World):
             self.flex_promises_no_gpu_that_is_not_there()
 
     def people_can_see_it(self) -> None:
-        assert self.status.stage is self.stage
+        status = self.status
+        assert status.stage is self.stage
         waiting_sentence(self.r, self.now)
-        needs = needs_of(self.r, self.now)
-        self.is_taken_as_printed([needs, *self.status.lifts.values()], self.r.owner)
+        self.is_taken_as_printed([status.needs, *status.lifts.values()], self.r.owner)
         if self.stage is Stage.STUCK or (self.stage is Stage.ROLLED_BACK and self._order_is(UndoCause.UNDO)):
-            assert needs
+            assert status.needs
 
     def reads(self, batch: Sequence[Notice]) -> None:
         for notice in batch:
