@@ -324,49 +324,6 @@ def notices_agree(world: World) -> int:
     return seen
 
 
-@pytest.mark.nightly
-async def test_of_a_fleet_of_forty_too(world: World) -> None:
-    """Every cluster another size, health and quota; five break while the others go on."""
-    names = sorted(fresh("c") for _ in range(40))
-    size = {name: (80 + 4 * n, 80 + 4 * n - n % 9, 76 + 4 * n - n % 5) for n, name in enumerate(names)}
-    await world.fleet(
-        *(
-            cluster(
-                name, {"main": (total, healthy)}, [team("train", quota - 30, busy=quota - 60), team("evals", 30, 12)]
-            )
-            for name, (total, healthy, quota) in size.items()
-        )
-    )
-    await world.start_fleet(fresh("fleet"), {"parallel": 10, "budget_per_hour": 100_000, "max_failed": "0.9"})
-    await world.until_fleet(lambda s: sum(m.stage == "monitored" for m in s.members) >= 5, 300)
-    broken = [name for (name,) in world.sql.rows("SELECT cluster FROM rollouts WHERE stage = 'monitored' LIMIT 5")]
-    for name in broken:
-        await world.healthy(name, main=(size[name][0], size[name][0] * 82 // 100))
-        await world.until(name, Stage.ROLLED_BACK, 120)
-        await world.healthy(name, main=size[name][:2])
-    status = await world.until_fleet(lambda s: all(m.stage == "monitored" for m in s.members), 600)
-    ((stages,),) = world.sql.rows("SELECT count(*) FROM rollouts WHERE stage = 'monitored'")
-    assert sum(wave.done + wave.failed for wave in status.waves) == stages == 40
-    before = sum(quota for _, _, quota in size.values())
-    after = world.sql.one("SELECT sum(gpus) FROM quotas")
-    assert sum(m.cut_gpus for m in status.members) == before - after, "what each cuts is what is gone"
-
-    async def all_flex() -> str:
-        return text(fleet_parts(await world.tpm.flex(), []))
-
-    await comes_true(all_flex, lambda: [in_the_fleet(name, facts(world, name)) for name in names])
-    for name in broken:
-
-        async def one(name: str = name) -> str:
-            return text(status_parts(await world.tpm.status(name)))
-
-        await comes_true(one, lambda name=name: status_says(facts(world, name), None)[:2])  # type: ignore[misc]
-    at, clusters, promised, healthy, phantom = tallied(world)
-    assert (clusters, at[:2]) == (40, "20")
-    assert f" {clusters} {promised} {healthy} {phantom} " in await burndown(world)
-    assert notices_agree(world) >= 40
-
-
 async def test_every_number_is_what_the_ledger_says_at_that_moment(world: World) -> None:
     """A real rollout, a shadow beside it, and a cluster that nobody rolls out, with jobs beyond a quota."""
     real, shadow, still = fresh("numbers"), fresh("shade"), fresh("still")
