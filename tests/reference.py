@@ -390,15 +390,19 @@ class Ladder:
         return amount
 
     def until_backed(self) -> None:
-        """Cut what backing demands: first what leaves could never have, from these; then A - B, each GPU from a
-        quota where it was phantom."""
+        """Cut what backing demands: first what leaves could never have, from those that are out of reach as it begins
+        (the cheapest tier among them, also where that brings a leaf within reach before its sibling); then A - B,
+        each GPU from a quota where it was phantom."""
         never = self.cluster.yet_to_reach(self.now)
+        short = frozenset(self.cluster.out_of_reach(self.now))
 
         def mends(leaf: str) -> bool:
             now = self.now
             after = self.cluster.lowered(now, {leaf: 1})
-            fewer = min(after.values()) >= 0 and self.cluster.yet_to_reach(after) < self.cluster.yet_to_reach(now)
-            return leaf in self.cluster.out_of_reach(now) and fewer
+            return leaf in short and min(after.values()) >= 0 and fewer(after, now)
+
+        def fewer(after: Values, now: Values) -> bool:
+            return self.cluster.yet_to_reach(after) < self.cluster.yet_to_reach(now)
 
         if len(self.cluster.quota) > len(self.cluster.leaves):  # without parents A - B holds it
             self.take(never, mends)

@@ -178,8 +178,32 @@ def blocks_all_stand(breach: Breach) -> bool:
     return not reference.backing(now).unplaced
 
 
+CHEAPEST_OF_THOSE_OUT_OF_REACH = Breach(
+    Snapshot(
+        cluster="c",
+        islands=(island("x", 1),),
+        quotas=(
+            Quota(team="P", gpus=6),
+            Quota(team="Z", gpus=2, parent="P"),
+            Quota(team="a0", gpus=5, parent="P"),
+            Quota(team="b", gpus=5, scheduled_gpus=0, parent="a0"),
+        ),
+    ),
+    {"P": 6, "Z": 2, "a0": 5, "b": 5},
+    (island("x", 1),),
+)
+
+
+def test_of_leaves_out_of_reach_the_cheapest_tier_goes_first() -> None:
+    """Four of `b` and one of `Z` would do as well; but what `Z` has is busy, and a fifth of `b` is not scheduled."""
+    breach = CHEAPEST_OF_THOSE_OUT_OF_REACH
+    target = breach_target(breach.baseline, breach.current, breach.islands)
+    assert target.values == {"P": 1, "Z": 2, "a0": 0, "b": 0}
+
+
 @settings(AGREE, max_examples=examples(400))
 @given(breaches())
+@example(CHEAPEST_OF_THOSE_OUT_OF_REACH)
 def test_a_breach_lowers_whom_it_touches_and_nobody_else(breach: Breach) -> None:
     expected = reference.breach_target(breach.baseline, breach.current, breach.islands)
     assume(not expected.broken_floors and blocks_all_stand(breach))
