@@ -27,6 +27,7 @@ LONG = (
     "property/test_explored.py",
     "e2e",
     "property",
+    "hostile",
     "integration",
     "replay",
     "unit",
