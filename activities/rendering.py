@@ -27,7 +27,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from models.base import gpus_text
 from models.notices import Notice, NoticeKind
-from models.rollout.stages import Stage
+from models.rollout.stages import Stage, command_line
 
 TO_OWNER = frozenset({NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.FLEET_HELD})
 """Kinds that go to the rollout's owner only; breach goes to the owner and to teams."""
@@ -95,9 +95,7 @@ def _commands(notice: Notice) -> list[dict[str, str]]:
     """The commands that the rollout would take, as lines to type; where none came along, the one that has them."""
     if given := notice.facts.get("commands"):
         return [_command(each) for each in (given if isinstance(given, list | tuple) else [given])]
-    return [
-        {"does": "See what holds it, and what can be done", "line": f"backstop status {shlex.quote(notice.cluster)}"}
-    ]
+    return [{"does": "See what holds it, and what can be done", "line": command_line("status", notice.cluster)}]
 
 
 def _command(given: Any) -> dict[str, str]:

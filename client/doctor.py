@@ -13,7 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from client.connection import TemporalTarget
 from client.rollouts import STALE
 from client.versions import builds, by_build, current_of, pollers
-from models.base import Model, duration_text
+from models.base import Model, count_text, duration_text
 from models.questions import Overview
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 
@@ -112,7 +112,9 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
     silent = [r for r in opened if r.health_at is None or now - r.health_at >= STALE]
     if not silent:
         return Check(
-            name="health", ok=True, text=f"of {len(opened)} open rollouts, none older than {duration_text(STALE)}"
+            name="health",
+            ok=True,
+            text=f"of {count_text(len(opened), 'open rollout')}, none older than {duration_text(STALE)}",
         )
     names = ", ".join(r.cluster for r in silent[:3]) + (f" and {len(silent) - 3} more" if len(silent) > 3 else "")
     oldest = min((r.health_at for r in silent if r.health_at is not None), default=None)

@@ -6,6 +6,7 @@ deployments.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC
@@ -24,6 +25,8 @@ from models.base import Model, Time
 from models.errors import BadInput, Refusal
 from models.wire import DEPLOYMENT, ROLLOUT_WORKFLOW, TASK_QUEUE
 
+_HEARD_BY_THEN = 10
+"""Seconds until a server has heard of a new worker on all its queues."""
 _VERSION = "TemporalWorkerDeploymentVersion"
 
 
@@ -106,12 +109,27 @@ async def use(client: Client, build: str, actor: str) -> str:
         raise BadInput(f"build {build!r} has never had a worker; known: {names}")
     if not wanted.workers:
         raise Refusal(f"no worker of build {build} is running, and everything would wait: start one first")
-    await client.workflow_service.set_worker_deployment_current_version(
+    await _serve(
+        client,
         SetWorkerDeploymentCurrentVersionRequest(
             namespace=client.namespace, deployment_name=DEPLOYMENT, build_id=build, identity=f"{actor} (backstop)"
-        )
+        ),
     )
     return current_of(every)
+
+
+async def _serve(client: Client, request: SetWorkerDeploymentCurrentVersionRequest) -> None:
+    """Ask until the server knows the build on every task queue: it hears of a new worker's queues one by one."""
+    for patience in range(_HEARD_BY_THEN, -1, -1):
+        try:
+            await client.workflow_service.set_worker_deployment_current_version(request)
+            return
+        except RPCError as error:
+            if error.status is not RPCStatusCode.FAILED_PRECONDITION:
+                raise
+            if not patience:
+                raise Refusal(f"the server does not take build {request.build_id} yet: {error.message}") from error
+            await asyncio.sleep(1)
 
 
 def _status(status: WorkerDeploymentVersionStatus.ValueType, drainage: VersionDrainageStatus.ValueType) -> str:

@@ -238,7 +238,21 @@ class Since(Model):
 
 
 def gpus_text(count: int) -> str:
-    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+    return count_text(count, "GPU")
+
+
+def count_text(count: int, what: str) -> str:
+    """1 cluster, 3 clusters."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def lacks_text(shortage: Mapping[str, int]) -> str:
+    """What teams lack: `a lacks 4 GPUs, b lacks 1 GPU`. Who lacks none and is short has a block without a place."""
+
+    def text(team: str, gpus: int) -> str:
+        return f"{team} lacks {gpus_text(gpus)}" if gpus else f"{team} has a protected block that no island holds"
+
+    return ", ".join(text(team, gpus) for team, gpus in shortage.items())
 
 
 def canonical_json(value: Any) -> str:

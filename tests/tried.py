@@ -11,5 +11,5 @@ SAID: dict[str, str] = {}
 
 
 def examples(all_: int) -> int:
-    """How many examples a test looks at: a quarter of them, and `make nightly` (TRIES=all) at all."""
-    return all_ if os.environ.get("TRIES") == "all" else max(10, all_ // 4)
+    """How many examples a test looks at: an eighth of them, and `make nightly` (TRIES=all) at all."""
+    return all_ if os.environ.get("TRIES") == "all" else max(5, all_ // 8)

@@ -155,8 +155,11 @@ def _launched(answer: LaunchAnswer, *, shadow: bool, as_json: bool) -> None:
     from cli.answers import LaunchedAnswer, PlanAnswer
     from cli.output import line, show, show_json
     from cli.views.plan import plan_parts
+    from models.rollout.stages import Command, command_line
 
-    approve = "" if answer.plan is None else f"backstop approve {answer.cluster} --plan {answer.plan.hash}"
+    approve = (
+        "" if answer.plan is None else f"{command_line(Command.APPROVE, answer.cluster)} --plan {answer.plan.hash}"
+    )
     if as_json:
         launched = LaunchedAnswer(
             cluster=answer.cluster,

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.output import gpus, line, moment, row, table
+from cli.output import count, gpus, line, moment, row, table
 from models.reports.tallies import Point
 
 _WIDTH = 32
@@ -79,7 +79,7 @@ def _sentence(points: Sequence[Point], cluster: str) -> str:
         than = f"{gpus(abs(less))} {'fewer' if less > 0 else 'more'} than" if less else "as many as"
         change = f"{than} on {moment(first.at)}"
         if first.known != last.known:
-            change += f" ({first.known} {'cluster' if first.known == 1 else 'clusters'} then, {last.known} now)"
+            change += f" ({count(first.known, 'cluster')} then, {last.known} now)"
         if most > max(first.phantom_gpus, last.phantom_gpus):
             change += f"; in between there were up to {most}"
     return (

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.output import clean, gpus, line, moment, row, span, table
+from cli.output import clean, count, gpus, line, moment, row, span, table
 from client.doctor import Check
 from client.rollouts import STALE
 from models.cluster.policy import Tier
@@ -32,7 +32,7 @@ def overview_parts(rollouts: Sequence[RolloutSummary], now: datetime, *, all_lin
     opened = [r for r in rollouts if r.open]
     if all_lines or len(rollouts) <= FEW_CLUSTERS:
         return [_lines(rollouts), *_asked(rollouts, most=len(rollouts)), *_silent(opened, now)]
-    title = line((f"{len(opened)} open rollouts", "bold"), f", {len(rollouts) - len(opened)} ended")
+    title = line((count(len(opened), "open rollout"), "bold"), f", {len(rollouts) - len(opened)} ended")
     return [title, Text(), _stages(rollouts), *_asked(rollouts, most=_SHOWN), *_risks(opened), *_silent(opened, now)]
 
 

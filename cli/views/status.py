@@ -17,7 +17,7 @@ from models.planning.window_forecast import Foretold
 from models.rollout.gates import Condition
 from models.rollout.holds import Hold
 from models.rollout.messages import Risk, RolloutStatus, TeamStatus, UndoStatus, WouldStand
-from models.rollout.stages import Stage
+from models.rollout.stages import Stage, command_line
 from models.rollout.stuck import value_text
 
 _STYLES = {
@@ -219,7 +219,7 @@ def _undone(s: RolloutStatus, undoing: UndoStatus) -> Iterator[tuple[str, Text]]
 
 
 def _in_full(s: RolloutStatus) -> str:
-    return f"backstop status {shlex.quote(s.cluster)} --json"
+    return f"{command_line('status', s.cluster)} --json"
 
 
 def _awaited(condition: Condition) -> str:

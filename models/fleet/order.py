@@ -88,19 +88,20 @@ class Basket:
         self._slots = most
         self._gpus = min(hour_gpus, day_gpus)
         self._of = "hour" if hour_gpus <= day_gpus else "day"
-        self._first = ""
+        self.short_for = ""
+        """The first that the budget is too small for."""
         self.picked: list[Picked] = []
         self.waiting: dict[str, str] = {}
         """Why those that could start were not taken, by cluster."""
 
     def offer(self, p: Prospect) -> None:
         """Taken, unless something before it was not."""
-        if self._first:
-            self.waiting[p.cluster] = f"waits for {self._first}, which is before it"
+        if self.short_for:
+            self.waiting[p.cluster] = f"waits for {self.short_for}, which is before it"
         elif len(self.picked) >= self._slots:
             self.waiting[p.cluster] = "waits for one of those on their way"
         elif p.cut_gpus > self._gpus:
-            self._first = p.cluster
+            self.short_for = p.cluster
             left = (
                 f"{gpus_text(self._gpus)} of the budget {'is' if self._gpus == 1 else 'are'} left for this {self._of}"
             )
@@ -144,7 +145,7 @@ def pick(
         passed=passed,
         waves=moved,
         waiting=basket.waiting,
-        left=BudgetLeft(hour_gpus=left.hour_gpus - taken, day_gpus=left.day_gpus - taken),
+        left=BudgetLeft(hour_gpus=left.hour_gpus - taken, day_gpus=left.day_gpus - taken, short_for=basket.short_for),
     )
 
 

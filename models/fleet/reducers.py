@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from models.audit import AuditKind
-from models.base import gpus_text
+from models.base import count_text, gpus_text
 from models.fleet.gates import breaker_share, rest_until, through
 from models.fleet.messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
 from models.fleet.state import BREAKER, PILOTS, TROUBLE, WAVES, FleetRollout, FleetStage, Member, MemberState, Wave
@@ -58,7 +58,7 @@ def planned(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime
     if why:
         return f.but(ended_because=why).reaching(FleetStage.ABORTED, now, why)
     cut = sum(p.cut_gpus for p in plan.clusters if not p.rollout)
-    many = "1 cluster" if len(members) == 1 else f"{len(members)} clusters"
+    many = count_text(len(members), "cluster")
     return f.but(members=members, plan_hash=plan.hash).noting(
         AuditKind.PLAN,
         f"fleet plan {plan.hash}: {many}, cut {gpus_text(cut)}",
@@ -126,8 +126,8 @@ def picked(f: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str], now
     for cluster, why in answer.passed.items():
         if members[cluster].state is MemberState.WAITING:
             members[cluster] = members[cluster].but(held=why.reason, held_until=why.until)
-    for cluster in answer.waves.keys() | {m.cluster for m in f.waiting}:
-        members[cluster] = members[cluster].but(waits=answer.waiting.get(cluster, ""))
+    for m in f.waiting:
+        members[m.cluster] = members[m.cluster].but(waits=answer.waiting.get(m.cluster, ""))
     members |= _joining(members, answer.joined)
     taken = 0
     if f.stage is FleetStage.RUNNING and not f.holds:

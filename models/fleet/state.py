@@ -145,6 +145,8 @@ class BudgetLeft(Model):
 
     hour_gpus: GpuCount
     day_gpus: GpuCount
+    short_for: str = ""
+    """The first cluster for which it was not enough when one was picked; empty: it was for all."""
 
 
 class FleetStage(StrEnum):

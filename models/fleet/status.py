@@ -108,7 +108,7 @@ def waiting_sentence(f: FleetRollout, now: datetime) -> str:
         first = min(refused, key=lambda m: (m.retry_at or now, m.cluster))
         return f"the launch of {first.cluster} was refused ({first.held}); tried again at {first.retry_at:{_AT}}"
     if f.waiting and not f.in_flight and not needs_of(f):
-        return f"{f.wave.full_name}: {_count(f.waiting)} about to be looked at"
+        return f"{f.wave.full_name}: {_some(f.waiting)} about to be looked at"
     if not f.in_flight:
         return f"{f.wave.full_name} waits for a person"
     return f"{f.in_flight} of {f.wave.full_name} {'is' if f.in_flight == 1 else 'are'} on the way"
@@ -116,18 +116,14 @@ def waiting_sentence(f: FleetRollout, now: datetime) -> str:
 
 def _in_vain(f: FleetRollout, now: datetime) -> str:
     again = f"looked at again every {duration_text(f.pace.recheck)}"
-    waits = next((m for m in f.waiting if m.waits and not m.waits.startswith("waits for")), None)
-    if waits is not None:
-        return f"{waits.cluster} waits for the budget: {waits.waits}; {again}"
+    short = f.members.get(f.left.short_for) if f.left is not None else None
+    if short is not None and short.waits:
+        return f"{short.cluster} waits for the budget: {short.waits}; {again}"
     held = [m for m in f.waiting if m.held and (m.held_until is None or now < m.held_until)]
     if len(held) == 1:
         return f"{held[0].cluster} cannot start now: {held[0].held}; {again}"
     verb = "cannot start now" if held else "about to be looked at"
-    return f"{_count(held or f.waiting)} {verb}; {again}"
-
-
-def _count(members: Sequence[Member]) -> str:
-    return f"{len(members)} clusters" if len(members) > 1 else members[0].cluster
+    return f"{_some(held or f.waiting)} {verb}; {again}"
 
 
 def needs_of(f: FleetRollout) -> str:
@@ -139,20 +135,20 @@ def needs_of(f: FleetRollout) -> str:
     if f.holds:
         why = "; ".join(f"paused by {h.actor}" if h.kind is HoldKind.PAUSED else h.reason for h in f.holds)
         return f"{why}. Look, then: backstop fleet resume --reason ... (or backstop fleet abort --reason ...)"
-    asking = sorted(m.cluster for m in f.in_state(MemberState.RUNNING) if m.needs)
+    asking = sorted((m for m in f.in_state(MemberState.RUNNING) if m.needs), key=lambda m: m.cluster)
     if asking:
         one = "waits" if len(asking) == 1 else "wait"
         return f"{_some(asking)} {one} for a person: backstop status --needs ({_skip(asking)})"
-    held = sorted(m.cluster for m in f.waiting if m.held and m.held_until is None)
+    held = sorted((m for m in f.waiting if m.held and m.held_until is None), key=lambda m: m.cluster)
     if held:
         return f"{_some(held)} cannot start: backstop fleet status --waiting ({_skip(held)})"
     return ""
 
 
-def _skip(names: list[str]) -> str:
+def _skip(members: Sequence[Member]) -> str:
     """How the first of them is left out."""
-    return f"or backstop fleet skip {shlex.quote(names[0])} --reason ..."
+    return f"or backstop fleet skip {shlex.quote(members[0].cluster)} --reason ..."
 
 
-def _some(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{len(names)} clusters"
+def _some(members: Sequence[Member]) -> str:
+    return members[0].cluster if len(members) == 1 else f"{len(members)} clusters"

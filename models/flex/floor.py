@@ -111,6 +111,9 @@ class Floor:
     def inside(self, scope: str) -> list[StoryJob]:
         return [o for team, mine in self.work.items() if scope in self.chain[team] for o in mine.values()]
 
+    def used_inside(self, scope: str) -> int:
+        return sum(o.size for o in self.inside(scope))
+
     # --- the division ---------------------------------------------------------------------------------
 
     def divide(self) -> None:
@@ -133,12 +136,12 @@ class Floor:
     def never(self, j: StoryJob) -> tuple[Waits, str] | None:
         """Why it could not run were it alone; None: it could."""
         if j.size > self.capacity * GRAIN:
-            return Waits.TOO_LARGE, f"too large: it needs {gpus_text(j.size)}, and the cluster has {self.capacity}"
+            return Waits.TOO_LARGE, f"too large: it needs {parts_text(j.size)}, and the cluster has {self.capacity}"
         for name in self.chain[j.spec.team]:
             if name in self.limit and j.size > self.limit[name]:
-                return Waits.LIMIT, f"too large for the limit of {name}, which is {gpus_text(self.limit[name])}"
+                return Waits.LIMIT, f"too large for the limit of {name}, which is {parts_text(self.limit[name])}"
         if j.quota_only and j.size > self.quota[j.spec.team]:
-            quota = gpus_text(self.quota[j.spec.team])
+            quota = parts_text(self.quota[j.spec.team])
             return Waits.NO_QUOTA, f"{bound_text(j)}, needs {number_text(j.size)}, and the quota is {quota}"
         return None
 
@@ -177,12 +180,10 @@ class Floor:
             left = min(left, self.namespace[name] - inside)
         return left
 
-    def within_limits(self, j: StoryJob) -> bool:
-        return all(
-            sum(o.size for o in self.at_work().values() if name in self.chain[o.spec.team]) + j.size <= self.limit[name]
-            for name in self.chain[j.spec.team]
-            if name in self.limit
-        )
+    def limit_in_the_way(self, j: StoryJob) -> str | None:
+        """Whose limit it would exceed: its team's, or the first namespace's above."""
+        limits = (name for name in self.chain[j.spec.team] if name in self.limit)
+        return next((name for name in limits if self.used_inside(name) + j.size > self.limit[name]), None)
 
     def label(self) -> None:
         """What each job runs on: in quota the most whole jobs that it holds, those that would yield last."""
@@ -231,5 +232,5 @@ def number_text(parts: int) -> str:
     return f"{parts / GRAIN:g}"
 
 
-def gpus_text(parts: int) -> str:
+def parts_text(parts: int) -> str:
     return "1 GPU" if parts == GRAIN else f"{number_text(parts)} GPUs"

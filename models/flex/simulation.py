@@ -30,7 +30,7 @@ from datetime import timedelta
 from fractions import Fraction
 
 from models.base import duration_text
-from models.flex.floor import Claim, Floor, StoryJob, bound_text, gpus_text, number_text
+from models.flex.floor import Claim, Floor, StoryJob, bound_text, number_text, parts_text
 from models.flex.scenario import GRAIN, FlexStep, FlexStory, JobNow, On, Scene, Taken, TeamNow, Waits
 from models.flex.yielding import Beyond, Running, given_back, given_back_in_parts, kept
 
@@ -295,7 +295,7 @@ class _Play(Floor):
             if self.lacking([*at_work, j]) > 0:
                 too_much = j.size
                 continue
-            if (not j.quota_only or j.size <= self.left_in_quota(j.spec.team)) and self.within_limits(j):
+            if (not j.quota_only or j.size <= self.left_in_quota(j.spec.team)) and self.limit_in_the_way(j) is None:
                 self.put(j, On.FLEX)
                 return True
         return False
@@ -309,18 +309,16 @@ class _Play(Floor):
         claims = [kind for kind in Claim if self._may_claim(j, kind)]
         if any(self.some_protected(kind) and self._room_for(j, kind, heed=False) is not None for kind in claims):
             return Waits.PROTECTED, self._until_when(j)
-        for name in self.chain[team]:
-            if name in self.limit:
-                used = sum(o.size for o in self.at_work().values() if name in self.chain[o.spec.team])
-                if used + j.size > self.limit[name]:
-                    limit = f"{name} has {number_text(used)} of its limit of {gpus_text(self.limit[name])}"
-                    return Waits.LIMIT, f"it needs {number_text(j.size)}, and {limit}"
+        name = self.limit_in_the_way(j)
+        if name is not None:
+            limit = f"{name} has {number_text(self.used_inside(name))} of its limit of {parts_text(self.limit[name])}"
+            return Waits.LIMIT, f"it needs {number_text(j.size)}, and {limit}"
         if j.quota_only and j.size > self.left_in_quota(team):
             left = max(0, self.left_in_quota(team))
-            quota = f"{number_text(left)} of {gpus_text(self.quota[team])} of quota left"
+            quota = f"{number_text(left)} of {parts_text(self.quota[team])} of quota left"
             return Waits.NO_QUOTA, f"{bound_text(j)}, needs {number_text(j.size)}, and {team} has {quota}"
         free = max(0, -self.lacking(self.at_work().values()))
-        needs = f"it needs {gpus_text(j.size)}, {free or 'none'} {'are' if free > 1 else 'is'} free"
+        needs = f"it needs {parts_text(j.size)}, {free or 'none'} {'are' if free > 1 else 'is'} free"
         if claims or j.quota_only:
             return Waits.HARDWARE, f"{needs}, and what others have is in their quotas or shares"
         has, share = number_text(self.has(team)), number_text(self.share(team))

@@ -10,7 +10,7 @@ import numpy as np
 from models.base import Since
 from models.buffers.hourly_health import Stretch
 from models.cluster.snapshot import Snapshot
-from models.planning.backing import back
+from models.planning.placement import PlacementSolver
 
 _SOLVED = 200
 """Times in the past at which the backing is computed; before these nothing is claimed."""
@@ -22,7 +22,7 @@ def lacking_since(snapshot: Snapshot, history: Mapping[str, Stretch]) -> Since |
     `history`: the health of each island of late. Quotas are the snapshot's at all times, and an island is taken to be
     as it was last seen, as the guard takes it.
     """
-    lacking = back(snapshot).phantom_gpus
+    lacking = _phantom(snapshot)
     found: Since | None = None
     solved = 0
     for at in _changes(snapshot, history):
@@ -34,10 +34,16 @@ def lacking_since(snapshot: Snapshot, history: Mapping[str, Stretch]) -> Since |
             if solved == _SOLVED:
                 break
             solved += 1
-            if back(then).phantom_gpus < lacking:
+            if _phantom(then) < lacking:
                 return None if found is None else found.model_copy(update={"or_earlier": False})
         found = Since(at=datetime.fromtimestamp(at, UTC), or_earlier=True)
     return found if lacking else None
+
+
+def _phantom(snapshot: Snapshot) -> int:
+    """What `back` says, without whose it is."""
+    values = {q.team: q.gpus for q in snapshot.quotas}
+    return snapshot.tree.assigned(values) - PlacementSolver(snapshot).best(values)[0]
 
 
 def _changes(snapshot: Snapshot, history: Mapping[str, Stretch]) -> list[float]:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from models.rollout.commands import CommandRequest, refusal
-from models.rollout.gates import holds_now
+from models.rollout.gates import holds_standing
 from models.rollout.holds import PROPOSAL, Hold, HoldKind
 from models.rollout.messages import Choice
-from models.rollout.stages import Command
+from models.rollout.stages import Command, command_line
 from models.rollout.state import Rollout
 
 _REASON = "..."
@@ -47,7 +47,7 @@ def _possible(r: Rollout, now: datetime) -> Iterator[tuple[Command, CommandReque
     if plan is not None:
         request = CommandRequest(actor=r.owner, plan_hash=plan.hash)
         yield Command.APPROVE, request, "Approve the plan"
-    for hold in (*holds_now(r, now), *(h for h in r.holds if h.after_enforced)):
+    for hold in holds_standing(r, now):
         yield Command.RESOLVE, _resolving(r, hold), _LIFTS.get(hold.kind, f"Lift the hold ({hold.reason})")
     if r.proposal is not None:
         yield Command.RESOLVE, CommandRequest(actor=r.owner, reason=_REASON, hold=PROPOSAL), "Decline the proposed plan"
@@ -58,22 +58,23 @@ def _possible(r: Rollout, now: datetime) -> Iterator[tuple[Command, CommandReque
 
 def lifted_by(r: Rollout, now: datetime) -> dict[str, str]:
     """By hold that the owner could lift now, the line that does."""
-    standing = (*holds_now(r, now), *(h for h in r.holds if h.after_enforced))
-    lines = {hold.id: lifting_line(r, hold) for hold in standing if lifts(r, hold)}
-    resume = CommandRequest(actor=r.owner)
-    paused = refusal(r, Command.RESUME, resume) is None
-    held = (hold.id for hold in standing if hold.kind is HoldKind.PAUSED and paused)
-    return lines | {hold: line_of(r.cluster, Command.RESUME, resume) for hold in held}
+    return {hold.id: lifting_line(r, hold) for hold in holds_standing(r, now) if lifts(r, hold)}
 
 
 def lifts(r: Rollout, hold: Hold) -> bool:
     """Whether its owner could lift the hold now."""
-    return refusal(r, Command.RESOLVE, _resolving(r, hold)) is None
+    return refusal(r, *_lifting(r, hold)) is None
 
 
 def lifting_line(r: Rollout, hold: Hold) -> str:
     """How the owner lifts it."""
-    return line_of(r.cluster, Command.RESOLVE, _resolving(r, hold))
+    return line_of(r.cluster, *_lifting(r, hold))
+
+
+def _lifting(r: Rollout, hold: Hold) -> tuple[Command, CommandRequest]:
+    if hold.kind is HoldKind.PAUSED:
+        return Command.RESUME, CommandRequest(actor=r.owner)
+    return Command.RESOLVE, _resolving(r, hold)
 
 
 def _resolving(r: Rollout, hold: Hold) -> CommandRequest:
@@ -82,7 +83,7 @@ def _resolving(r: Rollout, hold: Hold) -> CommandRequest:
 
 def line_of(cluster: str, command: Command, request: CommandRequest) -> str:
     """The command as it is typed."""
-    words = ["backstop", command.value, shlex.quote(cluster)]
+    words = [command_line(command, cluster)]
     if request.plan_hash:
         words += ["--plan", request.plan_hash]
     if request.hold:

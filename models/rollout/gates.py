@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from models.base import Model, Time, duration_text
+from models.base import Model, Time, duration_text, lacks_text
 from models.cluster.policy import Acks
 from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind, active
 from models.rollout.effect_table import STEP_FROM, Gate
 from models.rollout.effects import EffectKind
 from models.rollout.holds import Hold, HoldKind
-from models.rollout.stages import Stage
+from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout
 
 _WINDOW_HOLDS = {
@@ -57,6 +56,11 @@ def holds_now(r: Rollout, now: datetime) -> tuple[Hold, ...]:
         why = f"no believable health since {_at(unknown)}"
         standing.append(_unknown_health(why, unknown + r.policy.stale_after))
     return tuple(standing)
+
+
+def holds_standing(r: Rollout, now: datetime) -> tuple[Hold, ...]:
+    """Those in force, and objections that came too late to hold anything: all that wait for an answer."""
+    return (*holds_now(r, now), *(h for h in r.holds if h.after_enforced))
 
 
 def _unknown_health(why: str, at: datetime) -> Hold:
@@ -120,7 +124,7 @@ def _approved(r: Rollout) -> Condition:
         return Condition(name="approval", met=True, text=f"approved by {r.approved_by}")
     name = r.plan.hash if r.plan is not None else "HASH"
     return Condition(
-        name="approval", met=False, text=f"waits for approval: backstop approve {shlex.quote(r.cluster)} --plan {name}"
+        name="approval", met=False, text=f"waits for approval: {command_line(Command.APPROVE, r.cluster)} --plan {name}"
     )
 
 
@@ -240,7 +244,7 @@ def _backed(r: Rollout) -> Condition:
     if r.seen.health is None or not health_fresh(r):
         return Condition(name="backed", met=False, text="health is unknown or stale and counts as zero")
     if not r.seen.backed:
-        missing = ", ".join(f"{team} lacks {gpus}" for team, gpus in r.seen.shortage.items())
+        missing = lacks_text(r.seen.shortage)
         return Condition(name="backed", met=False, text=f"not backed by today's health: {missing}")
     return Condition(name="backed", met=True, text="backed by today's health")
 

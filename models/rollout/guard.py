@@ -10,13 +10,13 @@ Source: DESIGN.md, "Guard and rollback".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from fractions import Fraction
 
 from pydantic import Field
 
-from models.base import Count, Model, Time
+from models.base import Count, Model, Time, lacks_text
 from models.cluster.readings import HealthSample
 
 
@@ -114,6 +114,11 @@ class Clocks(Model):
     def at_risk(self) -> dict[str, int]:
         """GPUs missing by team, for quotas that are short now."""
         return {team: c.missing_gpus for team, c in self.by_team.items() if c.short_since is not None}
+
+    def lacks(self, teams: Iterable[str]) -> str:
+        """What these teams lack now, as a sentence says it."""
+        missing = self.at_risk
+        return lacks_text({team: missing.get(team, 0) for team in teams})
 
     def breached(self, now: datetime, breach_after: timedelta) -> tuple[str, ...]:
         """Teams whose quota has been short for longer than it may be."""

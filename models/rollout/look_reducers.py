@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit import BACKSTOP, AuditKind
-from models.base import gpus_text
+from models.base import lacks_text
 from models.cluster.policy import OnDrift
 from models.cluster.readings import Observation
 from models.notices import NoticeKind
@@ -60,7 +60,7 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
         r = r.noting(AuditKind.GUARD, "no longer so: " * before_ahead + text, now, ahead_to=str(seen.ahead_to or ""))
     risk = r.clocks.at_risk
     if risk != before_risk:
-        text = "; ".join(f"{t} lacks {gpus_text(gpus)}" for t, gpus in risk.items())
+        text = lacks_text(risk)
         what = "at risk" if r.stage.guarded else "today's health does not back the plan"
         r = r.noting(
             AuditKind.GUARD,

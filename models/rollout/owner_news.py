@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from models.notices import NoticeKind
-from models.rollout.gates import holds_now
+from models.rollout.gates import holds_standing
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.state import Rollout
 
@@ -51,9 +51,9 @@ def _standing(r: Rollout, now: datetime) -> Iterator[News]:
     if r.stage.ended:
         return
     if r.breach_of:
-        lacks = ", ".join(f"{t} lacks {r.clocks.at_risk.get(t, 0)} GPUs" for t in r.breach_of)
+        lacks = r.clocks.lacks(r.breach_of)
         yield News(f"breach {' '.join(r.breach_of)}", NoticeKind.BREACH, lacks, {"to_owner": True})
-    for hold in (*holds_now(r, now), *(h for h in r.holds if h.after_enforced)):
+    for hold in holds_standing(r, now):
         text = _text(hold, r.owner)
         if text:  # silent health has a new time with each look
             mark = hold.id if hold.kind is HoldKind.UNKNOWN_HEALTH else f"{hold.id} {hold.at.isoformat()}"

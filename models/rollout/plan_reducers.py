@@ -147,7 +147,7 @@ def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
     values = target.values
     if r.policy.rollback_to is RollbackTo.BASELINE:
         values = {q.team: q.gpus for q in r.baseline.quotas}
-    text = ", ".join(f"{t} lacks {gpus_text(r.clocks.at_risk.get(t, 0))}" for t in r.stay.aiming)
+    text = r.clocks.lacks(r.stay.aiming)
     undo = Undo(
         why=UndoCause.BREACH,
         actor="guard",

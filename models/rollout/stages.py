@@ -6,6 +6,7 @@ undone, is in models/rollout/effect_table.py.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -49,6 +50,11 @@ class Command(StrEnum):
     ROLLBACK = "rollback"
     RETRY = "retry"
     CLOSE = "close"
+
+
+def command_line(command: str, cluster: str) -> str:
+    """The command of a cluster as it is typed, without its options."""
+    return f"backstop {command} {shlex.quote(cluster)}"
 
 
 @dataclass(frozen=True)

@@ -436,7 +436,8 @@ class Rollout(Model):
                     **fields,
                 )
             )
-        unseen = tuple(n.key for n in notices) if backing is None and kind in _OF_WHAT_IT_CAME_TO else ()
+        # Values that no look has tested before they were written: told when one has.
+        unseen = tuple(n.key for n in notices) if backing is None and kind is NoticeKind.ROLLED_BACK else ()
         post = self.post.but(
             serial=self.post.serial + len(notices),
             mail=(*self.post.mail, *notices),
@@ -468,10 +469,6 @@ class Rollout(Model):
             return self.seen.backing
         present = self.seen.reading.values
         return None if self.shadow or not self.written.items() <= present.items() else self.seen.now.backing
-
-
-_OF_WHAT_IT_CAME_TO = (NoticeKind.ROLLED_BACK,)
-"""Notices of values that no look has tested before they were written."""
 
 
 def proposed_changes(r: Rollout, plan: Plan) -> dict[str, tuple[int, int]]:

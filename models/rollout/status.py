@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from datetime import datetime
 
 from models.base import duration_text
@@ -24,7 +23,7 @@ from models.rollout.messages import (
     TeamStatus,
     WouldStand,
 )
-from models.rollout.stages import Stage
+from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout, UndoCause, proposed_changes
 from models.rollout.stuck import LAUNCH, choices, undoing_of
 
@@ -209,9 +208,8 @@ def needs_of(r: Rollout, now: datetime) -> str:
     return next((need for need in needs if need), "")
 
 
-def _line(r: Rollout, command: str) -> str:
-    """The command of this cluster, as it is typed."""
-    return f"backstop {command} {shlex.quote(r.cluster)}"
+def _line(r: Rollout, command: Command) -> str:
+    return command_line(command, r.cluster)
 
 
 def _stuck(r: Rollout) -> str:
@@ -227,16 +225,16 @@ def _plan_needs(r: Rollout) -> str:
     if r.plan is None or r.stay.replan or not (r.stage is Stage.PLANNED or r.realigning):
         return ""
     if not r.plan.honest:
-        return f"{r.plan.fault}: wait for better health, or {_line(r, 'abort')} --reason ..."
+        return f"{r.plan.fault}: wait for better health, or {_line(r, Command.ABORT)} --reason ..."
     if not r.plan.backed:
-        return f"today's health does not back the plan: wait for it, or {_line(r, 'abort')} --reason ..."
-    return "" if r.approved else f"approve the plan: {_line(r, 'approve')} --plan {r.plan.hash}"
+        return f"today's health does not back the plan: wait for it, or {_line(r, Command.ABORT)} --reason ..."
+    return "" if r.approved else f"approve the plan: {_line(r, Command.APPROVE)} --plan {r.plan.hash}"
 
 
 def _hold_needs(r: Rollout, now: datetime) -> str:
     for hold in holds_now(r, now):
         if hold.kind is HoldKind.PAUSED:
-            return f"paused by {hold.actor}: {_line(r, 'resume')}"
+            return f"paused by {hold.actor}: {_line(r, Command.RESUME)}"
         if hold.kind is HoldKind.UNKNOWN_HEALTH and r.sight.suspect is None:
             return f"{hold.reason}: mend the health source"
         if hold.until is None and lifts(r, hold):
@@ -248,8 +246,8 @@ def _proposal_needs(r: Rollout, now: datetime) -> str:
     if r.proposal is None or may_apply(r, now):
         return ""
     return (
-        f"a new plan is proposed: {_line(r, 'approve')} --plan {r.proposal.plan.hash}, or decline it: "
-        f"{_line(r, 'resolve')} --hold {PROPOSAL} --reason ..."
+        f"a new plan is proposed: {_line(r, Command.APPROVE)} --plan {r.proposal.plan.hash}, or decline it: "
+        f"{_line(r, Command.RESOLVE)} --hold {PROPOSAL} --reason ..."
     )
 
 
@@ -259,17 +257,17 @@ def _mail_needs(r: Rollout) -> str:
         return ""
     return (
         f"a notice could not be delivered ({'; '.join(undelivered)}): tell the team, then "
-        f"{_line(r, 'promote')} --reason ..."
+        f"{_line(r, Command.PROMOTE)} --reason ..."
     )
 
 
 def _breach_needs(r: Rollout) -> str:
     if r.breach_of and r.stage.guarded and not (r.stay.aiming or r.stay.replan):
-        return f"{', '.join(r.breach_of)} lack hardware: wait for it, or {_line(r, 'rollback')} --reason ..."
+        return f"{', '.join(r.breach_of)} lack hardware: wait for it, or {_line(r, Command.ROLLBACK)} --reason ..."
     if r.stage is Stage.ROLLED_BACK and not retries_by_itself(r):
-        return f"rolled back: {_line(r, 'retry')}, or {_line(r, 'close')}"
+        return f"rolled back: {_line(r, Command.RETRY)}, or {_line(r, Command.CLOSE)}"
     if r.stage is Stage.ROLLED_BACK and r.clocks.all_good_since is None:
-        return f"today's health does not back the plan: wait, or plan on today's with {_line(r, 'retry')}"
+        return f"today's health does not back the plan: wait, or plan on today's with {_line(r, Command.RETRY)}"
     late = next((h for h in r.holds if h.after_enforced), None)
     if late is None:
         return ""

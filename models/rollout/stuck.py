@@ -6,7 +6,6 @@ since, it says with "may". Source: DESIGN.md, "The state machine": stuck says wh
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 
 from models.base import gpus_text
@@ -18,7 +17,7 @@ from models.rollout.decide import retries_by_itself
 from models.rollout.effect_table import EFFECT, INVERSE, Said
 from models.rollout.effects import EffectKind
 from models.rollout.messages import Choice, UndoStatus, ValueLeft
-from models.rollout.stages import Command, Stage
+from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout, UndoCause, Undone
 
 LAUNCH = "launch"
@@ -60,7 +59,7 @@ def calling(r: Rollout, detail: str) -> Rollout:
     """With a word to the owner: what is not undone, and what can be done."""
     left = values_left(r)
     values = [value_text(v) for v in left[:_VALUES_TOLD]]
-    hidden, all_of_them = len(left) - _VALUES_TOLD, f"backstop status {shlex.quote(r.cluster)} --json"
+    hidden, all_of_them = len(left) - _VALUES_TOLD, f"{command_line('status', r.cluster)} --json"
     more = [f"and {hidden} quotas more: {all_of_them}"] if hidden > 0 else []
     facts = {
         "left": [*not_undone(r), *values, *more],
@@ -192,8 +191,7 @@ def value_text(v: ValueLeft) -> str:
 
 def choices(r: Rollout) -> tuple[Choice, ...]:
     """The commands that lead on, each with what it will do."""
-    cluster = shlex.quote(r.cluster)
-    close = f"backstop close {cluster} --reason '...'"
+    close = f"{command_line(Command.CLOSE, r.cluster)} --reason '...'"
     if r.superseded:
         return (
             Choice(
@@ -204,7 +202,7 @@ def choices(r: Rollout) -> tuple[Choice, ...]:
             ),
             Choice(
                 command=LAUNCH,
-                line=f"backstop launch {cluster} --adopt --reason '...'",
+                line=f"{command_line(LAUNCH, r.cluster)} --adopt --reason '...'",
                 does="after the close, and only if no other rollout of the cluster is alive elsewhere (another "
                 "Temporal on the same ledger): takes over the baseline and what still stands, so that its abort "
                 "restores them",
@@ -213,7 +211,7 @@ def choices(r: Rollout) -> tuple[Choice, ...]:
     return (
         Choice(
             command=Command.RETRY.value,
-            line=f"backstop retry {cluster} --reason '...'",
+            line=f"{command_line(Command.RETRY, r.cluster)} --reason '...'",
             does=_retrying(r),
         ),
         Choice(command=Command.CLOSE.value, line=close, does=_closing(r)),

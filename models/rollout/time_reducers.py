@@ -8,7 +8,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit import BACKSTOP, AuditKind
-from models.base import gpus_text
 from models.cluster.policy import OnBreach
 from models.notices import NoticeKind
 from models.rollout import granting
@@ -75,15 +74,14 @@ def _breached(r: Rollout, now: datetime) -> Rollout:
     if r.stage is Stage.PLANNED:
         return r.but(clocks=Clocks()).staying(replan="today's health no longer backs the plan")
     news = tuple(t for t in teams if t not in r.breach_of)
-    lacking = {t: r.clocks.at_risk.get(t, 0) for t in teams}
-    text = ", ".join(f"{t} lacks {gpus_text(gpus)}" for t, gpus in lacking.items())
+    text = r.clocks.lacks(teams)
     if r.proposing:
         r = given_up(r, "a quota is in breach", now)
     r = r.looking_out(proposal=None, reconsider=())
     waits = answered(r)
     if news:
         r = r.but(breach_of=tuple(sorted({*r.breach_of, *news})))
-        r = r.noting(AuditKind.GUARD, f"breach: {text}", now, breach=lacking)
+        r = r.noting(AuditKind.GUARD, f"breach: {text}", now, breach={t: r.clocks.at_risk.get(t, 0) for t in teams})
         r = r.telling(NoticeKind.BREACH, news, detail=text, facts={"to_owner": False})
     match r.policy.on_breach:
         case OnBreach.HOLD:

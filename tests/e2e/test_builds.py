@@ -82,6 +82,7 @@ async def world(
             yield World(await connected(server.address), sql, tmp_path)
 
 
+@pytest.mark.nightly
 async def test_a_rollout_moves_on_to_the_next_build_between_two_runs(world: World, sqlite_ledger_url: str) -> None:
     old, young = fresh("old"), fresh("young")
     async with AsyncExitStack() as first, AsyncExitStack() as second:

@@ -132,6 +132,7 @@ def landed_once(world: World, name: str, effects: list[str]) -> None:
     assert archived == [counter for (counter,) in landed]
 
 
+@pytest.mark.nightly
 async def test_a_rollout_outlives_its_processes(tmp_path: Path) -> None:
     """Three operators at once: their machines have nothing to do with each other."""
     await asyncio.gather(

@@ -19,7 +19,9 @@ from models.errors import Refusal
 from models.planning.plan import make_plan
 from models.questions import YearOfHealth
 from models.rollout.stages import Command, Stage
-from tests.e2e.world import World, cluster, eventually, fresh, team
+from tests.e2e.world import World, cluster, eventually, fresh, on_postgresql, team
+
+nightly = on_postgresql
 
 TOTAL = 400
 WEEKS = 8

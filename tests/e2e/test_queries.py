@@ -19,6 +19,7 @@ from workers.embedded_temporal import EmbeddedTemporal
 pytestmark = pytest.mark.chaos
 
 
+@pytest.mark.nightly
 async def test_a_question_does_not_move_a_rollout_on_at_the_time_of_its_last_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,6 +217,7 @@ async def test_a_close_says_what_stays_and_what_ends(night: Night) -> None:
     assert night.world.notices(night.name).count(("held", "tpm")) == 1, "of the drift, and of nothing since"
 
 
+@pytest.mark.nightly
 async def test_a_superseded_rollout_writes_nothing_and_its_adoption_restores(
     night: Night, sqlite_ledger_url: str
 ) -> None:
