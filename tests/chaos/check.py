@@ -174,6 +174,8 @@ def _marked_writes(
             text = f"{new['written_by']} expected {expected.get((*key, new['team']))} and overwrote {old['gpus']}"
             yield Loss("overwritten unseen", where, text)
     for write, count in (seen - foreign).items():
+        if write[1] in case.outcome.attacked and write[3] == write[4]:
+            continue  # a poison row, and how it was taken away
         yield Loss("write of nobody", f"{write[1]}/{write[2]}", f"{count} x {write[3]} -> {write[4]} in {write[0]}")
     for write in foreign - seen:
         yield Loss("foreign write", f"{write[1]}/{write[2]}", f"{write[3]} -> {write[4]} never reached the table")
@@ -297,7 +299,18 @@ def promises_are_kept(case: Case) -> Iterator[Loss]:
             yield Loss("promise", rest["cluster"], f"{promised} GPUs promised at rest, {healthy} healthy")
     for rollout in case.effects:
         for start, end, cluster in _promising(case, rollout):
-            yield from _kept(case, rollout, cluster, start, end)
+            if cluster not in case.outcome.attacked:
+                yield from _kept(case, rollout, cluster, start, end)
+
+
+def a_lie_moves_nothing(case: Case) -> Iterator[Loss]:
+    """No rollout went back for a breach where a source lied of all its clusters: that takes a person."""
+    shared = Counter(case.outcome.attacked.values())
+    for cluster, source in case.outcome.attacked.items():
+        for entry in case.entries[cluster] if shared[source] > 1 else ():
+            back = entry["kind"] == "transition" and entry["data"]["after"] == "rolling_back"
+            if back and ": undo: " not in entry["text"]:
+                yield Loss("a lie", cluster, entry["text"])
 
 
 def _kept(case: Case, rollout: str, cluster: str, start: datetime, end: datetime) -> Iterator[Loss]:
@@ -526,6 +539,7 @@ CHECKS: tuple[Callable[[Case], Iterable[Loss]], ...] = (
     undone_is_as_before,
     everything_ended,
     promises_are_kept,
+    a_lie_moves_nothing,
     commands_are_kept,
     archive_is_whole,
     archive_tells_all,

@@ -78,6 +78,10 @@ class Outcome:
     """{at, until, kind, what}."""
     logs: list[str] = field(default_factory=list)
     """Lines of the workers' logs that speak of nondeterminism."""
+    attacked: dict[str, str] = field(default_factory=dict)
+    """Their health source, of clusters that an attacker had: what it says of them is not so."""
+    thrown: dict[str, int] = field(default_factory=dict)
+    """What attackers did, by kind."""
     clocks: dict[str, float] = field(default_factory=dict)
     """`breach_after` by cluster."""
 

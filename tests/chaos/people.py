@@ -61,6 +61,8 @@ class Cluster:
 
     def __init__(self, site: Site, spec: dict[str, Any], rng: random.Random, calm: bool, shadow: bool) -> None:
         self.name: str = spec["name"]
+        self.source = f"of {self.name}"
+        """Each cluster's exporter is its own: falls of several clusters of one would be taken for its fault."""
         self.said: list[Row] = []
         self.foreign: list[Row] = []
         self.health: list[Row] = []
@@ -77,7 +79,7 @@ class Cluster:
 
     async def launch(self) -> bool:
         """A rollout is open; False where it was refused or nobody answered."""
-        token = self._token("launch")
+        token = self.token("launch")
         request = LaunchRequest(
             cluster=self.name,
             rollout=f"{self.name}/{self.launches + 1}-{token.rpartition('-')[2]}",
@@ -85,7 +87,7 @@ class Cluster:
             reason=token,
             shadow=self._shadow,
         )
-        answered = await self._asking("launch", token, self._site.person("tpm").launch(request))
+        answered = await self.asking("launch", token, self._site.person("tpm").launch(request))
         if answered or await self.is_open():
             self.launches += 1
             return True
@@ -93,9 +95,9 @@ class Cluster:
 
     async def say(self, command: Command, actor: str = "tpm", **fields: str) -> bool:
         """Whether the command was taken."""
-        token = self._token(command.value)
+        token = self.token(command.value)
         request = CommandRequest(actor=actor, reason=token, **fields)
-        return await self._asking(command.value, token, self._site.person(actor).command(self.name, command, request))
+        return await self.asking(command.value, token, self._site.person(actor).command(self.name, command, request))
 
     async def approve(self) -> bool:
         status = await self.status()
@@ -149,8 +151,8 @@ class Cluster:
             for island, gpus in healthy.items():
                 connection.execute(
                     "INSERT INTO health_samples (cluster, island, at, total_gpus, healthy_gpus, source)"
-                    " VALUES (%s, %s, %s, %s, %s, 'chaos')",
-                    (self.name, island, at, self._islands[island][0], gpus),
+                    " VALUES (%s, %s, %s, %s, %s, %s)",
+                    (self.name, island, at, self._islands[island][0], gpus, self.source),
                 )
 
         await self._site.inside(report)
@@ -303,10 +305,10 @@ class Cluster:
         )
         return bool(rows) and '"breach":' in rows[0]["entry"]
 
-    def _token(self, what: str) -> str:
+    def token(self, what: str) -> str:
         return f"{self.name}-{what}-{next(self._tokens)}"
 
-    async def _asking(self, what: str, token: str, call: Any) -> bool:
+    async def asking(self, what: str, token: str, call: Any) -> bool:
         noted: Row = {"token": token, "cluster": self.name, "command": what, "answer": "unknown"}
         noted["at"] = datetime.now(UTC).isoformat()
         self.said.append(noted)

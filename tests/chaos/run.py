@@ -17,6 +17,7 @@ from temporalio.worker import Replayer
 
 from client.converter import data_converter
 from models.cluster.fleet_file import Fleet
+from tests.chaos.attackers import Attackers
 from tests.chaos.check import Loss, lost
 from tests.chaos.outcome import TABLES, Outcome, Row, Told
 from tests.chaos.people import BREACH_AFTER, Cluster, shape
@@ -56,14 +57,24 @@ async def _lived(options: Options, there: Site) -> Outcome:
         Cluster(there, spec, random.Random(rng.random()), calm=n % 5 == 4, shadow=n % 12 == 11)
         for n, spec in enumerate(specs)
     ]
-    await there.person("tpm").import_fleet(Fleet.model_validate({"clusters": specs, "teams": []}))
+    attackers = Attackers(there, random.Random(rng.random()))
+    await attackers.prepare()
+    fleet = {"clusters": [*specs, *attackers.specs], "teams": attackers.teams}
+    await there.person("tpm").import_fleet(Fleet.model_validate(fleet))
     await asyncio.gather(*(c.hardware(0) for c in clusters))
-    await _rage(options, there, clusters, rng)
-    outcome = Outcome(seed=options.seed, clocks={c.name: BREACH_AFTER for c in clusters})
-    await _calm(options, clusters, outcome)
-    outcome.said = [s for c in clusters for s in c.said]
-    outcome.foreign = [f for c in clusters for f in c.foreign]
-    outcome.health = [h for c in clusters for h in c.health]
+    await attackers.begin()
+    _say("the attackers' clusters are monitored")
+    await _rage(options, there, clusters, attackers, rng)
+    await attackers.stop()
+    _say(f"thrown: {attackers.thrown.total()}")
+    attacked = [*attackers.clusters.values()]
+    every = [*clusters, *attacked]
+    outcome = Outcome(seed=options.seed, clocks={c.name: BREACH_AFTER for c in every})
+    outcome.attacked, outcome.thrown = {c.name: c.source for c in attacked}, dict(attackers.thrown)
+    await _calm(options, clusters, attacked, outcome)
+    outcome.said = [s for c in every for s in c.said]
+    outcome.foreign = [f for c in every for f in c.foreign]
+    outcome.health = [h for c in every for h in c.health]
     outcome.faults, outcome.killed = there.faults, there.killed
     for what, count in there.proxy.sprung.items():
         print(f"  sprung: {what}: {count}", flush=True)
@@ -71,9 +82,12 @@ async def _lived(options: Options, there: Site) -> Outcome:
     return outcome
 
 
-async def _rage(options: Options, there: Site, clusters: list[Cluster], rng: random.Random) -> None:
+async def _rage(
+    options: Options, there: Site, clusters: list[Cluster], attackers: Attackers, rng: random.Random
+) -> None:
     loop = asyncio.get_running_loop()
     begins, ends = loop.time(), loop.time() + options.seconds
+    attack = asyncio.create_task(attackers.rage(ends))
     lives = [asyncio.create_task(c.live(begins + rng.uniform(0, options.seconds * 0.5), ends - 1)) for c in clusters]
     pending: set[asyncio.Task[None]] = set()
     for at, kind, seed in schedule(options, rng):
@@ -81,7 +95,7 @@ async def _rage(options: Options, there: Site, clusters: list[Cluster], rng: ran
         if any(t.get_name() == kind for t in pending if not t.done()):
             continue
         pending.add(asyncio.create_task(there.suffers(kind, random.Random(seed)), name=kind))
-    await asyncio.gather(*pending)
+    await asyncio.gather(*pending, attack)
     await there.made_well()
     _say(f"{len(there.faults)} faults are over; {sum(c.launches for c in clusters)} rollouts were launched")
     await asyncio.gather(*lives)
@@ -100,12 +114,13 @@ def schedule(options: Options, rng: random.Random) -> list[tuple[float, str, flo
     return found
 
 
-async def _calm(options: Options, clusters: list[Cluster], outcome: Outcome) -> None:
+async def _calm(options: Options, clusters: list[Cluster], attacked: list[Cluster], outcome: Outcome) -> None:
     """All is well; every rollout comes to rest. Then some hardware fails for good, and everything is ended."""
     until = asyncio.get_running_loop().time() + options.settle_seconds
     await asyncio.gather(*(c.hardware(0) for c in clusters))
-    where = await asyncio.gather(*(c.come_to_rest(until) for c in clusters))
-    outcome.restless |= {c.name: w for c, w in zip(clusters, where, strict=True) if w}
+    every = [*clusters, *attacked]
+    where = await asyncio.gather(*(c.come_to_rest(until) for c in every))
+    outcome.restless |= {c.name: w for c, w in zip(every, where, strict=True) if w}
     _say("everything rests" if not outcome.restless else f"no rest: {sorted(outcome.restless)}")
     struck = [c for n, c in enumerate(clusters) if n % 4 == 1]
     await asyncio.gather(*(c.hardware(0.19) for c in struck))
@@ -113,8 +128,8 @@ async def _calm(options: Options, clusters: list[Cluster], outcome: Outcome) -> 
     await _until_answered(struck, until)
     await _until_still(clusters, outcome, until)
     await asyncio.gather(*(c.hardware(0) for c in clusters))
-    where = await asyncio.gather(*(c.end(until + 120) for c in clusters))
-    outcome.restless |= {c.name: w for c, w in zip(clusters, where, strict=True) if w}
+    where = await asyncio.gather(*(c.end(until + 120) for c in every))
+    outcome.restless |= {c.name: w for c, w in zip(every, where, strict=True) if w}
     _say("everything has ended" if not outcome.restless else f"not ended: {sorted(outcome.restless)}")
 
 
@@ -228,6 +243,7 @@ def table(outcome: Outcome) -> str:
     lines = [f"seed {outcome.seed}"]
     for title, counts in (
         ("faults", faults),
+        ("thrown by attackers", Counter(outcome.thrown)),
         ("effects", effects),
         ("transitions", transitions),
         ("commands", commands),

@@ -179,11 +179,12 @@ class Site:
 
     def sql(self, statement: str, *parameters: Any) -> list[Row]:
         with self._connection() as connection:
-            return connection.execute(statement, parameters).fetchall()
+            answer = connection.execute(statement, parameters)
+            return answer.fetchall() if answer.description else []
 
     async def asked(self, statement: str, *parameters: Any) -> list[Row]:
         """The same without holding up the proxy, which shares our loop."""
-        return await asyncio.to_thread(self.sql, statement, *parameters)
+        return await self._patiently(lambda: self.sql(statement, *parameters))
 
     async def inside(self, work: Callable[[psycopg.Connection[Row]], T]) -> T:
         """Done in one transaction of its own, in a thread."""
@@ -192,7 +193,16 @@ class Site:
             with self._connection() as connection, connection.transaction():
                 return work(connection)
 
-        return await asyncio.to_thread(run)
+        return await self._patiently(run)
+
+    async def _patiently(self, work: Callable[[], T]) -> T:
+        """In a thread; again for some seconds where `schema_away` may have what it is about."""
+        for _ in range(40):
+            try:
+                return await asyncio.to_thread(work)
+            except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
+                await asyncio.sleep(0.2)
+        return await asyncio.to_thread(work)
 
     def nondeterminism(self) -> list[str]:
         """What any worker's log says of it."""
@@ -249,6 +259,25 @@ class Site:
         """The next statements are refused with an error that passes."""
         self.proxy.give_errors(rng.choice(_SQLSTATES), rng.randint(1, 4))
 
+    async def schema_away(self, rng: random.Random) -> None:
+        """A table or a column is not there for seconds, as where somebody migrates by hand."""
+        what = rng.choice(
+            (("quotas", ""), ("receipts", ""), ("health_samples", ""), ("rollouts", "needs"), ("audit", ""))
+        )
+        away = f"RENAME TO {what[0]}_away" if not what[1] else f"RENAME COLUMN {what[1]} TO {what[1]}_away"
+        back = f"RENAME TO {what[0]}" if not what[1] else f"RENAME COLUMN {what[1]}_away TO {what[1]}"
+
+        def renamed(connection: psycopg.Connection[Row]) -> None:
+            connection.execute("SET LOCAL lock_timeout = '3s'")
+            connection.execute(f"ALTER TABLE {what[0]} {away}")
+
+        try:
+            await self.inside(renamed)
+        except psycopg.errors.LockNotAvailable:
+            return
+        await asyncio.sleep(rng.uniform(0.5, 4))
+        await asyncio.to_thread(self.sql, f"ALTER TABLE {what[0] if what[1] else what[0] + '_away'} {back}")
+
     async def commit_trapped(self, rng: random.Random) -> None:
         """Something happens to the next COMMIT of an effect, a command's record or the like."""
         table = rng.choices(("receipts", "audit", "rollouts", "moves"), (6, 2, 1, 1))[0]
@@ -260,8 +289,10 @@ class Site:
         noted: Row = {"kind": kind, "at": _now(), "until": _now()}
         self.faults.append(noted)
         fault: Callable[[random.Random], Any] = getattr(self, kind)
-        await fault(rng)
-        noted["until"] = _now()
+        try:
+            await fault(rng)
+        finally:
+            noted["until"] = _now()
 
     async def made_well(self) -> None:
         """No fault is left; a last fault may still have been under way."""
@@ -280,6 +311,7 @@ FAULTS = {
     "sessions_ended": 3,
     "ledger_slow": 3,
     "ledger_errors": 4,
+    "schema_away": 2,
 }
 """How often each comes, relative to the others."""
 
