@@ -20,6 +20,7 @@ _STYLES = {
     FleetStage.ABORTING: "yellow",
     FleetStage.DONE: "green",
 }
+_GO_ON = "its clusters' rollouts go on: backstop status --all"
 _SHOWN = 8
 """Lines of a list that nobody asked for in full."""
 
@@ -97,7 +98,7 @@ def status_parts(
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    for name, text in _facts(s):
+    for name, text in facts_of(s):
         facts.add_row(name, text)
     shadow = ("  (shadow: nothing is written)", "magenta") if s.shadow else ""
     title = line(
@@ -108,6 +109,8 @@ def status_parts(
         *([shadow] if shadow else []),
     )
     parts: list[RenderableType] = [title, facts]
+    if s.stage.ended and s.waves:
+        parts += [Text(), line(f"These are the figures of its end, {moment(s.entered_at)}; {_GO_ON}")]
     if s.waves:
         parts += [Text(), _waves(s)]
     if every or waiting or failed:
@@ -125,7 +128,8 @@ def _has_failed(m: Member) -> bool:
     return m.failed_at is not None or m.state is MemberState.FAILED
 
 
-def _facts(s: FleetStatus) -> list[tuple[str, Text]]:
+def facts_of(s: FleetStatus) -> list[tuple[str, Text]]:
+    """By name, in the order in which they are read."""
     facts = [("id", line(f"{s.fleet}, owner {s.owner}"))]
     if s.plan_hash:
         approved = f"approved by {s.approved_by}" if s.approved_by else "not approved"
@@ -141,12 +145,20 @@ def _facts(s: FleetStatus) -> list[tuple[str, Text]]:
         for hold in s.holds
     ]
     if s.stage is FleetStage.RUNNING:
-        facts.append(("budget", line(f"{gpus(s.hour_gpus)} left for this hour, {s.day_gpus} for this day")))
+        facts.append(("budget", line(_budget(s))))
         failures = f"{s.failed} of {s.failed_of} rolled back; it stops above {float(s.trips_above):.0%}"
         facts.append(("breaker", line(failures)))
     if s.needs:
         facts.append(("needs", line((s.needs, "yellow"))))
     return facts
+
+
+def _budget(s: FleetStatus) -> str:
+    """With the time of the ledger's book that it goes by."""
+    left = f"{gpus(s.hour_gpus)} left for this hour, {s.day_gpus} for this day"
+    if s.budget_at is None:
+        return f"at most {left}: by what it started, without what others moved"
+    return f"{left}, as of {moment(s.budget_at)}"
 
 
 _CUT = {False: (">CUT",), True: (">CUT", ">WOULD CUT")}

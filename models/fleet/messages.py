@@ -249,6 +249,8 @@ class FleetStatus(Model):
     pace: Pace
     hour_gpus: GpuCount
     day_gpus: GpuCount
+    budget_at: Time | None = None
+    """When the ledger was asked what had been moved; None: not of late, so that what others moved is not counted."""
     failed: Count
     """Clusters that rolled back since a person last let the fleet go on."""
     failed_of: Count

@@ -13,7 +13,18 @@ from models.audit import AuditKind
 from models.base import count_text, gpus_text
 from models.fleet.gates import breaker_share, rest_until, through
 from models.fleet.messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
-from models.fleet.state import BREAKER, PILOTS, TROUBLE, WAVES, FleetRollout, FleetStage, Member, MemberState, Wave
+from models.fleet.state import (
+    BREAKER,
+    PILOTS,
+    TROUBLE,
+    WAVES,
+    BudgetLeft,
+    FleetRollout,
+    FleetStage,
+    Member,
+    MemberState,
+    Wave,
+)
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Stage
 from models.wire import TellAnswer
@@ -129,7 +140,7 @@ def picked(f: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str], now
     for m in f.waiting:
         members[m.cluster] = members[m.cluster].but(waits=answer.waiting.get(m.cluster, ""))
     members |= _joining(members, answer.joined)
-    taken = 0
+    taken, left = 0, answer.left
     if f.stage is FleetStage.RUNNING and not f.holds:
         for pick in answer.picked:
             m = members[pick.cluster]
@@ -144,8 +155,11 @@ def picked(f: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str], now
                     held_until=None,
                     waits="",
                 )
+    elif left is not None:
+        spared = sum(pick.cut_gpus for pick in answer.picked)
+        left = BudgetLeft(hour_gpus=left.hour_gpus + spared, day_gpus=left.day_gpus + spared)
     found_none = not taken and not answer.waves and not answer.joined
-    return f.but(members=members, picked_at=now, found_none=found_none, left=answer.left)
+    return f.but(members=members, picked_at=now, found_none=found_none, left=left)
 
 
 def _joining(members: Mapping[str, Member], rollouts: Mapping[str, Noted]) -> dict[str, Member]:

@@ -20,7 +20,7 @@ _AT = "%Y-%m-%d %H:%M:%SZ"
 
 def status_of(f: FleetRollout, now: datetime, *, history_events: int = 0, runs: int = 1) -> FleetStatus:
     action = decide(f, now)
-    left = left_now(f, now)
+    left, budget_at = left_now(f, now)
     failed, counted = breaker_share(f)
     return FleetStatus(
         fleet=f.id,
@@ -38,6 +38,7 @@ def status_of(f: FleetRollout, now: datetime, *, history_events: int = 0, runs: 
         pace=f.pace,
         hour_gpus=left.hour_gpus,
         day_gpus=left.day_gpus,
+        budget_at=budget_at,
         failed=failed,
         failed_of=counted,
         trips_above=f.pace.max_failed,
@@ -53,19 +54,25 @@ def status_of(f: FleetRollout, now: datetime, *, history_events: int = 0, runs: 
     )
 
 
-def left_now(f: FleetRollout, now: datetime) -> BudgetLeft:
-    """What is left of the budget, whoever moves GPUs: by the book of the last look and its own starts since."""
+def left_now(f: FleetRollout, now: datetime) -> tuple[BudgetLeft, datetime | None]:
+    """What is left of the budget by the ledger's book and its own starts since, and when it looked into the book.
+
+    None: too long ago to go by. What is left by its own starts alone is then a bound.
+    """
     hour, day = budget_left(f, now)
     if f.left is None or f.picked_at is None or now - f.picked_at > f.pace.recheck:
-        return BudgetLeft(hour_gpus=hour, day_gpus=day)
-    return BudgetLeft(hour_gpus=min(hour, f.left.hour_gpus), day_gpus=min(day, f.left.day_gpus))
+        return BudgetLeft(hour_gpus=hour, day_gpus=day), None
+    return BudgetLeft(hour_gpus=min(hour, f.left.hour_gpus), day_gpus=min(day, f.left.day_gpus)), f.picked_at
 
 
 def _as_of(m: Member, f: FleetRollout, now: datetime) -> Member:
-    """A reason that is over is none: the cluster waits to be looked at again."""
-    if m.state is not MemberState.WAITING or m.held_until is None or now < m.held_until:
+    """A reason that is over is none: the cluster waits to be looked at again, once nothing holds the fleet rollout."""
+    if m.state is not MemberState.WAITING:
         return m
-    return m.but(held="", held_until=None, waits="what held it is over; it is looked at again")
+    over = m.held_until is not None and m.held_until <= now
+    if f.holds and (over or not m.held) and m.wave.number <= f.wave.number:
+        return m.but(held="", held_until=None, waits="the fleet rollout is held")
+    return m.but(held="", held_until=None, waits="what held it is over; it is looked at again") if over else m
 
 
 def _wave(f: FleetRollout, wave: Wave) -> WaveStatus:

@@ -27,7 +27,7 @@ from models.fleet.messages import (
     StartAnswer,
 )
 from models.fleet.order import pick, plan_hash, taken_by
-from models.fleet.state import FleetRollout, Pace, Wave
+from models.fleet.state import FleetRollout, FleetStage, Pace, Wave
 from models.fleet.status import status_of
 from tests.unit.cli_fakes import FakeBackstop, answering
 
@@ -117,6 +117,20 @@ def test_a_failed_pilot_is_named_with_what_to_do(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.startswith(
         "Fleet rollout running: 0 of 8 clusters monitored; pilot h100-0000 rolled"
     )
+
+
+def test_the_figures_of_one_that_has_ended_are_of_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its clusters' rollouts go on: one that was rolled back then may be monitored by now, and nobody notes it here."""
+    f = fleet(1, pilots=())
+    f = reducers.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
+    found = status_at(f)
+    assert found.stage is FleetStage.DONE
+    text = shown(capsys, found)
+    ended = "ended  0 of 1 clusters are monitored"
+    note = "the figures of its end, 2026-03-02 12:00:00Z; its clusters' rollouts go on: backstop status --all"
+    assert text.index(ended) < text.index(note) < text.index("1 rolled back\n")
+    assert note in shown(capsys, found, "--failed")
+    assert "figures of its end" not in shown(capsys, status_at(fleet(8)))
 
 
 def test_what_waits_says_why(capsys: pytest.CaptureFixture[str]) -> None:

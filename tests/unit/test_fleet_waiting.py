@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from cli.views.fleet_rollout import facts_of
 from models.cluster.windows import Window, WindowKind
 from models.fleet import reducers
-from models.fleet.messages import FleetStatus, Noted
-from models.fleet.state import MemberState, Pace
+from models.fleet.messages import FleetStatus, Noted, PickAnswer, Picked
+from models.fleet.state import BudgetLeft, MemberState, Pace
 from models.fleet.status import status_of
 from tests.property.test_fleet_machine import START, Fleet, prospect
 
@@ -32,6 +33,34 @@ def test_a_budget_that_others_have_used_is_named_and_not_the_one_that_seems_left
     assert status(spent).waits_for == f"c0000 waits for the budget: {said}; looked at again every 10m"
     assert (status(spent).hour_gpus, status(spent).day_gpus) == (60, 960)
     assert status(spent).needs == "", "nobody has to do anything: it goes on as the hour does"
+
+
+def test_what_is_left_of_the_budget_is_of_the_last_look_at_the_book_and_later_only_a_bound() -> None:
+    """By hand: of 100 others have moved 40 and it starts 10; an hour is far away, and nobody looks for 11 minutes."""
+
+    def said() -> str:
+        return next(text.plain for name, text in facts_of(status(fleet)) if name == "budget")
+
+    fleet = Fleet([prospect(0, cut=10)], PACE, booked=(40, 40))
+    assert (status(fleet).hour_gpus, status(fleet).day_gpus, status(fleet).budget_at) == (50, 950, START)
+    assert said() == f"50 GPUs left for this hour, 950 for this day, as of {START:%Y-%m-%d %H:%M:%SZ}"
+    fleet.now += timedelta(minutes=11)
+    assert (status(fleet).hour_gpus, status(fleet).day_gpus, status(fleet).budget_at) == (90, 990, None)
+    assert said() == (
+        "at most 90 GPUs left for this hour, 990 for this day: by what it started, without what others moved"
+    )
+
+
+def test_what_was_picked_as_somebody_paused_is_not_started_and_keeps_its_budget() -> None:
+    fleet = Fleet([prospect(0, cut=10), prospect(1, cut=30), prospect(2, cut=5)], PACE.but(parallel=1))
+    assert waits(fleet) == dict.fromkeys(("c0001", "c0002"), "waits for one of those on their way")
+    fleet.say("pause")
+    late = PickAnswer(
+        picked=(Picked(cluster="c0001", wave=fleet.f.wave, cut_gpus=30),), left=BudgetLeft(hour_gpus=60, day_gpus=960)
+    )
+    fleet.f = reducers.picked(fleet.f, late, {"c0001": "c0001/1"}, fleet.now)
+    assert (status(fleet).hour_gpus, status(fleet).day_gpus) == (90, 990)
+    assert waits(fleet) == dict.fromkeys(("c0001", "c0002"), "the fleet rollout is held"), "and for nothing else"
 
 
 def test_an_incident_that_is_over_is_no_reason() -> None:
