@@ -319,7 +319,8 @@ def _next_wave(f: FleetRollout, now: datetime) -> FleetRollout:
     if any(not m.state.settled for m in f.members.values()):
         return f
     done = sum(m.state is MemberState.DONE for m in f.members.values())
-    why = f"{done} of {len(f.members)} clusters are monitored"
+    verb = "is" if 1 in (done, len(f.members)) else "are"
+    why = f"{done} of {count_text(len(f.members), 'cluster')} {verb} monitored"
     return f.but(ended_because=why).reaching(FleetStage.DONE, now, why)
 
 
