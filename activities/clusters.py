@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from activities.failures import translated
 from activities.health_buffers import Deriver
 from activities.ports import (
     CalendarPort,
+    DoubtPort,
     HealthPort,
     JobPort,
     OpenRollout,
@@ -31,7 +33,7 @@ from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, Observation, PresentBacking, QuotaReading, TeamUsage, truthful
 from models.cluster.snapshot import Snapshot, filled, on_islands
 from models.cluster.windows import Window, without_absences
-from models.errors import BlastRadius, Refusal
+from models.errors import BackstopError, Refusal
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow, flex_now
 from models.planning.backing import Backing, back, back_on
@@ -69,9 +71,11 @@ class ClusterActivities:
         calendar: CalendarPort,
         registry: RegistryPort,
         jobs: JobPort,
+        doubts: DoubtPort,
     ) -> None:
         self._quotas = quotas
         self._health = health
+        self._doubts = doubts
         self._usage = usage
         self._calendar = calendar
         self._registry = registry
@@ -168,7 +172,7 @@ class ClusterActivities:
                 usual = self._health.usual(request.cluster, request.long_run, request.at)
             usage = self._usage.latest([request.cluster], request.at).get(request.cluster, {})
             known = Evidence(reading, sample, usage, request.at, windows=windows)
-            seen = observed(known, request, least, usual)
+            seen = self._doubting(observed(known, request, least, usual), known, request)
             if request.derive is not None and seen.health is not None:
                 derived = self.deriver.derived(
                     request.cluster, seen.health.islands, request.gpus_per_node, request.derive, request.at
@@ -182,16 +186,19 @@ class ClusterActivities:
 
     @activity.defn(name="aim_rollback", no_thread_cancel_exception=True)
     def aim_rollback(self, request: AimRequest) -> BreachTarget:
-        """Backed values for today's hardware. Errors: BlastRadius when too many clusters breach at once."""
+        """Backed values for today's hardware. Errors: BlastRadius when too many clusters breach within an hour.
+
+        It is booked first: of many that breach at once, each counts those that are being aimed beside it.
+        """
         with translated():
-            others = self._registry.rolling_back() - {request.cluster}
-            most = request.policy.max_breaching_clusters
-            if len(others) + 1 > most and not request.exempt:
-                raise BlastRadius(
-                    f"{len(others) + 1} clusters are in a breach rollback at once, more than "
-                    f"max_breaching_clusters {most}: {', '.join(sorted(others)[:5])}"
-                )
-            return breach_target(request.baseline, request.current, request.islands)
+            if not request.shadow:  # it writes nothing
+                most = None if request.exempt else request.policy.max_breaching_clusters
+                self._registry.reserve_breach(request.cluster, most, request.at)
+            try:
+                return breach_target(request.baseline, request.current, request.islands)
+            except BackstopError:
+                self._registry.release_breach(request.cluster)
+                raise
 
     def present(
         self, cluster: str, now: datetime, over: Mapping[str, Any] | None = None, within: timedelta = timedelta(0)
@@ -270,7 +277,20 @@ class ClusterActivities:
     # --- reading ----------------------------------------------------------------------------
 
     def _sample(self, cluster: str, now: datetime) -> HealthSample | None:
-        return truthful(self._health.read([cluster]).get(cluster), now)
+        """What is believed: of a source in doubt, what was so before."""
+        sample = truthful(self._health.read([cluster]).get(cluster), now)
+        doubt = None if sample is None else self._doubts.doubt(cluster, None, None)
+        return sample if doubt is None else doubt.before
+
+    def _doubting(self, seen: Observation, known: Evidence, request: ObserveRequest) -> Observation:
+        """With the doubt of the source, and what would be short if it were as before."""
+        if seen.health is None:
+            return seen
+        doubt = self._doubts.doubt(request.cluster, request.plausible_drop, request.max_breaching_clusters)
+        if doubt is None:
+            return seen
+        before = observed(replace(known, sample=doubt.before), request)
+        return seen.model_copy(update={"doubt": doubt.model_copy(update={"counted": before.counted})})
 
     def _snapshot(
         self,

@@ -13,6 +13,7 @@ from temporalio import activity
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import (
+    DoubtPort,
     FleetPort,
     JobPort,
     MilestonePort,
@@ -26,6 +27,7 @@ from activities.report_facts import ReportFacts
 from models import questions as ask
 from models.audit import AuditEntry, AuditKind, ChainedEntry
 from models.cluster.fleet_file import ClusterSpec
+from models.cluster.source_doubts import DoubtedSource
 from models.cluster.windows import Declaration, Entry, span_text
 from models.errors import BadInput, Refusal
 from models.flex.flex_now import FlexNow
@@ -54,6 +56,7 @@ class DeskActivities:
         milestones: MilestonePort,
         jobs: JobPort,
         schedulers: SchedulerPort,
+        doubts: DoubtPort,
     ) -> None:
         self._fleet = fleet
         self._registry = registry
@@ -61,6 +64,7 @@ class DeskActivities:
         self._reports = ReportFacts(tallies, report, milestones)
         self._milestones = milestones
         self._schedulers = schedulers
+        self._doubts = doubts
         # A question, with the request that it came in: who asks, and under which name.
         self._answers: dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]] = {
             ask.StageImport: self._stage_import,
@@ -69,6 +73,7 @@ class DeskActivities:
             ask.AddJobs: lambda q, _: jobs.add_jobs(q.jobs),
             ask.DescribeSlurm: lambda q, _: schedulers.describe(q.cluster, q.slurm),
             ask.Detach: self._detach,
+            ask.ConfirmSource: self._confirm,
             ask.LedgerClusters: self._clusters,
             ask.AllTeams: lambda _, __: fleet.teams(),
             ask.FactsOf: lambda q, _: registry.facts(q.cluster),
@@ -210,6 +215,17 @@ class DeskActivities:
         self._registry.archive([_of_window(request, "ended", entry, question.reason, now)])
         return entry
 
+    def _confirm(self, question: ask.ConfirmSource, request: DeskRequest) -> DoubtedSource:
+        """Tried again after it was done and before it was archived, it would be refused: so it is archived first."""
+        now = datetime.now(UTC)
+        told = {one.source: one for one in self._doubts.sources_in_doubt()}
+        found = told.get(question.source)
+        if found is not None:
+            text, data = f"confirmed: {found.why}", {"command": request.kind, "source": question.source}
+            entries = [_entry(request, c, text, question.reason, now, f"/{c}", data) for c in found.clusters]
+            self._registry.archive(entries)
+        return self._doubts.confirm(question.source, request.actor)
+
     def _request(self, question: ask.OneRequest, _: DeskRequest) -> RequestState:
         request = self._registry.request(question.request)
         if request is None:
@@ -234,7 +250,11 @@ class DeskActivities:
 
     def _check(self, _: ask.CheckLedger, __: DeskRequest) -> ask.LedgerCheck:
         schedulers = self._schedulers.check()
-        return ask.LedgerCheck(open_rollouts=len(self._registry.open_clusters()), schedulers=schedulers)
+        return ask.LedgerCheck(
+            open_rollouts=len(self._registry.open_clusters()),
+            schedulers=schedulers,
+            doubts=self._doubts.sources_in_doubt(),
+        )
 
 
 def _request_id() -> str:

@@ -24,7 +24,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.ports import CalendarPort, HealthPort, QuotaPort, RolloutsPort
+from activities.ports import CalendarPort, DoubtPort, HealthPort, QuotaPort, RolloutsPort
 from activities.tallies import Tallier
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, QuotaReading, truthful
@@ -57,6 +57,7 @@ class WatchActivities:
         health: HealthPort,
         calendar: CalendarPort,
         rollouts: RolloutsPort,
+        doubts: DoubtPort,
         tallier: Tallier | None = None,
     ) -> None:
         """`tallier`: keeps the tallies beside; None: nobody does."""
@@ -65,6 +66,7 @@ class WatchActivities:
         self._health = health
         self._calendar = calendar
         self._rollouts = rollouts
+        self._doubts = doubts
         self._tallier = tallier
         self._tallying: asyncio.Task[None] | None = None
         self._marks: dict[str, dict[str, tuple[Facts, str]]] = {}
@@ -141,19 +143,20 @@ class WatchActivities:
     def _fingerprints(self, request: WatchInput, alive: Callable[[], object]) -> dict[str, str]:
         """What each open rollout of this watch would want to know, as one comparable text.
 
-        Four calls for all clusters; one more and the arithmetic for each whose facts have moved.
+        Five calls for all clusters; one more and the arithmetic for each whose facts have moved.
         """
         rollouts = self._rollouts.open_clusters()
         names, now = [c for c in sorted(rollouts) if shard_of(c, request.shards) == request.shard], datetime.now(UTC)
         samples, windows = self._health.read(names), self._calendar.windows(names)
-        versions = self._quotas.versions(names)
+        versions, doubted = self._quotas.versions(names), self._doubts.doubted()
         earlier = self._marks.get(request.watch_id, {})
         marks: dict[str, tuple[Facts, str]] = {}
         beat = time.monotonic()
         for cluster in names:
             stage, shadow = rollouts[cluster]
             guarded = stage.guarded and not shadow
-            facts = facts_of(versions.get(cluster, ""), guarded, samples.get(cluster), windows.get(cluster, ()), now)
+            sample, declared = samples.get(cluster), windows.get(cluster, ())
+            facts = facts_of(versions.get(cluster, ""), guarded, sample, declared, now, doubted.get(cluster, ""))
             last = earlier.get(cluster)
             if last is not None and last[0] == facts:
                 marks[cluster] = last
@@ -223,7 +226,8 @@ def _handed_over() -> ApplicationError:
 class Facts:
     """What a fingerprint is made from, equal while it would be. `version`: of the quotas; `windows`: active ones.
 
-    `to_come`: those that have not begun, so that what they will take is told as soon as they are declared.
+    `doubted`: the source, where it is in doubt. `to_come`: windows that have not begun, so that what they will take is
+    told as soon as they are declared.
 
     A sample that says what the last one said is no news.
     """
@@ -234,12 +238,19 @@ class Facts:
     islands: tuple[Island, ...] | None
     stale: bool
     ahead: bool
+    beyond: bool
+    doubted: str
     windows: tuple[Window, ...]
     to_come: tuple[Window, ...]
 
 
 def facts_of(
-    version: str, guarded: bool, sample: HealthSample | None, windows: tuple[Window, ...], now: datetime
+    version: str,
+    guarded: bool,
+    sample: HealthSample | None,
+    windows: tuple[Window, ...],
+    now: datetime,
+    doubted: str = "",
 ) -> Facts:
     return Facts(
         version=version,
@@ -248,6 +259,8 @@ def facts_of(
         islands=None if sample is None else sample.islands,
         stale=sample is not None and now - sample.at >= _STALE,
         ahead=sample is not None and (sample.ahead_to is not None or truthful(sample, now) is None),
+        beyond=sample is not None and sample.beyond is not None,
+        doubted=doubted,
         windows=active(windows, now),
         to_come=tuple(w for w in windows if w.starts > now),
     )
@@ -262,7 +275,8 @@ def fingerprint(reading: QuotaReading, facts: Facts, before: str = "") -> str:
     if sample is None:
         return "no health"
     parts = [f"generation {reading.generation}", "stale" if facts.stale else "fresh"]
-    parts += ["dated ahead"] * facts.ahead
+    parts += ["dated ahead"] * facts.ahead + ["more than installed"] * facts.beyond
+    parts += [f"source {facts.doubted} in doubt"] if facts.doubted else []
     parts += [f"{w.kind} {w.reason}" for w in facts.windows]
     parts += [f"to come {span_text(w)}" for w in facts.to_come]
     if facts.guarded:

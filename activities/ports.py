@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from fractions import Fraction
 from typing import Any, Protocol
 
 from pydantic import Field
@@ -17,8 +18,9 @@ from models.base import Model, Name, Time
 from models.buffers.hourly_health import Stretch
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.jobs import ClusterJob, Job
-from models.cluster.readings import ForeignChange, HealthSample, LimitMode, QuotaReading, TeamUsage, UsageReading
+from models.cluster.readings import Doubt, ForeignChange, HealthSample, LimitMode, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
+from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry, Window
 from models.fleet.messages import Noted
@@ -80,6 +82,29 @@ class HealthPort(Protocol):
 
     def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Stretch]:
         """By island: what its samples from `since` up to now say of it; one without any is left out."""
+        ...
+
+
+class DoubtPort(Protocol):
+    """Falls of health judged across the clusters of a source: models/cluster/source_doubts.py."""
+
+    def doubt(self, cluster: str, plausible_drop: Fraction | None, most_clusters: int | None) -> Doubt | None:
+        """Why the cluster's sample is not to be believed, for what its source says of all its clusters; None: it is.
+
+        The source is in doubt from now on where these limits say so; without limits what is in doubt already counts.
+        """
+        ...
+
+    def doubted(self) -> dict[str, str]:
+        """Clusters whose sample is not believed, with the source in doubt; in one call."""
+        ...
+
+    def sources_in_doubt(self) -> tuple[DoubtedSource, ...]:
+        """A source whose clusters are all back is in doubt no more."""
+        ...
+
+    def confirm(self, source: str, actor: str) -> DoubtedSource:
+        """What the source says is so. Errors: Refusal for a source that is not in doubt."""
         ...
 
 
@@ -246,10 +271,6 @@ class RolloutsPort(Protocol):
         """Clusters with an open rollout, for the watch: (stage, shadow) by cluster."""
         ...
 
-    def rolling_back(self) -> frozenset[str]:
-        """Clusters whose open rollout is in a rollback now."""
-        ...
-
     def noted(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
         """These rollouts, and those of a fleet rollout, as they were noted last, by id; unknown ones are left out."""
         ...
@@ -282,6 +303,17 @@ class BlastRadiusPort(Protocol):
         Errors: BlastRadius past `limit` in an hour or `day_limit` in a day, per cluster and over the fleet, with
         the time at which there is room for it.
         """
+        ...
+
+    def reserve_breach(self, cluster: str, most_clusters: int | None, now: datetime) -> None:
+        """The cluster's breach rollback is booked, under one lock for the fleet. Again within the hour it is the same.
+
+        Errors: BlastRadius past `most_clusters` clusters in an hour; None: a person has lifted the limit.
+        """
+        ...
+
+    def release_breach(self, cluster: str) -> None:
+        """Nothing came of what was booked."""
         ...
 
     def booked(self, now: datetime) -> tuple[int, int]:

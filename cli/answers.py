@@ -281,6 +281,13 @@ class DetachedAnswer(JsonAnswer, schema="detach"):
     limits: tuple[LimitBack, ...]
 
 
+class ConfirmedAnswer(JsonAnswer, schema="confirm"):
+    """A health source that a person has confirmed, and the clusters whose health counts from now on."""
+
+    source: Name
+    clusters: tuple[Name, ...]
+
+
 class LaunchedAnswer(JsonAnswer, schema="launch"):
     cluster: Name
     rollout: str

@@ -15,6 +15,7 @@ from cli.commands import (
     builds,
     burndown,
     calendar,
+    confirm,
     detach,
     doctor,
     fleet,
@@ -85,6 +86,7 @@ for module in (
     audit,
     schemas,
     rollout_commands,
+    confirm,
     request,
 ):
     module.add_to(app)

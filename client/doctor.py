@@ -14,6 +14,7 @@ from client.connection import TemporalTarget
 from client.rollouts import STALE
 from client.versions import builds, by_build, current_of, pollers
 from models.base import Model, count_text, duration_text
+from models.cluster.source_doubts import DoubtedSource
 from models.questions import Overview
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 
@@ -123,6 +124,13 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
         f"{len(silent)} of {len(opened)} clusters in rollout have had none for {duration_text(STALE)}: {names}{since}"
     )
     return Check(name="health", ok=False, text=text, remedy="mend their health source")
+
+
+def doubt_check(doubt: DoubtedSource) -> Check:
+    """A health source that is not believed."""
+    names = ", ".join(doubt.clusters[:3]) + (f" and {len(doubt.clusters) - 3} more" if len(doubt.clusters) > 3 else "")
+    text = f"{doubt.why}, at {doubt.since:%Y-%m-%d %H:%M:%SZ}; not believed of: {names}"
+    return Check(name="source", ok=False, text=text, remedy=f"mend it; only if it is so: {doubt.confirming}")
 
 
 async def watches(client: Client) -> set[str]:

@@ -20,6 +20,7 @@ from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot
+from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry
 from models.errors import BadInput
@@ -173,6 +174,8 @@ class LedgerCheck(Model):
 
     open_rollouts: int
     schedulers: dict[str, SchedulerCheck] = Field(default_factory=dict)
+    doubts: tuple[DoubtedSource, ...] = ()
+    """Health sources whose clusters fell together, and that a person has not confirmed."""
 
 
 class StageImport(Question[None], kind="stage_import"):
@@ -214,6 +217,13 @@ class Detach(Question[dict[str, tuple[int | None, int | None]]], kind="detach"):
     cluster: Name
     restore: bool = False
     reason: Words = ""
+
+
+class ConfirmSource(Question[DoubtedSource], kind="confirm_source"):
+    """What a health source in doubt says of its clusters is so. Errors: Refusal for one that is not in doubt."""
+
+    source: Name
+    reason: Words
 
 
 class LedgerClusters(_Page, Question[tuple[LedgerCluster, ...]], kind="clusters"):

@@ -93,7 +93,9 @@ def make_worker(
     # Use is sampled beside health, at its own pace: the watch asks for health all the time, and for use nobody does.
     prometheuses = Prometheuses(ledger, prometheus or {}, slurms.every)
     health = ledger.health.fed_by(prometheuses.refresh_health, slurms.refresh_health, slurms.refresh_use)
-    rollouts = ClusterActivities(quota_port, health, usage, ledger.calendar, ledger.registry, ledger.jobs)
+    rollouts = ClusterActivities(
+        quota_port, health, usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts
+    )
     fleets = FleetActivities(client, quota_port, health, ledger.calendar, ledger.registry, rollouts)
     tallier = Tallier(quota_port, health, usage, ledger.registry, ledger.tallies)
     asked = RequestActivities(client, quota_port, ledger.registry, usage, rollouts)
@@ -129,8 +131,9 @@ def make_worker(
                 ledger.milestones,
                 ledger.jobs,
                 slurms,
+                ledger.doubts,
             ).answer,
-            WatchActivities(client, quota_port, health, ledger.calendar, ledger.registry, tallier).watch,
+            WatchActivities(client, quota_port, health, ledger.calendar, ledger.registry, ledger.doubts, tallier).watch,
         ],
         activity_executor=executor,
         workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id)),

@@ -98,6 +98,8 @@ _LOOKS_FIRST = "told-after-a-look"
 """The patch since which teams are told of a rollback after a look at what stands behind their quotas then."""
 _CALLS_OWNER = "owner-told"
 """The patch since which owners are told of breaches, and of holds that come of commands and of time."""
+_CONFIRMS_RISES = "rises-confirmed"
+"""The patch since which an implausible rise of health waits for more samples, as a drop does."""
 _HASTE = timedelta(seconds=5)
 """How long they wait at most: an answer that does not get through has to be told."""
 _GRANT_PATIENCE = timedelta(seconds=20)
@@ -303,7 +305,8 @@ class ClusterRollout:
             self._set(look_reducers.look_failed(self._state, reason_of(error)[1], workflow.now()))
             return
         now = workflow.now()
-        self._set(look_reducers.looked(self._state, seen, now, r.fence))
+        rises = look_reducers.rise_waits(self._state, seen) and workflow.patched(_CONFIRMS_RISES)
+        self._set(look_reducers.looked(self._state, seen, now, r.fence, rises=rises))
         if any(news_of_risk(self._state, now)) and workflow.patched(_WARNS):
             self._set(warned(self._state, now))
 

@@ -157,9 +157,9 @@ class Policy(Documented):
     stale_after: Duration = timedelta(minutes=30)
     """Health older than this opens no gate, and then holds."""
     plausible_drop: Share = Fraction(20, 100)
-    """A larger drop between two samples is unknown until it is confirmed."""
+    """A larger drop or rise between two samples is unknown until it is confirmed; and a larger share of a source's."""
     confirm_samples: Count = 2
-    """How many more samples confirm such a drop."""
+    """How many more samples confirm that of a cluster; of a source a person does."""
     on_breach: OnBreach = OnBreach.ROLLBACK
     """rollback, hold or realign."""
     rollback_to: RollbackTo = RollbackTo.BACKED
@@ -173,7 +173,7 @@ class Policy(Documented):
     max_moved_gpus_day: GpuCount | None = None
     """The most that is moved by itself, per fleet and day. Without it: no limit but the hour's."""
     max_breaching_clusters: PositiveCount = 3
-    """Breach rollbacks at once that are exempt from max_moved_gpus."""
+    """Clusters in an hour whose breach rollbacks are exempt from max_moved_gpus, and of a source that may fall."""
     flex_band_gpus: GpuCount | None = None
     """The published flex pool grows only by more than this; it shrinks at once. Without it: one node."""
     on_long_run: OnLongRun = OnLongRun.APPLY

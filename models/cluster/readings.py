@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -88,6 +89,19 @@ class QuotaReading(Model):
         return {q.team: q.gpus for q in self.quotas}
 
 
+class Excess(Model):
+    """More healthy GPUs than an island has by the last import: T moves by import alone."""
+
+    at: Time
+    island: Name
+    total_gpus: GpuCount
+    """As imported."""
+
+    @property
+    def text(self) -> str:
+        return f"the health source tells of more healthy GPUs in island {self.island} than its {self.total_gpus}"
+
+
 class HealthSample(Model):
     """The islands of one cluster as one source saw them at one time."""
 
@@ -96,6 +110,8 @@ class HealthSample(Model):
     islands: tuple[Island, ...]
     ahead_to: Time | None = None
     """The latest date of samples that were left out because they are dated ahead; None: there is none."""
+    beyond: Excess | None = None
+    """A newer sample that was left out because it has more healthy GPUs than are installed; None: there is none."""
 
     @property
     def healthy_gpus(self) -> int:
@@ -104,6 +120,27 @@ class HealthSample(Model):
     @property
     def total_gpus(self) -> int:
         return sum(i.total_gpus for i in self.islands)
+
+
+class Doubt(Model):
+    """A cluster that lies below what its source said before the source came in doubt."""
+
+    source: str
+    why: str
+    since: Time
+    before: HealthSample
+    """What is believed meanwhile."""
+    counted: dict[str, int] = Field(default_factory=dict)
+    """The shortage on it that no declared window or SEV explains: what counts towards a breach meanwhile."""
+
+    @property
+    def confirming(self) -> str:
+        return confirming(self.source)
+
+
+def confirming(source: str) -> str:
+    """How a person says that what a source in doubt tells is so, as it is typed."""
+    return f'backstop confirm --source {shlex.quote(source)} --reason "..."'
 
 
 CLOCK_SKEW = timedelta(minutes=1)
@@ -170,6 +207,8 @@ class Observation(Model):
     """The surplus beside what the quota system holds; None where nobody asked or nothing is known."""
     long_run: tuple[Island, ...] = ()
     """Today's islands at their usual health; empty where nobody asked, or there is too little history."""
+    doubt: Doubt | None = None
+    """The sample is UNKNOWN, because the falls of its source's clusters are."""
     derived: Derived | None = None
     """The buffer that health history asks for; None where nobody asked."""
     present: PresentBacking | None = None

@@ -40,6 +40,8 @@ def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
         long_run=r.policy.replan_window if may_propose(r, now) else None,
         derive=r.policy.terms if derives(r, now) else None,
         shadow=r.shadow,
+        plausible_drop=r.policy.plausible_drop,
+        max_breaching_clusters=r.policy.max_breaching_clusters,
         at=now,
     )
 
@@ -70,6 +72,7 @@ def aim(r: Rollout, now: datetime) -> AimRequest:
         islands=r.baseline.islands if r.sight.known is None else r.sight.known.islands,
         policy=r.policy,
         exempt=r.stay.exempt,
+        shadow=r.shadow,
         at=now,
     )
 

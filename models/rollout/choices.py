@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from models.rollout.commands import CommandRequest, refusal
-from models.rollout.gates import holds_standing
+from models.rollout.gates import doubt_of, holds_standing
 from models.rollout.holds import PROPOSAL, Hold, HoldKind
 from models.rollout.messages import Choice
 from models.rollout.stages import Command, command_line
@@ -32,14 +32,19 @@ _LIFTS: dict[HoldKind, str] = {
     HoldKind.UNKNOWN_HEALTH: "Confirm that what was seen is so",
 }
 
+CONFIRMS = "Confirm that what the source says of all its clusters is so"
+
 
 def choices_now(r: Rollout, now: datetime) -> tuple[Choice, ...]:
     """Those that its owner could give, what holds it first."""
-    return tuple(
+    doubt = doubt_of(r)
+    source = () if doubt is None else (Choice(command="confirm", line=doubt.confirming, does=CONFIRMS),)
+    own = tuple(
         Choice(command=command.value, line=line_of(r.cluster, command, request), does=does)
         for command, request, does in _possible(r, now)
         if refusal(r, command, request) is None
     )
+    return source + own
 
 
 def _possible(r: Rollout, now: datetime) -> Iterator[tuple[Command, CommandRequest, str]]:
@@ -58,7 +63,11 @@ def _possible(r: Rollout, now: datetime) -> Iterator[tuple[Command, CommandReque
 
 def lifted_by(r: Rollout, now: datetime) -> dict[str, str]:
     """By hold that the owner could lift now, the line that does."""
-    return {hold.id: lifting_line(r, hold) for hold in holds_standing(r, now) if lifts(r, hold)}
+    standing, doubt = holds_standing(r, now), doubt_of(r)
+    lines = {hold.id: lifting_line(r, hold) for hold in standing if lifts(r, hold)}
+    if doubt is not None:
+        lines |= {hold.id: doubt.confirming for hold in standing if hold.kind is HoldKind.UNKNOWN_HEALTH}
+    return lines
 
 
 def lifts(r: Rollout, hold: Hold) -> bool:

@@ -16,7 +16,7 @@ from models.notices import NoticeKind
 from models.planning.plan import envelope_of
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind
-from models.rollout.gates import believed, changed_by_others, mode_drift
+from models.rollout.gates import believed, changed_by_others, doubt_of, mode_drift
 from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.rollout.stages import Command, Refused, Stage, answer
 from models.rollout.state import Approval, Rollout, Undo, UndoCause
@@ -126,6 +126,8 @@ def _refuse_resolve_of_none(r: Rollout, name: str) -> str | None:
     """No hold has this name; a proposal, and a sample that awaits confirmation, are answered the same way."""
     if name == PROPOSAL and r.proposal is not None:
         return None
+    if name == "unknown_health" and (doubt := doubt_of(r)) is not None:
+        return f"{doubt.why}: that is confirmed for the source as a whole, by {doubt.confirming}"
     if name == "unknown_health":
         lifted = "no sample awaits confirmation: samples of today, from a clock that is right, lift the hold"
         return lifted if r.sight.suspect is None else None

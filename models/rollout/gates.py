@@ -8,7 +8,7 @@ from typing import assert_never
 
 from models.base import Model, Time, duration_text, lacks_text
 from models.cluster.policy import Acks
-from models.cluster.readings import LimitMode
+from models.cluster.readings import Doubt, Excess, LimitMode
 from models.cluster.windows import WindowKind, active
 from models.rollout.effect_table import STEP_FROM, Gate
 from models.rollout.effects import EffectKind
@@ -52,6 +52,10 @@ def holds_now(r: Rollout, now: datetime) -> tuple[Hold, ...]:
     if r.seen is not None and r.seen.ahead_to is not None:
         why = f"health samples dated ahead of now, up to {_at(r.seen.ahead_to)}, are left out"
         standing.append(_unknown_health(why, r.seen.at))
+    elif (doubt := doubt_of(r)) is not None:
+        standing.append(_unknown_health(doubt.why, doubt.since))
+    elif (beyond := beyond_of(r)) is not None:
+        standing.append(_unknown_health(beyond.text, beyond.at))
     elif r.looked_at is not None and r.looked_at - unknown >= r.policy.stale_after:
         why = f"no believable health since {_at(unknown)}"
         standing.append(_unknown_health(why, unknown + r.policy.stale_after))
@@ -65,6 +69,16 @@ def holds_standing(r: Rollout, now: datetime) -> tuple[Hold, ...]:
 
 def _unknown_health(why: str, at: datetime) -> Hold:
     return Hold(id="unknown_health", kind=HoldKind.UNKNOWN_HEALTH, reason=why, actor="health", at=at)
+
+
+def doubt_of(r: Rollout) -> Doubt | None:
+    """Why the last look's sample is not believed, where that is for its source."""
+    return None if r.seen is None or not r.sight.doubted else r.seen.doubt
+
+
+def beyond_of(r: Rollout) -> Excess | None:
+    """What the last look left out because it cannot be so."""
+    return None if r.seen is None or r.seen.health is None else r.seen.health.beyond
 
 
 def unknown_since(r: Rollout) -> datetime:
@@ -81,6 +95,8 @@ def health_fresh(r: Rollout) -> bool:
         return False
     if r.seen is not None and r.seen.ahead_to is not None:
         return False  # what seems fresh may be a sample that was dated ahead when it was written
+    if beyond_of(r) is not None:
+        return False
     return r.looked_at - r.sight.known.at < r.policy.stale_after
 
 

@@ -1,7 +1,8 @@
 """The guard: from health samples to "at risk", "breach" and "recovered", with hysteresis.
 
-Theory of operation. `Sight` decides what to believe of the samples: an implausible drop stays UNKNOWN
-until more samples agree or a person confirms. `Clocks` keeps one timer per quota: it runs while the
+Theory of operation. `Sight` decides what to believe of the samples: an implausible drop or rise stays UNKNOWN
+until more samples agree or a person confirms, and one of a source in doubt (models/cluster/source_doubts.py) until
+that is over. `Clocks` keeps one timer per quota: it runs while the
 quota is short, stands still while it is not, and starts again only after the quota was good for
 `clear_after`. So a blip shorter than `breach_after` breaches nothing, and a quota that flaps breaches
 when its short times together reach `breach_after`. Times are passed in; nothing here reads a clock.
@@ -17,7 +18,7 @@ from fractions import Fraction
 from pydantic import Field
 
 from models.base import Count, Model, Time, lacks_text
-from models.cluster.readings import HealthSample
+from models.cluster.readings import Doubt, HealthSample
 
 
 class Sight(Model):
@@ -28,26 +29,46 @@ class Sight(Model):
     suspect: HealthSample | None = None
     agreeing: Count = 0
     """Samples after the first implausible one that agree with it."""
+    doubted: str = ""
+    """The source in doubt that the suspect is from: no number of samples confirms it."""
 
     @property
     def unknown(self) -> bool:
         return self.known is None or self.suspect is not None
 
-    def seeing(self, sample: HealthSample, plausible_drop: Fraction, confirm_samples: int) -> Sight:
-        """After one more sample. Older ones than the last known are ignored."""
-        if self.known is None:
+    @property
+    def rising(self) -> bool:
+        """What is not yet believed is better than what is."""
+        return (
+            self.known is not None and self.suspect is not None and self.suspect.healthy_gpus > self.known.healthy_gpus
+        )
+
+    def seeing(
+        self, sample: HealthSample, plausible_drop: Fraction, confirm_samples: int, *, rises: bool = True
+    ) -> Sight:
+        """After one more sample of a source that is not in doubt. Older ones than the last known are ignored.
+
+        Once a doubt is over the sample stands: the cluster is back where it was, or a person has confirmed it. `rises`:
+        False in a history from before, where every rise was believed at once.
+        """
+        if self.known is None or self.doubted:
             return Sight(known=sample)
         last = self.suspect or self.known
         if sample.at < last.at:
             return self
-        if not implausible(self.known, sample, plausible_drop):
+        rise = sample.healthy_gpus > self.known.healthy_gpus
+        if (rise and not rises) or not implausible(self.known, sample, plausible_drop):
             return Sight(known=sample)
         agreeing = 0
-        if self.suspect is not None and agree(self.suspect, sample, plausible_drop):
+        if self.suspect is not None and not implausible(self.suspect, sample, plausible_drop):
             agreeing = self.agreeing + (sample.at > self.suspect.at)
         if agreeing >= confirm_samples:
             return Sight(known=sample)
         return Sight(known=self.known, suspect=sample, agreeing=agreeing)
+
+    def doubting(self, sample: HealthSample, doubt: Doubt) -> Sight:
+        """After one more sample of a source in doubt: what was so before stands, whatever was believed since."""
+        return Sight(known=doubt.before, suspect=sample, doubted=doubt.source)
 
     def confirmed(self) -> Sight:
         """After a person said that the implausible sample is true."""
@@ -55,14 +76,8 @@ class Sight(Model):
 
 
 def implausible(known: HealthSample, sample: HealthSample, plausible_drop: Fraction) -> bool:
-    """True when more of the cluster vanished between two samples than failures explain."""
-    drop = known.healthy_gpus - sample.healthy_gpus
-    return drop > plausible_drop * max(known.total_gpus, 1)
-
-
-def agree(one: HealthSample, other: HealthSample, plausible_drop: Fraction) -> bool:
-    """True when failures and repairs explain how one became the other: noise confirms nothing."""
-    return not (implausible(one, other, plausible_drop) or implausible(other, one, plausible_drop))
+    """True when more of the cluster vanished or came back between two samples than failures and repairs explain."""
+    return abs(known.healthy_gpus - sample.healthy_gpus) > plausible_drop * max(known.total_gpus, 1)
 
 
 class QuotaClock(Model):

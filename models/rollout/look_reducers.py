@@ -20,24 +20,22 @@ from models.rollout.commands import (
 from models.rollout.decide import planned_on, tests
 from models.rollout.flex_following import flex_band, flex_published
 from models.rollout.gates import drift_of, holds_now
+from models.rollout.guard import Sight
 from models.rollout.holds import REALIGN, Hold, HoldKind
 from models.rollout.long_run import considered, given_up
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
 
 
-def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = None) -> Rollout:
+def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = None, *, rises: bool = True) -> Rollout:
     """After a fresh look: sight, timers, drift, holds that end by themselves.
 
-    `fence`: the counter when the look began. A look that an effect overtook says nothing about drift.
+    `fence`: the counter when the look began. A look that an effect overtook says nothing about drift. `rises`: whether
+    an implausible rise waits for more samples (`rise_waits`).
     """
-    before_risk, before_unknown = r.clocks.at_risk, r.sight.unknown
+    before_risk, before = r.clocks.at_risk, r.sight
     before_ahead = r.seen is not None and r.seen.ahead_to is not None
-    sight = (
-        r.sight
-        if seen.health is None
-        else r.sight.seeing(seen.health, r.policy.plausible_drop, r.policy.confirm_samples)
-    )
+    sight = _sight(r, seen, rises=rises)
     # A missing sample, an older or an implausible one says nothing: the last known value stands.
     told = seen.health is not None and sight.known == seen.health
     r = mailing.seen_since(
@@ -50,11 +48,9 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
             looked_after=r.fence if fence is None else fence,
         )
     )
-    if told and _tested_what_counts(r):
-        backed = seen.backed
-        r = r.but(clocks=r.clocks.seeing(seen.counted, now, r.policy.clear_after, backed=backed))
-    if sight.unknown and not before_unknown:
-        r = r.noting(AuditKind.GUARD, "health is UNKNOWN: the drop is implausible and awaits confirmation", now)
+    if _tested_what_counts(r):
+        r = _timed(r, now, told=told)
+    r = _noting_doubt(r, before, now)
     if (seen.ahead_to is not None) is not before_ahead:
         text = "health samples are dated ahead of now and left out: is the clock of the source right?"
         r = r.noting(AuditKind.GUARD, "no longer so: " * before_ahead + text, now, ahead_to=str(seen.ahead_to or ""))
@@ -71,6 +67,51 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
         )
     r = _flexed(_drifted(r, now), now) if told else _drifted(r, now)
     return considered(_overtaken(r, now), now) if told else r
+
+
+def rise_waits(r: Rollout, seen: Observation) -> bool:
+    """Whether what is believed after this look depends on `rises`."""
+    return seen.health is not None and _sight(r, seen, rises=True) != _sight(r, seen, rises=False)
+
+
+def _sight(r: Rollout, seen: Observation, *, rises: bool) -> Sight:
+    if seen.health is None:
+        return r.sight
+    if seen.doubt is not None:
+        return r.sight.doubting(seen.health, seen.doubt)
+    return r.sight.seeing(seen.health, r.policy.plausible_drop, r.policy.confirm_samples, rises=rises)
+
+
+def _timed(r: Rollout, now: datetime, *, told: bool) -> Rollout:
+    """With the timers going by what is believed.
+
+    While a source is in doubt that is the shortage from before. While a rise is awaiting confirmation the timers of
+    what it would mend stand still, so that a blip stays one, and health is not good yet.
+    """
+    assert r.seen is not None
+    if told:
+        counted, backed = r.seen.counted, r.seen.backed
+    elif r.seen.doubt is not None:
+        counted, backed = r.seen.doubt.counted, False
+    elif r.sight.rising and r.seen.health == r.sight.suspect:
+        counted, backed = r.seen.counted, False
+    else:
+        return r
+    return r.but(clocks=r.clocks.seeing(counted, now, r.policy.clear_after, backed=backed))
+
+
+def _noting_doubt(r: Rollout, before: Sight, now: datetime) -> Rollout:
+    """Begin and end of what is not believed, for the archive."""
+    assert r.seen is not None
+    doubt = r.seen.doubt
+    if doubt is not None and before.doubted != doubt.source:
+        return r.noting(AuditKind.GUARD, f"health is UNKNOWN: {doubt.why}; a person has to confirm it", now)
+    if before.doubted and doubt is None:
+        return r.noting(AuditKind.GUARD, f"source {before.doubted} is no longer in doubt here", now)
+    if not r.sight.unknown or before.unknown:
+        return r
+    what = "rise" if r.sight.rising else "drop"
+    return r.noting(AuditKind.GUARD, f"health is UNKNOWN: the {what} is implausible and awaits confirmation", now)
 
 
 def _flexed(r: Rollout, now: datetime) -> Rollout:

@@ -8,7 +8,19 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from models.audit import AuditEntry
-from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words, of_ordinary_size
+from models.base import (
+    Count,
+    Duration,
+    GpuCount,
+    Model,
+    Name,
+    PositiveCount,
+    Share,
+    Text,
+    Time,
+    Words,
+    of_ordinary_size,
+)
 from models.cluster.derived_buffer import Derived, HealthTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy
@@ -319,6 +331,9 @@ class ObserveRequest(Model):
     """Say what buffer health history asks for."""
     shadow: bool = False
     """The surplus is that beside the tested values: the quota system does not hold them."""
+    plausible_drop: Share | None = None
+    max_breaching_clusters: PositiveCount | None = None
+    """By what the falls of a source are judged; None: they are not, but what is in doubt already is told."""
     at: Time
 
     _earlier = _passing_over("scheduled", "baseline")
@@ -331,6 +346,7 @@ class AimRequest(Model):
     islands: tuple[Island, ...]
     policy: Policy
     exempt: bool
+    shadow: bool = False
     at: Time
 
     _earlier = _passing_over("rollout")

@@ -11,7 +11,7 @@ from models.rollout.actions import Wait
 from models.rollout.choices import lifted_by, lifting_line, lifts
 from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself
 from models.rollout.flex_following import flex_published
-from models.rollout.gates import conditions, drift_of, gate_of, health_fresh, holds_now
+from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate_of, health_fresh, holds_now
 from models.rollout.holds import PROPOSAL, HoldKind
 from models.rollout.long_run import may_apply
 from models.rollout.messages import (
@@ -235,6 +235,10 @@ def _hold_needs(r: Rollout, now: datetime) -> str:
     for hold in holds_now(r, now):
         if hold.kind is HoldKind.PAUSED:
             return f"paused by {hold.actor}: {_line(r, Command.RESUME)}"
+        if hold.kind is HoldKind.UNKNOWN_HEALTH and (doubt := doubt_of(r)) is not None:
+            return f"{hold.reason}: mend the source; only if it is so: {doubt.confirming}"
+        if hold.kind is HoldKind.UNKNOWN_HEALTH and (beyond := beyond_of(r)) is not None:
+            return f"{beyond.text}: mend the source, or import the cluster's new total"
         if hold.kind is HoldKind.UNKNOWN_HEALTH and r.sight.suspect is None:
             return f"{hold.reason}: mend the health source"
         if hold.until is None and lifts(r, hold):

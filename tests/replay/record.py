@@ -262,6 +262,23 @@ async def warned(world: World, name: str, _: FaultyQuotas) -> None:
     await close(world, name)
 
 
+async def risen(world: World, name: str, _: FaultyQuotas) -> None:
+    """Health falls step by step, and comes back at once: that is believed when more samples say so."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, lambda status: status.healthy_gpus == 300)
+    await world.healthy(name, main=(361, 250))
+    await world.until(name, lambda status: status.healthy_gpus == 250)
+    await world.healthy(name, main=(361, 361))
+    await world.until(name, lambda status: not status.health_known)
+    while (await world.status(name)).healthy_gpus != 361:
+        await world.healthy(name, main=(361, 361))
+        await asyncio.sleep(0.2)
+    await world.until(name, lambda status: not status.at_risk)
+    await close(world, name)
+
+
 async def fleet(world: World, name: str, __: FaultyQuotas) -> None:
     """A fleet rollout with a pilot, through all of its commands but an abort."""
     a, b, _, pilot = await import_fleet(world, name)
@@ -338,7 +355,7 @@ SCENES: dict[str, Scene] = {
     for scene in (
         *(straight, paused, objected, undone, told, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
-        *(swift, slow, called, warned, rederived, granted, requested),
+        *(swift, slow, called, warned, risen, rederived, granted, requested),
         *(fleet, fleet_undone, fleet_continued),
     )
 }
@@ -348,6 +365,7 @@ FORGETFUL = ("continued", "left", "fleet_continued")
 POLICIES: dict[str, dict[str, Any]] = {
     "realigned": {"on_breach": "realign"},
     "warned": {"breach_after": "1h", "safety_poll": "0.7s"},
+    "risen": {"breach_after": "1h", "safety_poll": "0.7s"},
     "cancelled": {"soak_buffered": "1h"},
     "rederived": {"buffer": {"health": {}}, "safety_poll": "0.7s", "replan_window": "2s"},
 }

@@ -44,6 +44,7 @@ WANTED = set(Command) | {
     "buffer",
     "backtest",
     "simulate-health",
+    "confirm",
     "detach",
     "why",
     "flex show",

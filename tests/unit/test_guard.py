@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from models.cluster.island import Island
-from models.cluster.readings import HealthSample
+from models.cluster.readings import Doubt, HealthSample
 from models.cluster.windows import Window, WindowKind, active, without_absences
 from models.rollout.guard import Clocks, Sight
 
@@ -136,6 +136,38 @@ def test_an_implausible_drop_is_unknown_until_enough_samples_agree() -> None:
 
 def test_one_plausible_sample_ends_the_suspicion() -> None:
     assert sight(sample(0, 100), sample(1, 10), sample(2, 95)) == Sight(known=sample(2, 95))
+
+
+def test_a_rise_that_repairs_do_not_explain_is_unknown_until_enough_samples_agree() -> None:
+    up = [sample(0, 60), sample(1, 81), sample(2, 81), sample(3, 90)]
+    assert sight(*up[:2]) == Sight(known=sample(0, 60), suspect=sample(1, 81))
+    assert sight(*up[:2]).rising
+    assert sight(*up[:3]).known == sample(0, 60)
+    assert sight(*up) == Sight(known=sample(3, 90))
+    assert not sight(sample(0, 60), sample(1, 80)).unknown
+    before = Sight(known=sample(0, 60))  # a history from before
+    assert before.seeing(sample(1, 100), DROP, 2, rises=False) == Sight(known=sample(1, 100))
+
+
+def doubt(before: HealthSample) -> Doubt:
+    return Doubt(source="dcgm", why="many fell", since=minutes(0), before=before)
+
+
+def test_no_number_of_samples_confirms_what_a_source_in_doubt_says() -> None:
+    lied = Sight(known=sample(0, 100))
+    for at in range(1, 9):
+        lied = lied.doubting(sample(at, 40), doubt(sample(0, 100)))
+    assert (lied.known, lied.suspect, lied.doubted) == (sample(0, 100), sample(8, 40), "dcgm")
+
+
+def test_what_was_believed_before_the_source_came_in_doubt_is_taken_back() -> None:
+    assert Sight(known=sample(3, 81)).doubting(sample(4, 81), doubt(sample(0, 100))).known == sample(0, 100)
+
+
+@pytest.mark.parametrize("healthy", [40, 100], ids=["confirmed", "mended"])
+def test_once_the_doubt_is_over_the_next_sample_counts(healthy: int) -> None:
+    lied = Sight(known=sample(0, 100)).doubting(sample(1, 40), doubt(sample(0, 100)))
+    assert lied.seeing(sample(2, healthy), DROP, 2) == Sight(known=sample(2, healthy))
 
 
 def test_noise_confirms_nothing() -> None:

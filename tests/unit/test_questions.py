@@ -26,15 +26,15 @@ from models.questions import (
 )
 
 NAMES = """
-    stage_import commit_import add_health add_jobs describe_slurm detach clusters teams facts snapshot snapshots
-    health_hours flex why archive archived calendar declare end_window overview tallies week request requests
+    stage_import commit_import add_health add_jobs describe_slurm detach confirm_source clusters teams facts snapshot
+    snapshots health_hours flex why archive archived calendar declare end_window overview tallies week request requests
     milestones plan_milestones note_milestone doctor
 """
 
 
 def test_the_desk_has_an_answer_to_every_question() -> None:
     nobody: Any = Mock()
-    desk = DeskActivities(nobody, nobody, nobody, nobody, nobody, nobody, nobody, nobody)
+    desk = DeskActivities(nobody, nobody, nobody, nobody, nobody, nobody, nobody, nobody, nobody)
     assert set(desk._answers) == set(QUESTIONS.values())
 
 

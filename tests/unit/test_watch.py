@@ -72,6 +72,9 @@ class SlowLedger:
     def windows(self, clusters: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         return {}
 
+    def doubted(self) -> dict[str, str]:
+        return {}
+
 
 class Quotas(SlowLedger):
     reads = 0
@@ -116,7 +119,7 @@ def watching(
     ledger: Any = SlowLedger(clusters=clusters)
     quotas: Any = Quotas(ledger_seconds)
     client: Any = temporal
-    return WatchActivities(client, quotas, health or Health(), ledger, ledger, tallier)
+    return WatchActivities(client, quotas, health or Health(), ledger, ledger, ledger, tallier)
 
 
 @pytest.fixture(autouse=True)

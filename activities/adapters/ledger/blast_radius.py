@@ -8,9 +8,11 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlmodel import Session, col, func
 
+from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import one_at_a_time
 from models.base import DAY, HOUR
 from models.errors import BlastRadius
+from models.guard_tables import BreachRow
 from models.rollout.effects import Fence
 from models.tables import MoveRow
 
@@ -36,6 +38,23 @@ def reserve(
         if day_limit is not None:
             _check(session, cluster, gpus, day_limit, now, DAY, "a day")
     session.add(MoveRow(rollout=fence.rollout, counter=fence.counter, cluster=cluster, at=now, gpus=gpus))
+
+
+def reserve_breach(session: Session, cluster: str, most_clusters: int | None, now: datetime) -> None:
+    """Books a breach rollback that is about to be aimed. Errors: BlastRadius past so many clusters in an hour."""
+    one_at_a_time(session, "moves")
+    recent = sa.select(col(BreachRow.cluster)).where(col(BreachRow.at) > now - HOUR, col(BreachRow.cluster) != cluster)
+    others = sorted(session.execute(recent).scalars())
+    if most_clusters is not None and len(others) + 1 > most_clusters:
+        raise BlastRadius(
+            f"{len(others) + 1} clusters are in breach within an hour, more than max_breaching_clusters "
+            f"{most_clusters}; answered before: {', '.join(others[:5])}"
+        )
+    store(session, BreachRow, [{"cluster": cluster, "at": now}])
+
+
+def release_breach(session: Session, cluster: str) -> None:
+    session.execute(sa.delete(BreachRow).where(col(BreachRow.cluster) == cluster))
 
 
 def _check(session: Session, cluster: str, gpus: int, limit: int, now: datetime, span: timedelta, named: str) -> None:

@@ -20,6 +20,7 @@ from activities.adapters.ledger.quotas import LedgerQuotas
 from activities.adapters.ledger.registry import LedgerRegistry
 from activities.adapters.ledger.report import LedgerReport
 from activities.adapters.ledger.scheduler_mirror import SchedulerBook
+from activities.adapters.ledger.source_doubts import LedgerDoubts
 from activities.adapters.ledger.tallies import LedgerTallies
 
 __all__ = ["Ledger", "upgrade"]
@@ -37,6 +38,7 @@ class Ledger:
         self._database = Database(url, now, patience)
         self.quotas = LedgerQuotas(self._database)
         self.health = LedgerHealth(self._database)
+        self.doubts = LedgerDoubts(self._database)
         self.samples = LedgerSamples(self._database)
         self.usage = LedgerUsage(self._database)
         self.jobs = LedgerJobs(self._database)

@@ -22,7 +22,7 @@ from activities.adapters.ledger.scheduler_mirror import sources_of
 from models.base import duration_text
 from models.buffers.hourly_health import Stretch
 from models.cluster.island import Island
-from models.cluster.readings import CLOCK_SKEW, HealthSample, TeamUsage, UsageReading
+from models.cluster.readings import CLOCK_SKEW, Excess, HealthSample, TeamUsage, UsageReading
 from models.cluster.sources import Sources
 from models.errors import BadInput
 from models.tables import HealthRow, IslandRow, QuotaRow, UsageRow
@@ -105,7 +105,10 @@ class LedgerSamples:
     def keep(self, sample: HealthSample, source: str) -> None:
         """The sample stands. Where nothing changes the last one moves on in time, so that a year is not millions."""
         with self._database.writing() as session:
+            known = set(session.exec(select(IslandRow.name).where(col(IslandRow.cluster) == sample.cluster)))
             for island in sample.islands:
+                if island.name not in known:
+                    continue  # installed is what was imported
                 row = health_row(sample.cluster, island, sample.at, source)
                 of_island = (col(HealthRow.cluster) == sample.cluster, col(HealthRow.island) == island.name)
                 last = session.exec(
@@ -152,15 +155,16 @@ def _alone(usage: TeamUsage) -> TeamUsage:
 
 
 def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, HealthSample]:
-    """By cluster: its islands' latest samples, as old as the oldest of them.
+    """By cluster: its islands' latest samples, as old as the oldest of them. Installed is what was imported.
 
-    Those dated ahead of now are left out, so that they shadow none; `ahead_to` tells of them.
+    Those dated ahead of now, and those with more healthy GPUs than are installed, are left out, so that they shadow
+    none; `ahead_to` and `beyond` tell of them.
     """
     rows = (
         session.connection().execute(_latest_samples(), {"clusters": list(clusters), "latest": now + CLOCK_SKEW}).all()
     )
     by_cluster = groupby(rows, lambda row: row.cluster)
-    return {cluster: _sample(cluster, list(islands)) for cluster, islands in by_cluster}
+    return {cluster: _sample(cluster, list(islands), now + CLOCK_SKEW) for cluster, islands in by_cluster}
 
 
 @cache
@@ -172,11 +176,17 @@ def _latest_samples() -> sa.Select[Any]:
         .where(col(newest.cluster) == IslandRow.cluster, col(newest.island) == IslandRow.name)
         .correlate(IslandRow)
     )
-    latest_at = of_island.where(col(newest.at) <= sa.bindparam("latest")).scalar_subquery()
-    names = ("cluster", "island", "at", "total_gpus", "healthy_gpus", "block_gpus")
+    # T moves by import alone: what is beyond it is no health of what there is (ADR 0029).
+    fits = col(newest.healthy_gpus) <= col(IslandRow.total_gpus)
+    latest_at = of_island.where(col(newest.at) <= sa.bindparam("latest"), fits).scalar_subquery()
+    names = ("cluster", "island", "at", "healthy_gpus", "block_gpus")
     # By way of the islands: one step into the samples' index for each, however long the history.
     return (
-        sa.select(*(getattr(HealthRow, name) for name in names), of_island.scalar_subquery().label("newest"))
+        sa.select(
+            *(getattr(HealthRow, name) for name in names),
+            col(IslandRow.total_gpus),
+            of_island.scalar_subquery().label("newest"),
+        )
         .select_from(IslandRow)
         .join(
             HealthRow,
@@ -314,11 +324,13 @@ def health_row(cluster: str, island: Island, at: datetime, source: str) -> dict[
     }
 
 
-def _sample(cluster: str, rows: Sequence[Any]) -> HealthSample:
+def _sample(cluster: str, rows: Sequence[Any], latest: datetime) -> HealthSample:
+    beyond = next((row for row in rows if row.at < row.newest <= latest), None)
     return HealthSample(
         cluster=cluster,
         at=min(row.at for row in rows),
-        ahead_to=max((row.newest for row in rows if row.newest > row.at), default=None),
+        ahead_to=max((row.newest for row in rows if row.newest > latest), default=None),
+        beyond=None if beyond is None else Excess(at=beyond.newest, island=beyond.island, total_gpus=beyond.total_gpus),
         islands=tuple(
             Island(
                 name=row.island,

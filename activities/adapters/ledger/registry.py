@@ -17,7 +17,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, func, select
 
 from activities.adapters.ledger.archive import LedgerArchive, append_all
-from activities.adapters.ledger.blast_radius import booked, reserve
+from activities.adapters.ledger.blast_radius import booked, release_breach, reserve, reserve_breach
 from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.observations import latest_health
@@ -181,18 +181,19 @@ class LedgerRegistry(LedgerArchive):
             opened = session.execute(rows.order_by(ClusterRow.name))
             return {name: (Stage(stage), shadow) for name, stage, shadow in opened}
 
-    def rolling_back(self) -> frozenset[str]:
-        return frozenset(
-            cluster
-            for cluster, (stage, shadow) in self.open_clusters().items()
-            if stage is Stage.ROLLING_BACK and not shadow
-        )
-
     def reserve_moves(
         self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None = None
     ) -> None:
         with self._database.writing() as session:
             reserve(session, fence, cluster, gpus, limit, now, day_limit)
+
+    def reserve_breach(self, cluster: str, most_clusters: int | None, now: datetime) -> None:
+        with self._database.writing() as session:
+            reserve_breach(session, cluster, most_clusters, now)
+
+    def release_breach(self, cluster: str) -> None:
+        with self._database.writing() as session:
+            release_breach(session, cluster)
 
     def booked(self, now: datetime) -> tuple[int, int]:
         with self._database.reading() as session:

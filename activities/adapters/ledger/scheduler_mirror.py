@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.bulk import among, store
+from activities.adapters.ledger.bulk import among, keep, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.quotas import locked_cluster, signed
 from activities.adapters.slurm.parsing import Held, admitted
@@ -186,18 +186,14 @@ class SchedulerBook:
                     session.add(row)
 
     def note_islands(self, cluster: str, islands: Sequence[Island]) -> None:
-        """The installed GPUs are these. A change of them is one by others, as the ledger's triggers count it."""
+        """A cluster that was imported without islands has these. What is imported moves by import alone."""
+        of_cluster = select(IslandRow.name).where(col(IslandRow.cluster) == cluster)
         with self._database.reading() as session:
-            rows = session.exec(select(IslandRow).where(col(IslandRow.cluster) == cluster))
-            installed = {row.name: row.total_gpus for row in rows}
-        totals = {**dict.fromkeys(installed, 0), **{i.name: i.total_gpus for i in islands}}
-        news = {name: total for name, total in totals.items() if installed.get(name) != total}
-        if news:
-            with self._database.writing() as session:
-                for name, total in sorted(news.items()):
-                    row = session.get(IslandRow, (cluster, name)) or IslandRow(cluster=cluster, name=name, total_gpus=0)
-                    row.total_gpus = total
-                    session.add(row)
+            if session.exec(of_cluster).first() is not None:
+                return
+        with self._database.writing() as session:
+            rows = [{"cluster": cluster, "name": i.name, "total_gpus": i.total_gpus} for i in islands]
+            keep(session, IslandRow, rows)
 
     def detach(self, cluster: str) -> None:
         """The ledger itself holds the cluster's quotas again. Errors: Refusal while a rollout is open."""

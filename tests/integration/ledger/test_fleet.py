@@ -318,12 +318,12 @@ def test_clusters_are_shown_in_pages_with_their_open_rollouts(ledger: Ledger) ->
 
 def test_present_values_and_latest_health_are_shown(ledger: Ledger, tool: ForeignTool) -> None:
     tool.set("b", 30)  # below its block of 64
-    tool.run("UPDATE health_samples SET total_gpus = 300, healthy_gpus = 250 WHERE island = 'X'")
+    tool.run("UPDATE health_samples SET total_gpus = 300, healthy_gpus = 150, block_gpus = 150 WHERE island = 'X'")
     tool.run("DELETE FROM health_samples WHERE island = 'Y'")
     alpha = shown(ledger)[CLUSTER]
     by_team = {q.team: q for q in alpha.quotas}
     assert (by_team["b"].gpus, by_team["b"].protected_blocks) == (30, ())
-    assert [(i.total_gpus, i.healthy_gpus) for i in alpha.islands] == [(200, 200), (200, 0)]
+    assert [(i.total_gpus, i.healthy_gpus) for i in alpha.islands] == [(200, 150), (200, 0)]
 
 
 def test_a_cluster_that_others_left_senseless_is_named(ledger: Ledger, tool: ForeignTool) -> None:

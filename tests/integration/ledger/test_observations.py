@@ -89,15 +89,29 @@ def test_a_repeated_cluster_island_and_time_replaces(ledger: Ledger, tool: Forei
     assert ledger.health.read([CLUSTER])[CLUSTER].islands[0] == Island(name="X", total_gpus=200, healthy_gpus=7)
 
 
-def test_the_total_of_a_sample_is_the_one_that_was_seen(ledger: Ledger, tool: ForeignTool) -> None:
+def test_installed_is_what_was_imported_whatever_a_sample_says(ledger: Ledger, tool: ForeignTool) -> None:
     seen = HealthSample(
         cluster=CLUSTER, at=NOW + minutes(1), islands=(Island(name="X", total_gpus=192, healthy_gpus=180),)
     )
     generation = tool.generation()
     ledger.fleet.add_health([seen], "exporter")
-    assert ledger.health.read([CLUSTER])[CLUSTER].islands[0].total_gpus == 192
+    assert ledger.health.read([CLUSTER])[CLUSTER].islands[0] == Island(name="X", total_gpus=200, healthy_gpus=180)
     assert tool.one("SELECT total_gpus FROM islands WHERE name = 'X'") == 200
     assert tool.generation() == generation
+
+
+def test_more_healthy_gpus_than_are_installed_are_left_out_and_told(ledger: Ledger) -> None:
+    lie = HealthSample(
+        cluster=CLUSTER, at=NOW + minutes(2), islands=(Island(name="X", total_gpus=1000, healthy_gpus=1000),)
+    )
+    before = ledger.health.read([CLUSTER])[CLUSTER]
+    ledger.fleet.add_health([lie], "exporter")
+    after = ledger.health.read([CLUSTER])[CLUSTER]
+    assert (after.islands, after.at, after.ahead_to) == (before.islands, before.at, None)
+    assert after.beyond is not None
+    assert (after.beyond.island, after.beyond.total_gpus, after.beyond.at) == ("X", 200, NOW + minutes(2))
+    ledger.fleet.add_health([sample(CLUSTER, NOW + minutes(3), X=150)], "exporter")
+    assert ledger.health.read([CLUSTER])[CLUSTER].beyond is None
 
 
 def test_many_clusters_are_read_by_one_query(ledger: Ledger) -> None:

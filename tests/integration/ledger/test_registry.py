@@ -234,12 +234,15 @@ def test_a_late_note_of_an_ended_or_adopted_rollout_does_not_touch_the_cluster(
         note_stage(ledger, "r-9", "planned", ended=False, completed=False)
 
 
-def test_clusters_in_a_rollback_are_known(ledger: Ledger) -> None:
-    open_rollout(ledger)
-    open_rollout(ledger, "r-beta", cluster="beta", shadow=True)
-    for rollout in ("r-1", "r-beta"):
-        note_stage(ledger, rollout, "rolling_back", ended=False, completed=False)
-    assert ledger.registry.rolling_back() == {CLUSTER}
+def test_breaches_are_booked_by_cluster_and_hour_before_they_are_aimed(ledger: Ledger, tool: ForeignTool) -> None:
+    twice(lambda: ledger.registry.reserve_breach(CLUSTER, 1, NOW))
+    with pytest.raises(BlastRadius, match=r"^2 clusters are in breach within an hour, .* 1; answered before: alpha$"):
+        ledger.registry.reserve_breach("beta", 1, NOW + timedelta(minutes=59))
+    assert tool.rows("SELECT cluster FROM breaches") == [(CLUSTER,)]
+    ledger.registry.reserve_breach("beta", None, NOW + timedelta(minutes=59))  # a person has lifted the limit
+    ledger.registry.release_breach("beta")
+    ledger.registry.reserve_breach("beta", 1, NOW + timedelta(hours=1))
+    assert tool.rows("SELECT cluster FROM breaches ORDER BY cluster") == [(CLUSTER,), ("beta",)]
 
 
 def book(ledger: Ledger, counter: int, gpus: int, *, cluster: str = CLUSTER, after: timedelta = timedelta(0)) -> None:

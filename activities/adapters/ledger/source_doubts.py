@@ -1,0 +1,302 @@
+"""Sources of health in doubt, as the ledger keeps them: what the last hour says of a source, judged as a whole.
+
+The judgement is models/cluster/source_doubts.py. Here are its facts: which clusters a source has, their best of the
+last hour, what they are now with declared absences put back, and what a person has confirmed. A cluster that names a
+Prometheus or a Slurm has that as its source; of the others it is who the samples themselves say wrote them: the last
+one, and whoever wrote two or more within the hour, so that a new label does not make a new source.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fractions import Fraction
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import aliased
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger.bulk import among, store
+from activities.adapters.ledger.calendar import windows_of
+from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.observations import latest_health
+from activities.adapters.ledger.scheduler_mirror import sources_of
+from models.base import HOUR
+from models.cluster.island import Island
+from models.cluster.readings import CLOCK_SKEW, Doubt
+from models.cluster.source_doubts import LEDGER, DoubtedSource, Judgement, Level, believed_of, judged, still_fallen
+from models.cluster.windows import without_absences
+from models.errors import Refusal
+from models.guard_tables import SourceDoubtRow
+from models.tables import ClusterRow, HealthRow, IslandRow
+
+_AGAIN = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """A source in doubt as it is now. `levels`: those of its clusters that have not come back."""
+
+    source: str
+    since: datetime
+    why: str
+    levels: Mapping[str, Level]
+
+    def shown(self) -> DoubtedSource:
+        return DoubtedSource(source=self.source, why=self.why, since=self.since, clusters=tuple(sorted(self.levels)))
+
+
+class LedgerDoubts:
+    """DoubtPort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def doubt(self, cluster: str, plausible_drop: Fraction | None, most_clusters: int | None) -> Doubt | None:
+        now = self._database.now()
+        with self._database.reading() as session:
+            found = _doubt_of(cluster, _standing(session, now))
+            if found is not None or plausible_drop is None or most_clusters is None:
+                return found
+            limits = plausible_drop, most_clusters
+            if not _judged(session, cluster, limits, now, alone=True):
+                return None
+        with self._database.writing() as session:
+            one_at_a_time(session, "doubts")
+            stand = _standing(session, now)
+            for source, judgement in _judged(session, cluster, limits, now).items():
+                if source not in {one.source for one in stand}:
+                    _store(session, source, since=now, judgement=judgement.model_dump_json())
+            return _doubt_of(cluster, _standing(session, now))
+
+    def doubted(self) -> dict[str, str]:
+        return {cluster: one.source for one in self.sources_in_doubt() for cluster in one.clusters}
+
+    def sources_in_doubt(self) -> tuple[DoubtedSource, ...]:
+        now = self._database.now()
+        with self._database.reading() as session:
+            stand = _standing(session, now)
+        if any(not one.levels for one in stand):
+            with self._database.writing() as session:
+                one_at_a_time(session, "doubts")
+                for one in _standing(session, now):
+                    if not one.levels:
+                        _store(session, one.source)
+        return tuple(one.shown() for one in stand if one.levels)
+
+    def confirm(self, source: str, actor: str) -> DoubtedSource:
+        now = self._database.now()
+        with self._database.writing() as session:
+            one_at_a_time(session, "doubts")
+            stand = {one.source: one for one in _standing(session, now)}
+            if source not in stand and (done := _confirmed(session, source, actor, now)) is not None:
+                return done
+            if source not in stand:
+                names = ", ".join(sorted(stand)) or "none"
+                raise Refusal(f"source {source!r} is not in doubt; in doubt: {names}")
+            judgement = session.get_one(SourceDoubtRow, source).judgement
+            _store(session, source, judgement=judgement, confirmed_at=now, confirmed_by=actor)
+            return stand[source].shown()
+
+
+def _store(session: Session, source: str, **values: Any) -> None:
+    row = session.get(SourceDoubtRow, source)
+    kept = {} if row is None else {"confirmed_at": row.confirmed_at, "confirmed_by": row.confirmed_by}
+    blank = {"since": None, "judgement": "", "confirmed_at": None, "confirmed_by": ""}
+    store(session, SourceDoubtRow, [{"source": source, **blank, **kept, **values}])
+
+
+def _confirmed(session: Session, source: str, actor: str, now: datetime) -> DoubtedSource | None:
+    """What the same person confirmed a moment ago: the same call, tried again, is answered the same."""
+    row = session.get(SourceDoubtRow, source)
+    if row is None or row.confirmed_at is None or row.confirmed_by != actor or now - row.confirmed_at > _AGAIN:
+        return None
+    judgement = Judgement.model_validate_json(row.judgement)
+    fallen = still_fallen(judgement.levels, judgement.plausible_drop)
+    return DoubtedSource(source=source, why=judgement.why, since=row.confirmed_at, clusters=tuple(sorted(fallen)))
+
+
+def _doubt_of(cluster: str, stand: Iterable[_Standing]) -> Doubt | None:
+    for one in stand:
+        level = one.levels.get(cluster)
+        if level is not None:
+            return Doubt(source=one.source, why=one.why, since=one.since, before=believed_of(level, one.since))
+    return None
+
+
+def _standing(session: Session, now: datetime) -> list[_Standing]:
+    """Every source in doubt, and which of its clusters are not back where they were."""
+    rows = session.exec(select(SourceDoubtRow).where(col(SourceDoubtRow.since).is_not(None))).all()
+    found = []
+    for row in sorted(rows, key=lambda row: row.source):
+        assert row.since is not None
+        judgement = Judgement.model_validate_json(row.judgement)
+        present = _present(session, [level.cluster for level in judgement.levels], now)
+        levels = {
+            level.cluster: _at(level, present[level.cluster]) for level in judgement.levels if level.cluster in present
+        }
+        fallen = still_fallen(levels.values(), judgement.plausible_drop)
+        found.append(_Standing(row.source, row.since, judgement.why, {name: levels[name] for name in fallen}))
+    return found
+
+
+def _present(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, tuple[Island, ...]]:
+    """What is healthy now, as if declared absences were not."""
+    windows = windows_of(session, clusters)
+    samples = latest_health(session, clusters, now)
+    return {name: without_absences(s.islands, windows.get(name, ()), now) for name, s in samples.items()}
+
+
+def _at(level: Level, now: tuple[Island, ...]) -> Level:
+    """The level today; an island that an import took away or made smaller is not what a source lost."""
+    installed = {island.name: island.total_gpus for island in now}
+    before = tuple(
+        i.at_health(min(i.healthy_gpus, installed[i.name])).model_copy(update={"total_gpus": installed[i.name]})
+        for i in level.before
+        if i.name in installed
+    )
+    return level.model_copy(update={"before": before, "now": now})
+
+
+# --- judging ---------------------------------------------------------------------------------
+
+
+def _judged(
+    session: Session, cluster: str, limits: tuple[Fraction, int], now: datetime, *, alone: bool = False
+) -> dict[str, Judgement]:
+    """By source of this cluster that is not to be believed. `alone`: by this cluster alone, whether it has fallen."""
+    drop, most = limits
+    since = now - HOUR
+    own = _histories(session, [cluster], since, now)
+    confirmed = {row.source: row.confirmed_at for row in session.exec(select(SourceDoubtRow))}
+    if cluster not in own:
+        return {}
+    sources = {s for s in own[cluster].sources if own[cluster].level(_from(confirmed, s, since)).fallen(drop)}
+    if alone or not sources:
+        return {s: Judgement(why=s, plausible_drop=drop, levels=()) for s in sources}
+    every = _histories(session, list(session.exec(select(ClusterRow.name))), since, now)
+    found = {}
+    for source in sorted(sources):
+        start = _from(confirmed, source, since)
+        levels = tuple(history.level(start) for _, history in sorted(every.items()) if source in history.sources)
+        why = judged(source, levels, drop, most)
+        if why:
+            found[source] = Judgement(why=why, plausible_drop=drop, levels=levels)
+    return found
+
+
+def _from(confirmed: Mapping[str, datetime | None], source: str, since: datetime) -> datetime:
+    return max(since, confirmed.get(source) or since)
+
+
+@dataclass(frozen=True)
+class _History:
+    """The samples of one cluster within an hour, by island in the order of time, the one that stood before included."""
+
+    cluster: str
+    gpus_per_node: int
+    sources: frozenset[str]
+    rows: Sequence[Sequence[Any]]
+    now: tuple[Island, ...]
+
+    def level(self, since: datetime) -> Level:
+        """From then on."""
+        return Level(
+            cluster=self.cluster,
+            gpus_per_node=self.gpus_per_node,
+            before=tuple(_island(max(_since(rows, since), key=lambda row: row.healthy_gpus)) for rows in self.rows),
+            now=self.now,
+        )
+
+
+def _since(rows: Sequence[Any], since: datetime) -> Sequence[Any]:
+    stood = sum(row.at <= since for row in rows)
+    return rows[max(0, stood - 1) :]
+
+
+def _island(row: Any) -> Island:
+    return Island(
+        name=row.name,
+        total_gpus=row.total_gpus,
+        healthy_gpus=row.healthy_gpus,
+        block_gpus=row.block_gpus,
+    )
+
+
+def _histories(session: Session, clusters: Sequence[str], since: datetime, now: datetime) -> dict[str, _History]:
+    given = {"clusters": list(clusters), "since": since, "latest": now + CLOCK_SKEW}
+    named = _named(session, clusters)
+    nodes = session.connection().execute(
+        sa.select(col(ClusterRow.name), col(ClusterRow.gpus_per_node)).where(among(ClusterRow.name, "clusters")), given
+    )
+    per_node: dict[str, int] = {row.name: row.gpus_per_node for row in nodes}
+    windows = windows_of(session, clusters)
+    found = {}
+    lines = session.connection().execute(_of_the_hour(), given).all()
+    for cluster, rows in groupby(lines, lambda row: row.cluster):
+        islands = [list(of_island) for _, of_island in groupby(rows, lambda row: row.name)]
+        present = tuple(_island(of_island[-1]) for of_island in islands)
+        found[cluster] = _History(
+            cluster=cluster,
+            gpus_per_node=per_node[cluster],
+            sources=named.get(cluster) or _writers(islands),
+            rows=islands,
+            now=without_absences(present, windows.get(cluster, ()), now),
+        )
+    return found
+
+
+def _named(session: Session, clusters: Sequence[str]) -> dict[str, frozenset[str]]:
+    """The source that a cluster names itself."""
+    sources = sources_of(session, clusters)
+    slurm = {name: frozenset({f"slurm/{source.connection}"}) for name, source in sources.slurm.items()}
+    return slurm | {n: frozenset({f"prometheus/{source.connection}"}) for n, source in sources.prometheus.items()}
+
+
+def _writers(islands: Iterable[Sequence[Any]]) -> frozenset[str]:
+    """Who wrote the last samples, and whoever writes again and again: a fleet file's import is neither for long."""
+    last, often = set(), set()
+    for rows in islands:
+        last.add(rows[-1].source)
+        often |= {source for source, times in Counter(row.source for row in rows).items() if times > 1}
+    return frozenset(source or LEDGER for source in last | often)
+
+
+@cache
+def _of_the_hour() -> sa.Select[Any]:
+    earlier = aliased(HealthRow)
+    stood = (
+        sa.select(sa.func.max(earlier.at))
+        .where(
+            col(earlier.cluster) == IslandRow.cluster,
+            col(earlier.island) == IslandRow.name,
+            col(earlier.at) <= sa.bindparam("since"),
+            col(earlier.healthy_gpus) <= IslandRow.total_gpus,
+        )
+        .correlate(IslandRow)
+        .scalar_subquery()
+    )
+    names = ("at", "healthy_gpus", "block_gpus", "source")
+    columns: list[Any] = [col(IslandRow.cluster), col(IslandRow.name), col(IslandRow.total_gpus)]
+    return (
+        sa.select(*columns, *(getattr(HealthRow, name) for name in names))
+        .select_from(IslandRow)
+        .join(
+            HealthRow,
+            sa.and_(
+                col(HealthRow.cluster) == col(IslandRow.cluster),
+                col(HealthRow.island) == col(IslandRow.name),
+                col(HealthRow.at) >= sa.func.coalesce(stood, sa.bindparam("since")),
+                col(HealthRow.at) <= sa.bindparam("latest"),
+                # T moves by import alone: what is beyond it says nothing (activities/adapters/ledger/observations.py).
+                col(HealthRow.healthy_gpus) <= col(IslandRow.total_gpus),
+            ),
+        )
+        .where(among(IslandRow.cluster, "clusters"))
+        .order_by(col(IslandRow.cluster), col(IslandRow.name), col(HealthRow.at))
+    )

@@ -1,0 +1,59 @@
+"""`backstop confirm`: say of a health source in doubt that it tells the truth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.options import DECIDE, Actor, AsJson, NeededReason, examples, who
+from cli.session import ask
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.cluster.source_doubts import DoubtedSource
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples("backstop confirm --source prometheus/local --reason 'two halls lost power'"),
+        rich_help_panel=DECIDE,
+    )(confirm)
+
+
+def confirm(
+    source: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="The health source in doubt, as status and doctor name it.", show_default=False
+        ),
+    ],
+    reason: NeededReason,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Confirm what a health source says of all its clusters, which fell together and are not believed.
+
+    Their health counts from then on: quotas that lack it are at risk, and in breach after breach_after. If the
+    source is wrong, mend it instead: a cluster that is back where it was is believed by itself.
+    """
+    from cli.answers import ConfirmedAnswer
+    from cli.output import count, line, show, show_json
+
+    if not source.strip():
+        raise BadInput("--source is empty: name the health source; backstop doctor shows those in doubt")
+    if not reason.strip():
+        raise BadInput("--reason must say why")
+
+    async def question(door: Backstop) -> DoubtedSource:
+        from models.questions import ConfirmSource
+
+        return await door.ask(ConfirmSource(source=source, reason=reason))
+
+    confirmed = ask(who(actor), question)
+    if as_json:
+        show_json(ConfirmedAnswer(source=source, clusters=confirmed.clusters).as_json())
+        return
+    clusters = count(len(confirmed.clusters), "cluster")
+    show(line((source, "bold"), f" is confirmed, and counts of {clusters}: {', '.join(confirmed.clusters)}"))

@@ -1,0 +1,84 @@
+"""Falls judged across a source: one exporter that lies must not be believed cluster by cluster.
+
+Theory of operation. What one cluster loses is judged by its own rollout (models/rollout/guard.py). Here all clusters of
+one source are looked at side by side, each at its best of the last hour and as it is now. If too many have fallen, the
+source is in doubt: those of its clusters that lie below their best are UNKNOWN, and stay so, however many samples say
+the same, until they are back or a person confirms the source. The best is kept when the doubt begins, so that waiting
+does not make a lie the new truth, and the hour before it is looked at as a whole, so that neither do small steps.
+Source: DESIGN.md, "Guard and rollback"; docs/adr/0029.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from fractions import Fraction
+
+from models.base import Model, Name, PositiveCount, Share, Time, gpus_text
+from models.cluster.island import Island, healthy, total
+from models.cluster.readings import HealthSample, confirming
+
+LEDGER = "ledger"
+"""What a source is called that writes samples and does not say its name."""
+
+
+class Level(Model):
+    """One cluster as its source has it: its islands at their best of late, and now."""
+
+    cluster: Name
+    gpus_per_node: PositiveCount = 8
+    before: tuple[Island, ...]
+    now: tuple[Island, ...]
+
+    @property
+    def lost_gpus(self) -> int:
+        return max(0, healthy(self.before) - healthy(self.now))
+
+    def fallen(self, plausible_drop: Fraction) -> bool:
+        """True when more is gone than the one node that fails somewhere in a fleet in any hour."""
+        lost = self.lost_gpus
+        return lost > self.gpus_per_node or lost > plausible_drop * total(self.before)
+
+
+class Judgement(Model):
+    """Why a source is in doubt, and how its clusters stood when the doubt began."""
+
+    why: str
+    plausible_drop: Share
+    levels: tuple[Level, ...]
+
+
+class DoubtedSource(Model):
+    """A source in doubt, for people. `clusters`: those below what it said before."""
+
+    source: str
+    why: str
+    since: Time
+    clusters: tuple[Name, ...]
+
+    @property
+    def confirming(self) -> str:
+        return confirming(self.source)
+
+
+def judged(source: str, levels: Collection[Level], plausible_drop: Fraction, most_clusters: int) -> str:
+    """Why the falls of a source's clusters are not believed; empty where they are.
+
+    Fallen are more than `most_clusters`; or several, and together more than `plausible_drop` of the source's GPUs. One
+    cluster alone is judged by itself. Units: whole GPUs.
+    """
+    fallen = [level for level in levels if level.fallen(plausible_drop)]
+    lost, installed = sum(level.lost_gpus for level in fallen), sum(total(level.before) for level in levels)
+    if len(fallen) <= most_clusters and (len(fallen) < 2 or lost <= plausible_drop * installed):
+        return ""
+    return f"source {source} lost {lost} of {gpus_text(installed)} in {len(fallen)} clusters within an hour"
+
+
+def still_fallen(levels: Iterable[Level], plausible_drop: Fraction) -> tuple[str, ...]:
+    """Clusters that are not back where they were."""
+    return tuple(level.cluster for level in levels if level.fallen(plausible_drop))
+
+
+def believed_of(level: Level, since: datetime) -> HealthSample:
+    """The cluster as it was before."""
+    return HealthSample(cluster=level.cluster, at=since, islands=level.before)
