@@ -107,7 +107,7 @@ class Exporter:
 
 _SAMPLES = f"""
 INSERT INTO health_samples (cluster, island, at, total_gpus, healthy_gpus, source)
-SELECT cluster, 'main', clock_timestamp(), {TOTAL}, healthy, 'exporter' FROM bench_seen
+SELECT cluster, 'main', clock_timestamp(), {TOTAL}, healthy, 'exporter of ' || cluster FROM bench_seen
 """
 
 

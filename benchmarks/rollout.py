@@ -35,9 +35,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from benchmarks.bare import QUEUE, Bare, BareInput, Loops, Script
 from benchmarks.sites import Site, note, postgresql, quantile, site
 from models.cluster.fleet_file import Fleet
-from models.cluster.island import Island
 from models.cluster.policy import Policy
-from models.cluster.readings import HealthSample
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command
@@ -214,10 +212,13 @@ class Ours:
 
     async def fail(self, names: Iterable[str], healthy: int = FAILED) -> None:
         """Hardware fails: by SQL of an exporter, so that the desk's workflow is no part of it."""
-        at = datetime.now(UTC)
-        island = Island(name="main", total_gpus=TOTAL, healthy_gpus=healthy)
-        samples = [HealthSample(cluster=n, at=at, islands=(island,)) for n in names]
-        await asyncio.to_thread(self._site.ledger.fleet.add_health, samples, "exporter")
+        at = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+        # An exporter for each: those of one would be taken for its fault, and wait for a person.
+        row = (
+            "INSERT INTO health_samples (cluster, island, at, total_gpus, healthy_gpus, source)"
+            f" VALUES ('{{0}}', 'main', '{at}', {TOTAL}, {healthy}, 'exporter of {{0}}')"
+        )
+        await asyncio.to_thread(self._site.do, *(row.format(name) for name in names))
 
     def restored(self, names: Sequence[str]) -> set[str]:
         """Those that promise no more than is healthy."""

@@ -9,7 +9,7 @@ one, and whoever wrote two or more within the hour, so that a new label does not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
@@ -33,7 +33,7 @@ from models.cluster.source_doubts import LEDGER, DoubtedSource, Judgement, Level
 from models.cluster.windows import without_absences
 from models.errors import Refusal
 from models.guard_tables import SourceDoubtRow
-from models.tables import ClusterRow, HealthRow, IslandRow
+from models.tables import ClusterRow, HealthRow, ImportRow, IslandRow
 
 _AGAIN = timedelta(minutes=5)
 
@@ -236,6 +236,7 @@ def _histories(session: Session, clusters: Sequence[str], since: datetime, now: 
     )
     per_node: dict[str, int] = {row.name: row.gpus_per_node for row in nodes}
     windows = windows_of(session, clusters)
+    importers = set(session.exec(select(ImportRow.actor).distinct()))
     found = {}
     lines = session.connection().execute(_of_the_hour(), given).all()
     for cluster, rows in groupby(lines, lambda row: row.cluster):
@@ -244,7 +245,7 @@ def _histories(session: Session, clusters: Sequence[str], since: datetime, now: 
         found[cluster] = _History(
             cluster=cluster,
             gpus_per_node=per_node[cluster],
-            sources=named.get(cluster) or _writers(islands),
+            sources=named.get(cluster) or _writers(islands, importers),
             rows=islands,
             now=without_absences(present, windows.get(cluster, ()), now),
         )
@@ -258,12 +259,13 @@ def _named(session: Session, clusters: Sequence[str]) -> dict[str, frozenset[str
     return slurm | {n: frozenset({f"prometheus/{source.connection}"}) for n, source in sources.prometheus.items()}
 
 
-def _writers(islands: Iterable[Sequence[Any]]) -> frozenset[str]:
-    """Who wrote the last samples, and whoever writes again and again: a fleet file's import is neither for long."""
+def _writers(islands: Iterable[Sequence[Any]], importers: Container[str]) -> frozenset[str]:
+    """Who wrote the last samples, and whoever else writes again and again, but for those who import fleet files."""
     last, often = set(), set()
     for rows in islands:
         last.add(rows[-1].source)
-        often |= {source for source, times in Counter(row.source for row in rows).items() if times > 1}
+        times = Counter(row.source for row in rows)
+        often |= {source for source, count in times.items() if count > 1 and source not in importers}
     return frozenset(source or LEDGER for source in last | often)
 
 
