@@ -227,7 +227,8 @@ class World:
             at=datetime.now(UTC),
             islands=tuple(Island(name=n, total_gpus=t, healthy_gpus=h) for n, (t, h) in islands.items()),
         )
-        assert await self.person("exporter").add_health([sample]) == len(islands)
+        # Each cluster's own: falls of several clusters of one source would be taken for its fault.
+        assert await self.person(f"exporter of {cluster}").add_health([sample]) == len(islands)
 
     async def lived(self, cluster: str, total: int, down: Iterable[float]) -> None:
         """The health source has reported island main of so many GPUs: by the hour up to this one how many were down.
