@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from activities.adapters.notify.reach import Network, networks_of
 from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusConnections
 from activities.adapters.slurm.command_line import Connection, Connections
 from client.connection import home
@@ -31,6 +32,8 @@ class Settings:
     """Ways to Slurm clusters, by name."""
     prometheus: Mapping[str, PrometheusConnection] = field(default_factory=dict)
     """Where health is asked for, by name."""
+    contact_networks: tuple[Network, ...] = ()
+    """Inside the network, and contacts may lead there all the same."""
 
 
 def load_settings() -> Settings:
@@ -55,6 +58,7 @@ def load_settings() -> Settings:
         watch_shards=int(shards),
         slurm=_slurms(os.environ.get("BACKSTOP_SLURM", "")),
         prometheus=_prometheus(os.environ.get("BACKSTOP_PROMETHEUS", "")),
+        contact_networks=networks_of(os.environ.get("BACKSTOP_CONTACT_NETWORKS", "")),
     )
 
 

@@ -36,7 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.messages import EffectRequest
     from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, SearchName, TellRequest
     from workflows.failures import reason_of
-    from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL
+    from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL, MAIL_CALL
     from workflows.updates import take_commands
 
 _CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
@@ -209,7 +209,7 @@ class QuotaRequest:
             answer = await workflow.execute_activity_method(
                 NoticeActivities.tell,
                 TellRequest(cluster=self._state.ask.cluster, notices=batch),
-                **LONG_CALL,
+                **MAIL_CALL,
                 summary="tell " + ", ".join(n.audience for n in batch)[:170],
             )
             self._request = reducers.mailed(self._state, answer)  # not by _set: nothing waits for it

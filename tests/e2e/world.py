@@ -25,6 +25,7 @@ from temporalio.worker import Replayer
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
+from activities.adapters.notify.reach import Reach, networks_of
 from activities.ports import QuotaPort
 from client.backstop import Backstop
 from client.connection import NAMESPACE, TemporalTarget
@@ -402,7 +403,8 @@ async def world_of(
     """
     sql = Sql(ledger_url)
     world = World(client, sql, home)
-    notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None)
+    here = Reach(networks_of("127.0.0.0/8"))
+    notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None, reach=here)
     with contextlib.closing(sql), Ledger(ledger_url) as ledger, ThreadPoolExecutor(16) as executor:
         if touch is not None:
             touch(ledger, notify)
