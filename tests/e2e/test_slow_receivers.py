@@ -1,4 +1,4 @@
-"""A team's server that drips holds up no promise: another cluster's breach is answered while all other slots are taken."""
+"""A team's server that drips holds up no promise: another cluster's breach is answered beside it."""
 
 from __future__ import annotations
 
