@@ -15,6 +15,7 @@ from client.rollouts import STALE
 from client.versions import builds, by_build, current_of, pollers
 from models.base import Model, duration_text
 from models.questions import Overview
+from models.requests.state import RequestState
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 
 _SILENCE = timedelta(seconds=60)
@@ -121,6 +122,22 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
         f"{len(silent)} of {len(opened)} clusters in rollout have had none for {duration_text(STALE)}: {names}{since}"
     )
     return Check(name="health", ok=False, text=text, remedy="mend their health source")
+
+
+def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
+    """Whether what was granted for a time is given back in time, as the ledger has it."""
+    late = [r for r in requests if r.overdue(now)]
+    if not late:
+        return Check(name="grants", ok=True, text="none is overdue")
+    named = "; ".join(f"{r.ask.request}: {r.wants}, {r.waits_for or r.stage.value}" for r in late[:3])
+    more = f"; and {len(late) - 3} more" if len(late) > 3 else ""
+    text = f"{len(late)} {'is' if len(late) == 1 else 'are'} overdue: {named}{more}"
+    return Check(
+        name="grants",
+        ok=False,
+        text=text,
+        remedy="the watch takes each up within a minute; one that waits says for what",
+    )
 
 
 async def watches(client: Client) -> set[str]:

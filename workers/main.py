@@ -34,6 +34,7 @@ from activities.effects import QuotaActivities
 from activities.fleets import FleetActivities
 from activities.health_watch import WatchActivities
 from activities.notices import NoticeActivities
+from activities.overdue_grants import Sweeper
 from activities.ports import NotifyPort, QuotaPort
 from activities.requests import RequestActivities
 from activities.tallies import Tallier
@@ -108,7 +109,8 @@ def make_worker(
     looking = (rollouts.observe, rollouts.aim_rollback)
     effects = QuotaActivities(quota_port, ledger.registry)
     tell = NoticeActivities(notify, ledger.registry).tell
-    watch = WatchActivities(client, quota_port, health, ledger.calendar, ledger.registry, tallier).watch
+    sweeper = Sweeper(client, ledger.registry)
+    watch = WatchActivities(client, quota_port, health, ledger.calendar, ledger.registry, tallier, sweeper).watch
     shared: dict[str, Any] = {
         "interceptors": [Heartbeats()],
         "max_concurrent_activities": _THREADS,
