@@ -25,7 +25,8 @@ from activities.ports import (
 from activities.report_facts import ReportFacts
 from models import questions as ask
 from models.audit import AuditEntry, AuditKind, ChainedEntry
-from models.cluster.fleet_file import ClusterSpec
+from models.cluster.contacts import shown
+from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.windows import Declaration, Entry, span_text
 from models.errors import BadInput, Refusal
 from models.flex.flex_now import FlexNow
@@ -70,8 +71,8 @@ class DeskActivities:
             ask.DescribeSlurm: lambda q, _: schedulers.describe(q.cluster, q.slurm),
             ask.Detach: self._detach,
             ask.LedgerClusters: self._clusters,
-            ask.AllTeams: lambda _, __: fleet.teams(),
-            ask.FactsOf: lambda q, _: registry.facts(q.cluster),
+            ask.AllTeams: lambda _, __: tuple(_without_secrets(team) for team in fleet.teams()),
+            ask.FactsOf: self._facts,
             ask.SnapshotNow: self._snapshot,
             ask.SnapshotsNow: self._snapshots,
             ask.YearOfHealth: lambda q, _: clusters.health_hours(q.cluster, datetime.now(UTC)),
@@ -110,6 +111,11 @@ class DeskActivities:
 
     def _commit_import(self, question: ask.CommitImport, request: DeskRequest) -> dict[str, int]:
         return self._fleet.commit_import(question.import_id, question.parts, request.actor, datetime.now(UTC))
+
+    def _facts(self, question: ask.FactsOf, _: DeskRequest) -> ask.ClusterFacts:
+        facts = self._registry.facts(question.cluster)
+        contacts = {team: tuple(map(shown, each)) for team, each in facts.contacts.items()}
+        return facts.model_copy(update={"contacts": contacts})
 
     def _detach(self, question: ask.Detach, request: DeskRequest) -> dict[str, tuple[int | None, int | None]]:
         now = datetime.now(UTC)
@@ -235,6 +241,11 @@ class DeskActivities:
     def _check(self, _: ask.CheckLedger, __: DeskRequest) -> ask.LedgerCheck:
         schedulers = self._schedulers.check()
         return ask.LedgerCheck(open_rollouts=len(self._registry.open_clusters()), schedulers=schedulers)
+
+
+def _without_secrets(team: Team) -> Team:
+    """An answer stays in its history."""
+    return team.model_copy(update={"contacts": tuple(map(shown, team.contacts))})
 
 
 def _request_id() -> str:

@@ -239,6 +239,7 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
         lambda: datetime.now(UTC),
         settings.mail_server,
         reach=Reach(settings.contact_networks),
+        named=settings.contacts,
     )
     with Ledger(settings.ledger_url) as ledger, ThreadPoolExecutor(_THREADS) as executor:
         every = timedelta(seconds=min(5.0, settings.watch_interval_seconds))

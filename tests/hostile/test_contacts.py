@@ -285,6 +285,20 @@ def test_a_proxy_is_asked_for_no_address_inside(host: str, office: Post, monkeyp
     assert (len(answer.refused), office.inside) == (1, [])
 
 
+def test_a_named_contact_is_what_the_workers_file_says(office: Post) -> None:
+    got: list[bytes] = []
+    with receiver(takes(got)) as port:
+        clock, reach = (lambda: datetime.now(UTC)), Reach(networks_of(LISTED))
+        named = {"hook": f"webhook+http://{LISTED}:{port}/{SECRET}", "inside": f"webhook+http://{INSIDE}:9/{SECRET}"}
+        notifier = Notifier(office.home / "notices.jsonl", clock, reach=reach, named=named)
+        contacts = {"a": ("named:hook",), "b": ("named:inside",), "c": ("named:other",)}
+        activity = NoticeActivities(notifier, Team(contacts))  # type: ignore[arg-type]
+        answer = activity.tell(TellRequest(cluster="c", notices=tuple(notice(each, each) for each in contacts)))
+    assert (len(got), set(answer.delivered), set(answer.refused)) == (1, {"a"}, {"b", "c"})
+    assert "'named:other' is not in the worker's own file (BACKSTOP_CONTACTS)" in answer.refused["c"]
+    assert SECRET not in str(answer)
+
+
 def test_the_operator_lists_networks_that_contacts_may_lead_to() -> None:
     reach = Reach(networks_of(" 10.1.0.0/16, fd00::/8 ,192.0.2.7"))
     reached = ["10.1.2.3", "10.2.0.1", "fd12::1", "fe80::1", "192.0.2.7", "192.0.2.8", "1.1.1.1", "2606:4700::1111"]
