@@ -26,7 +26,8 @@ from activities.ports import (
 from activities.report_facts import ReportFacts
 from models import questions as ask
 from models.audit import AuditEntry, AuditKind, ChainedEntry
-from models.cluster.fleet_file import ClusterSpec
+from models.cluster.contacts import shown
+from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.windows import Declaration, Entry, span_text
 from models.errors import BadInput, Refusal
@@ -75,8 +76,8 @@ class DeskActivities:
             ask.Detach: self._detach,
             ask.ConfirmSource: self._confirm,
             ask.LedgerClusters: self._clusters,
-            ask.AllTeams: lambda _, __: fleet.teams(),
-            ask.FactsOf: lambda q, _: registry.facts(q.cluster),
+            ask.AllTeams: lambda _, __: tuple(_without_secrets(team) for team in fleet.teams()),
+            ask.FactsOf: self._facts,
             ask.SnapshotNow: self._snapshot,
             ask.SnapshotsNow: self._snapshots,
             ask.YearOfHealth: lambda q, _: clusters.health_hours(q.cluster, datetime.now(UTC)),
@@ -115,6 +116,11 @@ class DeskActivities:
 
     def _commit_import(self, question: ask.CommitImport, request: DeskRequest) -> dict[str, int]:
         return self._fleet.commit_import(question.import_id, question.parts, request.actor, datetime.now(UTC))
+
+    def _facts(self, question: ask.FactsOf, _: DeskRequest) -> ask.ClusterFacts:
+        facts = self._registry.facts(question.cluster)
+        contacts = {team: tuple(map(shown, each)) for team, each in facts.contacts.items()}
+        return facts.model_copy(update={"contacts": contacts})
 
     def _detach(self, question: ask.Detach, request: DeskRequest) -> dict[str, tuple[int | None, int | None]]:
         now = datetime.now(UTC)
@@ -255,6 +261,11 @@ class DeskActivities:
             schedulers=schedulers,
             doubts=self._doubts.sources_in_doubt(),
         )
+
+
+def _without_secrets(team: Team) -> Team:
+    """An answer stays in its history."""
+    return team.model_copy(update={"contacts": tuple(map(shown, team.contacts))})
 
 
 def _request_id() -> str:

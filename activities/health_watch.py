@@ -24,6 +24,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.overdue_grants import Sweeper
 from activities.ports import CalendarPort, DoubtPort, HealthPort, QuotaPort, RolloutsPort
 from activities.tallies import Tallier
 from models.cluster.island import Island
@@ -59,8 +60,11 @@ class WatchActivities:
         rollouts: RolloutsPort,
         doubts: DoubtPort,
         tallier: Tallier | None = None,
+        sweeper: Sweeper | None = None,
     ) -> None:
-        """`tallier`: keeps the tallies beside; None: nobody does."""
+        """`tallier`: keeps the tallies beside; `sweeper`: overdue grants. None: nobody does."""
+        self._sweeper = sweeper
+        self._sweeping: asyncio.Task[None] | None = None
         self._client = client
         self._quotas = quotas
         self._health = health
@@ -89,6 +93,7 @@ class WatchActivities:
                 activity.logger.warning("the watch could not look: %s", error.message)
             activity.heartbeat(cursor_of(cursor))
             self._tally(request)
+            self._sweep(request)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.interval_seconds)
                 raise _handed_over()
@@ -101,6 +106,12 @@ class WatchActivities:
             return
         every = timedelta(seconds=request.tally_seconds)
         self._tallying = asyncio.create_task(self._go_on(self._tallier, every))
+
+    def _sweep(self, request: WatchInput) -> None:
+        """As `_tally`."""
+        busy = self._sweeping is not None and not self._sweeping.done()
+        if self._sweeper is not None and not request.shard and not busy:
+            self._sweeping = asyncio.create_task(self._sweeper.go_on(datetime.now(UTC)))
 
     @staticmethod
     async def _go_on(tallier: Tallier, every: timedelta) -> None:

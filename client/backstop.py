@@ -14,13 +14,13 @@ from temporalio.service import RPCError
 
 from client.calls import NO_WORKER
 from client.connection import connect, current_actor, find_target
-from client.doctor import Check, doubt_check, health_check, temporal_checks, unheard, watch_check
+from client.doctor import Check, doubt_check, grants_check, health_check, temporal_checks, unheard, watch_check
 from client.fleet_rollouts import FleetRollouts
 from client.requests import QuotaRequests
 from client.rollouts import Rollouts
 from client.versions import Build, builds, use
 from models.errors import BackstopError
-from models.questions import CheckLedger, OpenRollouts
+from models.questions import CheckLedger, OpenRollouts, RequestsOf
 
 _DOCTOR_SECONDS = 60
 _LIMITS_ARE_OURS = "its limits can be read and set"
@@ -61,7 +61,9 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests):
             text = f"{cluster}: {check.wrong or well}"
             checks.append(Check(name="slurm", ok=not check.wrong, text=text, remedy=remedy))
         checks += [doubt_check(one) for one in ledger.doubts]
-        return [*checks, health_check(await self.ask(OpenRollouts()), datetime.now(UTC))]
+        now = datetime.now(UTC)
+        checks.append(grants_check(await self.ask(RequestsOf()), now))
+        return [*checks, health_check(await self.ask(OpenRollouts()), now)]
 
     async def watch(self) -> Check:
         """Whether the shared watch is alive."""

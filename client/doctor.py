@@ -16,6 +16,7 @@ from client.versions import builds, by_build, current_of, pollers
 from models.base import Model, count_text, duration_text
 from models.cluster.source_doubts import DoubtedSource
 from models.questions import Overview
+from models.requests.state import RequestState
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 
 _SILENCE = timedelta(seconds=60)
@@ -131,6 +132,22 @@ def doubt_check(doubt: DoubtedSource) -> Check:
     names = ", ".join(doubt.clusters[:3]) + (f" and {len(doubt.clusters) - 3} more" if len(doubt.clusters) > 3 else "")
     text = f"{doubt.why}, at {doubt.since:%Y-%m-%d %H:%M:%SZ}; not believed of: {names}"
     return Check(name="source", ok=False, text=text, remedy=f"mend it; only if it is so: {doubt.confirming}")
+
+
+def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
+    """Whether what was granted for a time is given back in time, as the ledger has it."""
+    late = [r for r in requests if r.overdue(now)]
+    if not late:
+        return Check(name="grants", ok=True, text="none is overdue")
+    named = "; ".join(f"{r.ask.request}: {r.wants}, {r.waits_for or r.stage.value}" for r in late[:3])
+    more = f"; and {len(late) - 3} more" if len(late) > 3 else ""
+    text = f"{len(late)} {'is' if len(late) == 1 else 'are'} overdue: {named}{more}"
+    return Check(
+        name="grants",
+        ok=False,
+        text=text,
+        remedy="the watch takes each up within a minute; one that waits says for what",
+    )
 
 
 async def watches(client: Client) -> set[str]:

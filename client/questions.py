@@ -19,13 +19,14 @@ from client.calls import NO_WORKER, Calls
 from models import questions as desk
 from models.audit import AuditEntry, AuditKind, ChainedEntry, ChainHead
 from models.base import Model, in_one_sentence
+from models.cluster.contacts import is_secret
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Entry
-from models.errors import BackstopError, Unavailable
+from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow
 from models.questions import DeskAnswer, DeskRequest, Question
@@ -39,6 +40,12 @@ _AT_ONCE = 2000
 _UNHEARD_SECONDS, _UNHEARD_EVENTS = 20, 2
 """A question whose history has after so many seconds still no more than these events, that it was asked and that a
 worker is to take it up, was heard by nobody."""
+
+StagePart = Callable[[str, int, bytes], None]
+"""Keeps a part of an import: its id, the part's number, and the part."""
+_ANOTHER_LEDGER = (
+    "the workers have another ledger than this machine, so nothing is imported: set BACKSTOP_LEDGER_URL as they have it"
+)
 
 _T = TypeVar("_T")
 _AnswerT = TypeVar("_AnswerT")
@@ -146,14 +153,29 @@ class Questions(Calls):
             if not page.rows:  # a short page may only be a heavy one
                 return rows, page.head
 
-    async def import_fleet(self, fleet: Fleet) -> dict[str, int]:
-        """The fleet stands whole in the ledger, or nothing of it does. Errors: BadInput, Refusal."""
+    async def import_fleet(self, fleet: Fleet, stage: StagePart | None = None) -> dict[str, int]:
+        """The fleet stands whole in the ledger, or nothing of it does. Errors: BadInput, Refusal.
+
+        `stage`: writes a part straight into the workers' ledger. So goes a fleet with contacts that hold secrets:
+        what travels through Temporal stays in its histories. Errors of it: Refusal where there is no such way.
+        """
         document = zlib.compress(fleet.model_dump_json(exclude_unset=True, by_alias=True).encode())
         parts = [document[at : at + _PART] for at in range(0, len(document), _PART)]
         import_id = uuid.uuid4().hex
+        secret = sorted(team.name for team in fleet.teams if any(map(is_secret, team.contacts)))
+        if secret and stage is None:
+            raise Refusal(f"contacts of {', '.join(secret[:3])} hold secrets, which do not travel through Temporal")
         for number, part in enumerate(parts):
-            await self.ask(desk.StageImport(import_id=import_id, part=number), base64.b64encode(part).decode())
-        return await self.ask(desk.CommitImport(import_id=import_id, parts=len(parts)))
+            if secret and stage is not None:
+                await asyncio.to_thread(stage, import_id, number, part)
+            else:
+                await self.ask(desk.StageImport(import_id=import_id, part=number), base64.b64encode(part).decode())
+        try:
+            return await self.ask(desk.CommitImport(import_id=import_id, parts=len(parts)))
+        except BadInput as error:
+            if secret and error.message.endswith("parts [] were staged"):
+                raise Refusal(_ANOTHER_LEDGER) from None
+            raise
 
     async def add_health(self, samples: Sequence[HealthSample]) -> int:
         """Samples stand in the ledger; answers how many rows."""

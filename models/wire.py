@@ -15,6 +15,15 @@ DEPLOYMENT = "backstop"
 
 
 TASK_QUEUE = "backstop"
+"""Of workflows, and of activities that have no queue of their own below."""
+
+
+GUARD_QUEUE = "backstop-guard"
+"""Of what keeps promises: the watch, looks, aims and effects. Nothing else takes its slots."""
+
+
+NOTICE_QUEUE = "backstop-notices"
+"""Of what waits for people's servers."""
 
 
 ROLLOUT_WORKFLOW = "ClusterRollout"

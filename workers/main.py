@@ -7,10 +7,12 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
 
 import pydantic
 import scipy.optimize  # noqa: F401 - a workflow's task must not wait for its import
@@ -22,6 +24,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
+from activities.adapters.notify.reach import Reach
 from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
 from activities.archive import ArchiveActivities
@@ -31,6 +34,7 @@ from activities.effects import QuotaActivities
 from activities.fleets import FleetActivities
 from activities.health_watch import WatchActivities
 from activities.notices import NoticeActivities
+from activities.overdue_grants import Sweeper
 from activities.ports import NotifyPort, QuotaPort
 from activities.requests import RequestActivities
 from activities.tallies import Tallier
@@ -38,7 +42,7 @@ from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches
 from models.errors import BackstopError
-from models.wire import DEPLOYMENT, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
+from models.wire import DEPLOYMENT, GUARD_QUEUE, NOTICE_QUEUE, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
 from workers.garbage_collection import tended
 from workers.heartbeats import Heartbeats
 from workers.settings import Settings, load_settings
@@ -51,6 +55,9 @@ from workflows.quota_request import QuotaRequest
 
 logger = logging.getLogger("backstop.worker")
 _THREADS = 16
+"""And slots, of each of the queues."""
+_POLLS = 2
+"""Under way for a queue of few kinds of calls."""
 _CACHED = 5_000
 """Rollouts whose state is kept in memory; one more is replayed whenever something happens to it."""
 _PASSED = ("models", "pydantic", "pydantic_core", "annotated_types", "numpy", "scipy", "opentelemetry", "activities")
@@ -82,10 +89,12 @@ def make_worker(
     build_id: str = "",
     slurms: Slurms | None = None,
     prometheus: Mapping[str, PrometheusConnection] | None = None,
-) -> Worker:
+) -> Workers:
     """A worker with the ledger, and for some clusters Slurm, behind every port; `quotas` puts another in its place.
 
-    `build_id`: of a versioned worker. Rollouts keep to the build that they began a run with (docs/adr/0012).
+    It listens to each task queue with slots of their own, so that none waits for what another one's calls wait for:
+    `executor` has the threads of the general one. `build_id`: of a versioned worker. Rollouts keep to the build that
+    they began a run with (docs/adr/0012).
     """
     slurms = slurms or Slurms(ledger, ledger.schedulers)
     quota_port: QuotaPort = quotas or SlurmQuotas(slurms)
@@ -99,18 +108,31 @@ def make_worker(
     fleets = FleetActivities(client, quota_port, health, ledger.calendar, ledger.registry, rollouts)
     tallier = Tallier(quota_port, health, usage, ledger.registry, ledger.tallies)
     asked = RequestActivities(client, quota_port, ledger.registry, usage, rollouts)
-    return Worker(
+    looking = (rollouts.observe, rollouts.aim_rollback)
+    effects = QuotaActivities(quota_port, ledger.registry)
+    tell = NoticeActivities(notify, ledger.registry).tell
+    sweeper = Sweeper(client, ledger.registry)
+    watch = WatchActivities(
+        client, quota_port, health, ledger.calendar, ledger.registry, ledger.doubts, tallier, sweeper
+    ).watch
+    shared: dict[str, Any] = {
+        "interceptors": [Heartbeats()],
+        "max_concurrent_activities": _THREADS,
+        "graceful_shutdown_timeout": timedelta(seconds=5),
+        "deployment_config": None if not build_id else _deployment(build_id),
+    }
+    general = Worker(
         client,
         task_queue=TASK_QUEUE,
         workflows=[ClusterRollout, FleetRolloutWorkflow, HealthWatch, LedgerDesk, QuotaRequest],
         activities=[
             rollouts.open_rollout,
             rollouts.draft_plan,
-            rollouts.observe,
-            rollouts.aim_rollback,
-            QuotaActivities(quota_port, ledger.registry).apply_effect,
+            *looking,  # of runs that a build without the queues below has begun; and grants' writes
+            effects.apply_effect,
+            tell,
+            watch,
             ArchiveActivities(ledger.registry).record,
-            NoticeActivities(notify, ledger.registry).tell,
             asked.assess,
             asked.owners,
             asked.prepare,
@@ -133,17 +155,55 @@ def make_worker(
                 slurms,
                 ledger.doubts,
             ).answer,
-            WatchActivities(client, quota_port, health, ledger.calendar, ledger.registry, ledger.doubts, tallier).watch,
         ],
         activity_executor=executor,
         workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id)),
         workflow_failure_exception_types=FAILURES,
-        interceptors=[Heartbeats()],
-        max_concurrent_activities=_THREADS,
         max_cached_workflows=_CACHED,
-        graceful_shutdown_timeout=timedelta(seconds=5),
-        deployment_config=None if not build_id else _deployment(build_id),
+        **shared,
     )
+    guards, postmen = ThreadPoolExecutor(_THREADS, "guard"), ThreadPoolExecutor(_THREADS, "notices")
+    shared["max_concurrent_activity_task_polls"] = _POLLS
+    guard = Worker(
+        client,
+        task_queue=GUARD_QUEUE,
+        activities=[*looking, effects.apply_effect, watch],
+        activity_executor=guards,
+        **shared,
+    )
+    notices = Worker(client, task_queue=NOTICE_QUEUE, activities=[tell], activity_executor=postmen, **shared)
+    return Workers((general, guard, notices), (guards, postmen))
+
+
+class Workers:
+    """Of one process, one for each task queue: they begin and end together, with the threads of their own."""
+
+    def __init__(self, workers: Sequence[Worker], threads: Sequence[ThreadPoolExecutor]) -> None:
+        self._workers = workers
+        self._threads = threads
+        self._stack = AsyncExitStack()
+        self._told = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        for worker in self._workers:
+            await self._stack.enter_async_context(worker)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.gather(*(worker.shutdown() for worker in self._workers))
+        await self._stack.__aexit__(kind, error, trace)
+        for pool in self._threads:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self) -> None:
+        """Until they are told to stop; returns when all have."""
+        async with self:
+            await self._told.wait()
+
+    def stop(self) -> None:
+        self._told.set()
 
 
 def _deployment(build_id: str) -> WorkerDeploymentConfig:
@@ -179,7 +239,13 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
     plugins, runtime, flush = telemetry.from_environment("backstop-worker")
     client = await connect(find_target(), plugins, runtime)
     settings.home.mkdir(parents=True, exist_ok=True)
-    notify = Notifier(settings.home / "notices.jsonl", lambda: datetime.now(UTC), settings.mail_server)
+    notify = Notifier(
+        settings.home / "notices.jsonl",
+        lambda: datetime.now(UTC),
+        settings.mail_server,
+        reach=Reach(settings.contact_networks),
+        named=settings.contacts,
+    )
     with Ledger(settings.ledger_url) as ledger, ThreadPoolExecutor(_THREADS) as executor:
         every = timedelta(seconds=min(5.0, settings.watch_interval_seconds))
         slurms = Slurms(ledger, ledger.schedulers, settings.slurm, every)

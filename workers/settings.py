@@ -8,12 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from activities.adapters.notify.reach import Network, networks_of
 from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusConnections
 from activities.adapters.slurm.command_line import Connection, Connections
 from client.connection import home
 from client.inputs.documents import read_document
-from models.base import brief
+from models.base import Model, Name, Words, brief
 from models.errors import BadInput
+
+
+class ContactBook(Model):
+    """The file that BACKSTOP_CONTACTS names."""
+
+    contacts: dict[Name, Words]
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,10 @@ class Settings:
     """Ways to Slurm clusters, by name."""
     prometheus: Mapping[str, PrometheusConnection] = field(default_factory=dict)
     """Where health is asked for, by name."""
+    contacts: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What `named:NAME` stands for in a fleet file, by name."""
+    contact_networks: tuple[Network, ...] = ()
+    """Inside the network, and contacts may lead there all the same."""
 
 
 def load_settings() -> Settings:
@@ -47,7 +58,7 @@ def load_settings() -> Settings:
     if not (shards.isascii() and shards.isdigit() and 1 <= int(shards) <= 100):
         raise BadInput(f"BACKSTOP_WATCH_SHARDS must be a whole number from 1 to 100, not {brief(shards)}")
     return Settings(
-        ledger_url=os.environ.get("BACKSTOP_LEDGER_URL") or f"sqlite:///{where / 'ledger.db'}",
+        ledger_url=ledger_url(),
         home=where,
         mail_server=os.environ.get("BACKSTOP_MAIL_SERVER") or None,
         watch_interval_seconds=seconds,
@@ -55,7 +66,18 @@ def load_settings() -> Settings:
         watch_shards=int(shards),
         slurm=_slurms(os.environ.get("BACKSTOP_SLURM", "")),
         prometheus=_prometheus(os.environ.get("BACKSTOP_PROMETHEUS", "")),
+        contacts=_contacts(os.environ.get("BACKSTOP_CONTACTS", "")),
+        contact_networks=networks_of(os.environ.get("BACKSTOP_CONTACT_NETWORKS", "")),
     )
+
+
+def ledger_url() -> str:
+    return os.environ.get("BACKSTOP_LEDGER_URL") or f"sqlite:///{home() / 'ledger.db'}"
+
+
+def _contacts(path: str) -> dict[str, str]:
+    """As `_slurms`: contacts by name. No sentence says what one holds."""
+    return {} if not path else dict(read_document(path, ContactBook, "the field contacts").contacts)
 
 
 def _prometheus(path: str) -> dict[str, PrometheusConnection]:

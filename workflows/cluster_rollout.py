@@ -67,6 +67,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.cancellation import lived
     from workflows.failures import reason_of, room_at
     from workflows.options import (
+        AIM_CALL,
         CALL,
         EFFECT_CALL,
         FORWARD_CALL,
@@ -332,7 +333,7 @@ class ClusterRollout:
             target = await workflow.execute_activity_method(
                 ClusterActivities.aim_rollback,
                 calls.aim(self._state, workflow.now()),
-                **LONG_CALL,
+                **AIM_CALL,
                 summary=f"aim the rollback: {', '.join(self._state.stay.aiming)}",
             )
         except ActivityError as error:

@@ -50,7 +50,7 @@ with workflow.unsafe.imports_passed_through():
     from models.wire import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
     from workflows.cancellation import lived
     from workflows.failures import reason_of
-    from workflows.options import FLEET_CALL, LAST_FLEET_CALL, LAST_WHOLE_FLEET_CALL, WHOLE_FLEET_CALL
+    from workflows.options import FLEET_CALL, FLEET_MAIL_CALL, LAST_FLEET_CALL, LAST_WHOLE_FLEET_CALL, WHOLE_FLEET_CALL
     from workflows.updates import take_commands
 
 _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
@@ -297,7 +297,7 @@ class FleetRolloutWorkflow:
                 answer = await workflow.execute_activity_method(
                     NoticeActivities.tell,
                     TellRequest(cluster=FLEET, notices=batch),
-                    **LAST_FLEET_CALL,
+                    **FLEET_MAIL_CALL,
                     summary=f"tell {self._state.owner}",
                 )
             except ActivityError as error:

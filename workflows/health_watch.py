@@ -9,7 +9,7 @@ from temporalio.common import RetryPolicy, VersioningBehavior
 
 with workflow.unsafe.imports_passed_through():
     from activities.health_watch import WatchActivities
-    from models.wire import WATCH_WORKFLOW, WatchInput
+    from models.wire import GUARD_QUEUE, WATCH_WORKFLOW, WatchInput
 
 _ROUNDS_A_RUN = 100
 
@@ -26,6 +26,7 @@ class HealthWatch:
             answer = await workflow.execute_activity_method(
                 WatchActivities.watch,
                 start.model_copy(update={"cursor": cursor}),
+                task_queue=GUARD_QUEUE,
                 start_to_close_timeout=timedelta(hours=2),
                 heartbeat_timeout=beat,
                 retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10)),

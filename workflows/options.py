@@ -12,6 +12,9 @@ from typing import NotRequired, TypedDict
 from temporalio import workflow
 from temporalio.common import Priority, RetryPolicy
 
+with workflow.unsafe.imports_passed_through():
+    from models.wire import GUARD_QUEUE, NOTICE_QUEUE
+
 
 class CallOptions(TypedDict):
     """Those of `workflow.ActivityConfig` that we set for many calls at once; the summary is each call's own."""
@@ -21,6 +24,8 @@ class CallOptions(TypedDict):
     heartbeat_timeout: timedelta
     """A call whose worker has not been heard of for this long is made again elsewhere."""
     retry_policy: RetryPolicy
+    task_queue: NotRequired[str]
+    """Whose slots it takes; without one, those of the workflow's queue."""
     priority: NotRequired[Priority]
     cancellation_type: NotRequired[workflow.ActivityCancellationType]
 
@@ -38,6 +43,7 @@ CALL: CallOptions = {
 }
 READ_CALL: CallOptions = {
     **CALL,
+    "task_queue": GUARD_QUEUE,
     "retry_policy": RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=10), maximum_attempts=4),
 }
 FORWARD_CALL: CallOptions = {
@@ -54,11 +60,13 @@ ASKED_CALL: CallOptions = {
 LONG_CALL: CallOptions = {**CALL, "start_to_close_timeout": timedelta(minutes=5)}
 """It reads all of one cluster, or tells many people."""
 LONG_ASKED_CALL: CallOptions = {**LONG_CALL, "retry_policy": ASKED_CALL["retry_policy"]}
-MAIL_CALL: CallOptions = {**LONG_CALL, "priority": _LAST}
+AIM_CALL: CallOptions = {**LONG_CALL, "task_queue": GUARD_QUEUE}
+MAIL_CALL: CallOptions = {**LONG_CALL, "task_queue": NOTICE_QUEUE, "priority": _LAST}
 """A breach's notices must not stand before another one's rollback."""
 
 EFFECT_CALL: CallOptions = {
     **FORWARD_CALL,
+    "task_queue": GUARD_QUEUE,
     "cancellation_type": workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 }
 """Cancelled, it is waited for: else the undo would race what it undoes."""
@@ -71,6 +79,7 @@ FLEET_CALL: CallOptions = {
 }
 """It names up to a batch of a fleet's clusters."""
 LAST_FLEET_CALL: CallOptions = {**FLEET_CALL, "priority": _LAST}
+FLEET_MAIL_CALL: CallOptions = {**LAST_FLEET_CALL, "task_queue": NOTICE_QUEUE}
 WHOLE_FLEET_CALL: CallOptions = {**FLEET_CALL, "start_to_close_timeout": timedelta(hours=2)}
 """It goes through every cluster, or follows them for as long as it lives."""
 LAST_WHOLE_FLEET_CALL: CallOptions = {**WHOLE_FLEET_CALL, "priority": _LAST}

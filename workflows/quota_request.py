@@ -1,7 +1,8 @@
 """QuotaRequest: one request for more quota, from the asking to the giving back.
 
 It waits durably for the cluster's owner, then for what is in the way of writing it, then for its day. A loop around
-`models.requests.decide.decide`, as a rollout's; where a rollout is monitored, that one writes for it.
+`models.requests.decide.decide`, as a rollout's; where a rollout is monitored, that one writes for it. A cancel of the
+workflow ends the request as a person's word would: what was granted for a time is given back first.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from datetime import datetime, timedelta
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey, VersioningBehavior
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from activities.effects import QuotaActivities
     from activities.notices import NoticeActivities
     from activities.requests import RequestActivities
+    from models.notices import Notice
     from models.planning.grants import Granted, GrantOutcome
     from models.requests import reducers
     from models.requests.actions import Keep, Write
@@ -34,9 +36,10 @@ with workflow.unsafe.imports_passed_through():
     from models.requests.state import RequestState
     from models.rollout.actions import Finish, Wait
     from models.rollout.messages import EffectRequest
-    from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, SearchName, TellRequest
+    from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, SearchName, TellAnswer, TellRequest
+    from workflows.cancellation import lived
     from workflows.failures import reason_of
-    from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL
+    from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL, MAIL_CALL
     from workflows.updates import take_commands
 
 _CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
@@ -44,8 +47,10 @@ _STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
 _FIRST_PAUSE = timedelta(seconds=2)
 _LONGEST_PAUSE = timedelta(minutes=1)
 """Between two tries of what is in the way of a grant."""
-_MAIL_PAUSE = timedelta(seconds=30)
+_MAIL_PAUSE, _LONGEST_MAIL_PAUSE = timedelta(seconds=30), timedelta(minutes=10)
 _LAST_MAIL = timedelta(minutes=5)
+_GIVES_UP = "mail-given-up"
+"""Earlier runs try mail until their history ends."""
 
 
 @workflow.defn(name=REQUEST_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -57,6 +62,8 @@ class QuotaRequest:
         self._trouble: ApplicationError | None = None
         self._changes = 0
         self._writing = False
+        self._telling = False
+        self._cancelled = False
         take_commands(RequestCommand, RequestOrder, check=self._check, obey=self._obey)
 
     @workflow.run
@@ -66,6 +73,13 @@ class QuotaRequest:
             raise ApplicationError(
                 "a request needs what is asked for as its input", type="BadInput", non_retryable=True
             )
+        return await lived(self._life(start), self._cancel)
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        self._changes += 1
+
+    async def _life(self, start: RequestInput) -> RequestState:
         if self._request is None and not await self._open(start):
             await workflow.wait_condition(workflow.all_handlers_finished)
             assert self._trouble is not None
@@ -75,6 +89,10 @@ class QuotaRequest:
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
         mailing.cancel()
+        if self._state.mail and workflow.patched(_GIVES_UP):
+            lost = {n.key: "it could not be delivered before the request's end" for n in self._state.mail}
+            self._set(reducers.gave_up(self._state, lost, self._state.mail, workflow.now()))
+        await self._keep()
         await workflow.wait_condition(workflow.all_handlers_finished)
         return self._state
 
@@ -96,6 +114,9 @@ class QuotaRequest:
     async def _live(self, start: RequestInput) -> None:
         pause = _FIRST_PAUSE
         while True:
+            if self._cancelled:
+                self._cancelled = False
+                self._set(reducers.cancelled(self._state, workflow.now()))
             self._set(reducers.advance(self._state, workflow.now()))
             await self._keep()
             match decide(self._state):
@@ -128,8 +149,10 @@ class QuotaRequest:
             )
 
     def _leave(self, start: RequestInput) -> None:
-        idle = not self._state.mail and not self._state.outbox and workflow.all_handlers_finished()
-        if workflow.info().is_continue_as_new_suggested() and idle:
+        idle = not self._telling and not self._state.outbox and not self._cancelled and workflow.all_handlers_finished()
+        if not (workflow.info().is_continue_as_new_suggested() and idle):
+            return
+        if not self._state.mail or workflow.patched(_GIVES_UP):
             workflow.continue_as_new(RequestInput(ask=start.ask, state=self._state))
 
     async def _write(self) -> None:
@@ -206,15 +229,42 @@ class QuotaRequest:
         while True:
             await workflow.wait_condition(lambda: bool(self._state.mail))
             batch = self._state.mail
-            answer = await workflow.execute_activity_method(
+            self._telling = True
+            answer = await self._tell(batch)
+            self._telling = False
+            now = workflow.now()
+            lost = reducers.undeliverable(self._state, answer, now)
+            self._request = reducers.mailed(self._state, answer, now)  # not by _set: nothing waits for it
+            if lost and workflow.patched(_GIVES_UP):
+                self._set(reducers.gave_up(self._state, lost, batch, now))
+            if self._state.mail:
+                await self._pause(now)
+
+    async def _pause(self, now: datetime) -> None:
+        """The longer, the longer it has been tried; what is new in the mail does not wait for what is dead."""
+        if not workflow.patched(_GIVES_UP):
+            await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+            return
+        tried = now - min(self._state.unsent.values(), default=now)
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: any(n.key not in self._state.unsent for n in self._state.mail),
+                timeout=min(max(_MAIL_PAUSE, tried), _LONGEST_MAIL_PAUSE),
+                timeout_summary="until the mail is tried again",
+            )
+
+    async def _tell(self, batch: tuple[Notice, ...]) -> TellAnswer:
+        try:
+            return await workflow.execute_activity_method(
                 NoticeActivities.tell,
                 TellRequest(cluster=self._state.ask.cluster, notices=batch),
-                **LONG_CALL,
+                **MAIL_CALL,
                 summary="tell " + ", ".join(n.audience for n in batch)[:170],
             )
-            self._request = reducers.mailed(self._state, answer)  # not by _set: nothing waits for it
-            if self._state.mail:
-                await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+        except ActivityError as error:
+            if is_cancelled_exception(error) or not workflow.patched(_GIVES_UP):
+                raise
+            return TellAnswer(delivered={}, failed={}, refused={n.key: reason_of(error)[1] for n in batch})
 
     # --- messages -------------------------------------------------------------------------------
 

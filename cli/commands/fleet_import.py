@@ -97,11 +97,12 @@ def import_(
     Overlay(policy).on(Policy())
 
     from cli.answers import ImportAnswer  # with the planner behind it, for which a refusal need not wait
+    from cli.direct import stage_import
     from cli.output import show_json
 
     async def question(door: Backstop) -> ImportAnswer:
         whole = await _from_slurm(door, named(slurm), source, policy) if slurm else fleet
-        counts = {} if whole is None else await door.import_fleet(whole)
+        counts = {} if whole is None else await door.import_fleet(whole, stage_import)
         looks = read_health(health, await door.clusters()) if health and fleet is None else samples
         rows = await door.add_health(looks) if looks else 0
         many = await door.add_jobs(by_name) if by_name else 0

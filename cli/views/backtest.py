@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -11,6 +9,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
+from cli.csv_out import csv_text
 from cli.output import count, line, row, table
 from models.buffers.backtest import Promised, Record
 from models.buffers.estimator import WEEK_HOURS
@@ -72,9 +71,7 @@ def decisions_csv(series: Sequence[Series], promised: Promised) -> str:
     Hours are the file's, or since 1970 where it has times; `until_hour` is the first that the promise no longer holds
     for. An empty promise: none.
     """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_DECISION)
+    rows: list[Sequence[object]] = [_DECISION]
     by_name = {one.cluster: one for one in series}
     for (cluster, horizon, policy), weekly in promised.items():
         one = by_name[cluster]
@@ -83,15 +80,10 @@ def decisions_csv(series: Sequence[Series], promised: Promised) -> str:
             hour = one.first + start
             size = one.total_at(start)
             shown = "" if promise is None else promise
-            writer.writerow([cluster, policy, horizon, hour, hour + horizon * WEEK_HOURS, size, shown])
-    return out.getvalue()
+            rows.append([cluster, policy, horizon, hour, hour + horizon * WEEK_HOURS, size, shown])
+    return csv_text(rows)
 
 
 def as_csv(records: Sequence[Record]) -> str:
     """All figures, a line for each record."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_FIELDS)
-    for r in records:
-        writer.writerow([getattr(r, name) for name in _FIELDS])
-    return out.getvalue()
+    return csv_text([_FIELDS, *([getattr(r, name) for name in _FIELDS] for r in records)])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from rich.console import RenderableType
 from rich.text import Text
 
+from cli.csv_out import csv_text
 from cli.output import count, gpus, line, moment, row, table
 from models.reports.tallies import Point
 
@@ -110,9 +109,5 @@ def _nothing(cluster: str, began: datetime | None, since: datetime) -> str:
 
 def as_csv(points: Sequence[Point]) -> str:
     """A line for each time. What is not known is empty."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_FIELDS)
-    for p in points:
-        writer.writerow([p.at.isoformat(), *(getattr(p, name) for name in _FIELDS if name != "at")])
-    return out.getvalue()
+    rows = ([p.at.isoformat(), *(getattr(p, name) for name in _FIELDS if name != "at")] for p in points)
+    return csv_text([_FIELDS, *rows])

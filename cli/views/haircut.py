@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
@@ -11,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cli.csv_out import csv_text
 from cli.output import gpus, line, row, table
 from models.base import fraction_text
 from models.planning.haircut import Haircut, Part, TeamPart
@@ -81,9 +80,7 @@ def rows_of(haircut: Haircut, what: str) -> Mapping[str, Sequence[Part | TeamPar
 
 def as_csv(haircut: Haircut) -> str:
     """A line for each of the fleet, its waves, clusters and teams at each buffer. What does not apply is empty."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["what", "name", "buffer", *_FIELDS])
+    rows: list[Sequence[object]] = [["what", "name", "buffer", *_FIELDS]]
     parts: list[tuple[str, str, Sequence[Part | TeamPart]]] = [("fleet", "", haircut.fleet)]
     parts += [
         (what, name, parts_of)
@@ -92,8 +89,8 @@ def as_csv(haircut: Haircut) -> str:
     ]
     for what, name, parts_of in parts:
         for buffer, part in zip(haircut.buffers, parts_of, strict=True):
-            writer.writerow([what, name, fraction_text(buffer), *(getattr(part, f, "") for f in _FIELDS)])
-    return out.getvalue()
+            rows.append([what, name, fraction_text(buffer), *(getattr(part, f, "") for f in _FIELDS)])
+    return csv_text(rows)
 
 
 def _by_buffer(haircut: Haircut) -> Table:

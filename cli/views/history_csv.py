@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from datetime import UTC, datetime
 
 import numpy as np
 
+from cli.csv_out import csv_text
 from models.buffers.hourly_health import Series
 
 
 def as_csv(series: Series) -> str:
     """A line for each hour that is known."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     unit = series.unit
-    writer.writerow(
+    rows: list[list[object]] = [
         ["cluster", "ts", f"total_{unit}", f"healthy_{unit}_min", f"healthy_{unit}_mean", f"planned_{unit}"]
-    )
+    ]
     for n in np.flatnonzero(~np.isnan(series.total)).tolist():
         at = datetime.fromtimestamp((series.first + n) * 3600, UTC)
         total, worst, planned = (int(column[n]) for column in (series.total, series.worst, series.planned))
-        writer.writerow([series.cluster, f"{at:%Y-%m-%dT%H:%M:%SZ}", total, worst, f"{series.mean[n]:.4f}", planned])
-    return out.getvalue()
+        rows.append([series.cluster, f"{at:%Y-%m-%dT%H:%M:%SZ}", total, worst, f"{series.mean[n]:.4f}", planned])
+    return csv_text(rows)

@@ -27,6 +27,8 @@ def request_parts(state: RequestState) -> list[RenderableType]:
         parts.append(line(f"Decided by {state.decided_by}: {state.decision}."))
     news = state.said[:1].upper() + state.said[1:]
     parts.append(line(f"{news}."))
+    if state.untold:
+        parts.append(line(f"Not told, as nothing could be delivered: {', '.join(state.untold)}."))
     if stage is RequestStage.ASKED:
         parts.append(line(f"An owner gives: backstop request approve {ask.request} --reason '...'"))
     if stage is RequestStage.GRANTED:

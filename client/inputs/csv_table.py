@@ -18,6 +18,8 @@ from models.errors import BadInput
 _AHEAD = timedelta(days=1)
 # No leading zeros: they are refused in a fleet file as well.
 _UNKNOWN = frozenset(("", "?", "-", "n/a", "na", "nan", "none", "null", "unknown"))
+_MADE_INERT = re.compile(r"'(?='*[=+\-@\t\n])")
+"""An apostrophe before what a spreadsheet would take for a formula: it is no part of the value."""
 LEAVE_OUT = "is unknown, so leave the row out"
 """What is said of a count that nobody knows: a row that is not there is understood, a number that is none is not."""
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
@@ -102,6 +104,7 @@ class CsvTable:
 
     def _whole_rows(self) -> Iterator[list[str]]:
         try:
-            yield from self._rows
+            for row in self._rows:
+                yield [cell[1:] if cell[:1] == "'" and _MADE_INERT.match(cell) else cell for cell in row]
         except csv.Error as error:
             raise self.bad(f"not valid CSV: {error}", self._rows.line_num) from None

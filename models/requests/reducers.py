@@ -5,13 +5,17 @@ Every function answers a new RequestState; none decides what to do next (models/
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 
 from models.base import gpus_text
+from models.notices import Notice
 from models.planning.grants import Granted, GrantOutcome
 from models.requests.state import Assessment, QuotaAsk, RequestStage, RequestState, any_of
 from models.wire import TellAnswer
+
+MAIL_TIME = timedelta(days=1)
+"""How long a notice is tried; a receiver that is gone for longer must not keep a request from its end."""
 
 
 def opened(ask: QuotaAsk, assessment: Assessment, now: datetime) -> RequestState:
@@ -94,6 +98,40 @@ def recorded(state: RequestState, keys: Iterable[str]) -> RequestState:
     return state.but(outbox=tuple(e for e in state.outbox if e.key not in done))
 
 
-def mailed(state: RequestState, answer: TellAnswer) -> RequestState:
+def cancelled(state: RequestState, now: datetime) -> RequestState:
+    """Its workflow was cancelled in Temporal: what was granted for a time is given back, what was not is over."""
+    why = "cancelled in Temporal"
+    if state.stage is RequestStage.GRANTED and not state.ended:
+        return state.reaching(RequestStage.RETURNING, now, why).noting(f"{why}: it is given back", now)
+    if state.stage in (RequestStage.ASKED, RequestStage.APPROVED):
+        over = state.reaching(RequestStage.WITHDRAWN, now, why).noting(why, now)
+        return over.telling(state.askers, f"Your request for {state.wants} is over: {why}.")
+    return state
+
+
+def mailed(state: RequestState, answer: TellAnswer, now: datetime) -> RequestState:
+    """What was delivered, and what never can be, is tried no more."""
     gone = answer.delivered.keys() | answer.refused.keys()
-    return state.but(mail=tuple(n for n in state.mail if n.key not in gone))
+    mail = tuple(n for n in state.mail if n.key not in gone)
+    since = {n.key: state.unsent.get(n.key, now) for n in mail if n.key in answer.failed or n.key in state.unsent}
+    return state.but(mail=mail, unsent=since)
+
+
+def undeliverable(state: RequestState, answer: TellAnswer, now: datetime) -> dict[str, str]:
+    """The notices that are given up, each with why: refused, or tried for too long. `state`: before `mailed`."""
+    tried = {n.key: state.unsent.get(n.key, now) for n in state.mail}
+    late = {key: why for key, why in answer.failed.items() if now - tried.get(key, now) >= MAIL_TIME}
+    return {**answer.refused, **late}
+
+
+def gave_up(state: RequestState, lost: Mapping[str, str], notices: Iterable[Notice], now: datetime) -> RequestState:
+    """These are tried no more, and the archive says who was not told."""
+    audiences = {n.key: n.audience for n in notices}
+    for key, why in lost.items():
+        audience = audiences.get(key, "somebody")
+        text = f"{audience} was not told: {why}"
+        state = state.noting(text, now, notice=key).but(untold=tuple(dict.fromkeys((*state.untold, audience))))
+    return state.but(
+        mail=tuple(n for n in state.mail if n.key not in lost),
+        unsent={key: since for key, since in state.unsent.items() if key not in lost},
+    )

@@ -7,7 +7,7 @@ archived and told stands in it until it has been. Source: DESIGN.md, "Ports" (fe
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
@@ -17,6 +17,9 @@ from models.audit import BACKSTOP, AuditEntry, AuditKind
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, gpus_text
 from models.notices import Notice, NoticeKind
 from models.planning.grants import GrantOrder, Room
+
+_GRACE = timedelta(minutes=2)
+"""What a worker that is busy, or has just begun, may need."""
 
 
 class RequestStage(StrEnum):
@@ -107,6 +110,10 @@ class RequestState(Model):
     serial: Count = 0
     outbox: tuple[AuditEntry, ...] = Field(default=(), exclude_if=lambda rows: not rows)
     mail: tuple[Notice, ...] = Field(default=(), exclude_if=lambda rows: not rows)
+    unsent: dict[str, Time] = Field(default_factory=dict, exclude_if=lambda since: not since)
+    """Since when each notice of the mail has been tried in vain, by key."""
+    untold: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """Audiences that a notice did not reach for good."""
 
     @property
     def ended(self) -> bool:
@@ -119,6 +126,12 @@ class RequestState(Model):
     def day(self) -> datetime | None:
         """When time alone ends it; None: never, or not any more."""
         return None if self.ended or self.stage is RequestStage.RETURNING else self.ask.until
+
+    def overdue(self, now: datetime) -> bool:
+        """Its grant should be back, or on its way, and nobody has said so: whoever cared for it may be gone."""
+        if self.stage is RequestStage.RETURNING:
+            return now - self.changed_at >= _GRACE
+        return self.stage is RequestStage.GRANTED and self.day is not None and now - self.day >= _GRACE
 
     @property
     def wants(self) -> str:

@@ -38,7 +38,7 @@ from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import TimeSkipper, TimeSkippingConfig, WorkflowEnvironment
-from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Replayer, Worker
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Replayer
 
 from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
@@ -59,7 +59,7 @@ from models.rollout.state import Post, Rollout
 from models.wire import HEALTH_SIGNAL, SEARCH_ATTRIBUTES
 from tests.e2e.world import Sql, World, eventually, team
 from workers.embedded_temporal import RETENTION, temporal_binary
-from workers.main import FAILURES, make_worker, sandbox
+from workers.main import FAILURES, Workers, make_worker, sandbox
 from workflows.cluster_rollout import ClusterRollout
 
 _FAST = (
@@ -162,12 +162,12 @@ class Played(World):
         sql: Sql,
         home: Path,
         exporter: Exporter,
-        hire: Callable[[], Worker],
+        hire: Callable[[], Workers],
     ) -> None:
         super().__init__(client, sql, home, shaky=True)
         self._skipper = skipper
         self._hire = hire
-        self._worker: Worker | None = None
+        self._worker: Workers | None = None
         self._working: asyncio.Task[None] | None = None
         self.exporter = exporter
         self.began = datetime.now(UTC)
@@ -183,7 +183,7 @@ class Played(World):
     async def stop_worker(self) -> None:
         """Nobody serves the task queue."""
         if self._worker is not None and self._working is not None:
-            await self._worker.shutdown()
+            self._worker.stop()
             await self._working
         self._worker = self._working = None
 

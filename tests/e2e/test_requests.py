@@ -12,13 +12,19 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
+from activities import overdue_grants
+from client.doctor import Check
 from models.errors import Refusal
 from models.questions import OneRequest, RequestsOf
+from models.requests import reducers
+from models.requests import state as request_state
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage, RequestState
 from models.rollout.stages import Command, Stage
 from models.wire import request_workflow_id
 from tests.e2e.world import PATIENCE, World, cluster, eventually, fresh, on_postgresql, team, worked_case
+from tests.integration.notice_servers import free_port
+from workflows import quota_request
 
 _numbers = itertools.count(1)
 OWNERS = {"owners": ["capacity"]}
@@ -283,3 +289,84 @@ async def test_who_may_target_a_quota_and_who_has_none(world: World) -> None:
     bare = fresh("gate")
     await world.fleet(cluster(bare, {"main": (100, 100)}, quotas))
     assert (await ask(world, bare, 1)).said == f"nobody owns {bare}: name its owners in its policy (owners: [...])"
+
+
+# --- what must not keep a grant from coming back ----------------------------------------------
+
+
+async def cancel(world: World, asked: RequestState) -> None:
+    """As somebody does in Temporal's UI."""
+    await world.client.get_workflow_handle(request_workflow_id(asked.ask.request)).cancel()
+
+
+async def test_a_cancel_in_temporal_ends_a_request_and_gives_its_grant_back(world: World) -> None:
+    name = fresh("cancelled")
+    await world.fleet(roomy(name))
+    waiting, lent = await ask(world, name, 1), await ask(world, name, 5, until=datetime.now(UTC) + timedelta(days=9))
+    await say(world, lent, RequestCommand.APPROVE)
+    await until(world, lent, RequestStage.GRANTED)
+    await cancel(world, waiting)
+    await cancel(world, lent)
+    withdrawn = await until(world, waiting, RequestStage.WITHDRAWN)
+    returned = await until(world, lent, RequestStage.RETURNED)
+    assert (quota(world, name), withdrawn.said) == (40, "cancelled in Temporal")
+    assert returned.said == "given back (research 45 -> 40)"
+    assert "cancelled in Temporal: it is given back" in " ".join(e["text"] for e in world.sql.archive(name))
+
+
+async def grants(world: World) -> Check:
+    (found,) = [c for c in await world.tpm.doctor() if c.name == "grants"]
+    return found
+
+
+async def test_a_grant_whose_workflow_is_gone_is_named_and_given_back_by_the_watch(
+    monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    monkeypatch.setattr(request_state, "_GRACE", timedelta(seconds=1))
+    monkeypatch.setattr(overdue_grants, "EVERY_SECONDS", 1e9)
+    name = fresh("gone")
+    await world.fleet(roomy(name))
+    lent = await ask(world, name, 5, until=datetime.now(UTC) + timedelta(seconds=4))
+    kept = await ask(world, name, 2, until=datetime.now(UTC) + timedelta(days=9))
+    for one in (lent, kept):
+        await say(world, one, RequestCommand.APPROVE)
+        await until(world, one, RequestStage.GRANTED)
+    assert (await grants(world)).ok
+    for one in (lent, kept):
+        await world.client.get_workflow_handle(request_workflow_id(one.ask.request)).terminate("by mistake")
+    await asyncio.sleep(max(0.0, (lent.ask.until - datetime.now(UTC)).total_seconds()) + 1.5 if lent.ask.until else 0)
+    found = await grants(world)
+    assert (found.ok, quota(world, name)) == (False, 47)
+    assert found.text.startswith(f"1 is overdue: {lent.ask.request}: 5 GPUs more for research in {name} until ")
+    monkeypatch.setattr(overdue_grants, "EVERY_SECONDS", 0.1)
+    returned = await until(world, lent, RequestStage.RETURNED)
+    assert (quota(world, name), returned.said) == (42, "given back (research 47 -> 42)"), "and the other one is not due"
+    assert (await grants(world)).ok
+
+
+async def test_a_dead_webhook_keeps_no_request_from_its_end_and_the_archive_says_who_was_not_told(
+    monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    """What is tried in vain is given up after its time; what comes new meanwhile does not wait for it."""
+    monkeypatch.setattr(reducers, "MAIL_TIME", timedelta(seconds=2))
+    monkeypatch.setattr(quota_request, "_MAIL_PAUSE", timedelta(seconds=1))
+    name, port = fresh("dead"), free_port()
+    dead = {"name": "research", "contacts": [f"webhook+http://127.0.0.1:{port}/x"]}
+    barred = {"name": "evals", "contacts": ["webhook+http://10.1.2.3/x"]}
+    await world.fleet(roomy(name, owners=["evals"]), teams=[dead, barred])
+    lent = await ask(world, name, 5, until=datetime.now(UTC) + timedelta(seconds=9))
+    await say(world, lent, RequestCommand.APPROVE, "evals")
+    await until(world, lent, RequestStage.GRANTED)
+
+    def said() -> list[str]:
+        texts = [e["text"].partition(": ")[2] for e in world.sql.archive(name)]
+        return [text for text in texts if "not told" in text]
+
+    await eventually(lambda: len(said()) == 2, "both are given up")
+    assert "evals was not told: the notice" in said()[0]
+    assert "its host is inside the network" in said()[0]
+    assert "research was not told: the notice" in said()[1]
+    assert "no connection or login" in said()[1]
+    assert ("request", "dev") in world.notices(name), "the one who asked does not wait for a team's webhook"
+    returned = await until(world, lent, RequestStage.RETURNED)
+    assert (quota(world, name), set(returned.untold)) == (40, {"evals", "research"})

@@ -25,10 +25,12 @@ from temporalio.worker import Replayer
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
+from activities.adapters.notify.reach import Reach, networks_of
 from activities.ports import QuotaPort
 from client.backstop import Backstop
 from client.connection import NAMESPACE, TemporalTarget
 from client.converter import data_converter
+from client.questions import StagePart
 from models.audit import AuditEntry, ChainedEntry, ChainHead, broken_links
 from models.cluster.fleet_file import Fleet
 from models.cluster.island import Island
@@ -196,6 +198,8 @@ class World:
         self.shaky = shaky
         self.sql = sql
         self.home = home
+        self.stage: StagePart | None = None
+        """Writes parts of an import into the workers' ledger, as the command line does."""
         self.launched: set[str] = set()
         self.asked: set[str] = set()
         """Requests for more quota."""
@@ -218,7 +222,7 @@ class World:
 
     async def fleet(self, *clusters: dict[str, Any], teams: Iterable[dict[str, Any]] = ()) -> None:
         document = {"clusters": list(clusters), "teams": list(teams)}
-        await self.tpm.import_fleet(Fleet.model_validate(document))
+        await self.tpm.import_fleet(Fleet.model_validate(document), self.stage)
 
     async def healthy(self, cluster: str, **islands: tuple[int, int]) -> None:
         """The health source reports (total, healthy) by island."""
@@ -403,8 +407,10 @@ async def world_of(
     """
     sql = Sql(ledger_url)
     world = World(client, sql, home)
-    notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None)
+    here = Reach(networks_of("127.0.0.0/8"))
+    notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None, reach=here)
     with contextlib.closing(sql), Ledger(ledger_url) as ledger, ThreadPoolExecutor(16) as executor:
+        world.stage = ledger.fleet.stage_import
         if touch is not None:
             touch(ledger, notify)
         async with make_worker(client, ledger, notify, executor, wrapped(ledger.quotas)):

@@ -24,6 +24,7 @@ from activities.adapters.notify import post, slack
 from activities.adapters.notify.channels import routes
 from activities.adapters.notify.delivery_book import FileTurns, SqliteBook
 from activities.adapters.notify.notifier import Notifier
+from activities.adapters.notify.reach import Reach, networks_of
 from activities.ports import NotifyPort
 from activities.rendering import render
 from models.errors import Refusal, Unavailable
@@ -33,6 +34,7 @@ from tests.integration.notice_servers import Mail, Web, free_port, mail_server, 
 pytestmark = pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
 
 ROOT = Path(__file__).parents[2]
+HERE = Reach(networks_of("127.0.0.0/8"))
 NOW = datetime(2025, 6, 3, 9, tzinfo=UTC)
 PASSWORD, TOKEN, PATH_TOKEN, HEADER_TOKEN = "pAsSwOrD77", "ToKeN4slackWebHook", "PaThToKeN55", "HeAdErToKeN66"
 SECRETS = (PASSWORD, TOKEN, PATH_TOKEN, HEADER_TOKEN)
@@ -136,7 +138,7 @@ def channel(
         "email-url": Channel("email", mail.url.replace("?", f"/{someone}?"), **by_mail),
         "slack": Channel("slack", f"slack://T1AAA/B1BBB/{TOKEN}", **by_slack),
         "slack-url": Channel("slack", f"https://hooks.slack.com/services/T1AAA/B1BBB/{TOKEN}", **by_slack),
-        "json": Channel("webhook", f"json://robot:{PASSWORD}@{hook}?+Authorized={HEADER_TOKEN}", **by_web),
+        "json": Channel("webhook", f"json://robot:{PASSWORD}@{hook}?-sig={HEADER_TOKEN}", **by_web),
         "webhook+http": Channel("webhook", f"webhook+http://robot:{PASSWORD}@{hook}?sig={HEADER_TOKEN}", **by_web),
     }
     return channels[str(request.param)]
@@ -155,7 +157,7 @@ class Clock:
 
 @pytest.fixture
 def notifier(log_file: Path, mail: Mail) -> Notifier:
-    return Notifier(log_file, Clock(), mail.url)
+    return Notifier(log_file, Clock(), mail.url, reach=HERE)
 
 
 def notice(*contacts: str, key: str = "h100-a/1/planned/team-a") -> Notice:
@@ -213,15 +215,15 @@ def test_another_key_is_another_notice(channel: Channel, notifier: Notifier) -> 
 
 def test_a_restart_does_not_send_again(channel: Channel, log_file: Path, mail: Mail) -> None:
     what = notice(channel.contact)
-    assert deliver(Notifier(log_file, Clock(), mail.url), what)[channel.name] is False
-    assert deliver(Notifier(log_file, Clock(), mail.url), what)[channel.name] is True
+    assert deliver(Notifier(log_file, Clock(), mail.url, reach=HERE), what)[channel.name] is False
+    assert deliver(Notifier(log_file, Clock(), mail.url, reach=HERE), what)[channel.name] is True
     assert len(channel.texts()) == 1
 
 
 def test_many_at_once_send_once(channel: Channel, log_file: Path, mail: Mail, web: Web) -> None:
     web.delay_seconds = 0.1
     what = notice(channel.contact)
-    workers = [Notifier(log_file, Clock(), mail.url) for _ in range(8)]
+    workers = [Notifier(log_file, Clock(), mail.url, reach=HERE) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
         answers = [f.result() for f in [pool.submit(deliver, worker, what) for worker in workers]]
     assert len(channel.texts()) == 1
@@ -409,10 +411,12 @@ def test_a_mail_server_that_trickles_is_given_up(log_file: Path, monkeypatch: py
 WORKER = """
 import sys, pathlib, datetime
 from activities.adapters.notify.notifier import Notifier
+from activities.adapters.notify.reach import Reach, networks_of
 from models.notices import Notice
 log_file, contact = sys.argv[1:]
 notice = Notice(key="k", kind="closed", cluster="c", audience="team-a", contacts=[contact], owner="o")
-notifier = Notifier(pathlib.Path(log_file), lambda: datetime.datetime.now(datetime.UTC))
+here = Reach(networks_of("127.0.0.1"))
+notifier = Notifier(pathlib.Path(log_file), lambda: datetime.datetime.now(datetime.UTC), reach=here)
 print("ready", flush=True)
 sys.stdin.readline()
 print(*[d.repeated for d in notifier.deliver(notice, "subject", "body")])
@@ -474,7 +478,7 @@ class ForgetfulBook(SqliteBook):
 def test_what_was_sent_but_not_remembered_is_sent_again_with_the_same_key(log_file: Path, web: Web) -> None:
     """Not once, and said to be not: the receiver can tell by the key."""
     book = ForgetfulBook(log_file.with_name("book"))
-    notifier = Notifier(log_file, Clock(), book=book)
+    notifier = Notifier(log_file, Clock(), book=book, reach=HERE)
     what = notice(f"webhook+http://127.0.0.1:{web.port}/a")
     with pytest.raises(Unavailable, match="the disk is full"):
         notifier.deliver(what, *render(what))
@@ -487,7 +491,7 @@ def test_an_unusable_book_sends_nothing(log_file: Path, web: Web) -> None:
     log_file.with_name("notices.jsonl.book").write_text("no database, but long enough to be read as one" * 10)
     what = notice(f"webhook+http://127.0.0.1:{web.port}/a")
     with pytest.raises(Unavailable, match="delivery book"):
-        Notifier(log_file, Clock()).deliver(what, *render(what))
+        Notifier(log_file, Clock(), reach=HERE).deliver(what, *render(what))
     assert not web.requests
     assert not lines(log_file)
 
@@ -539,7 +543,7 @@ def test_no_secret_is_logged_shown_or_kept(
         mail.url.replace("?", "/other@team.example?"),
         f"slack://T1AAA/B1BBB/{TOKEN}",
         f"https://hooks.slack.com/services/T1AAA/B1CCC/{TOKEN}",
-        f"json://{hook}?+Authorized={HEADER_TOKEN}",
+        f"json://{hook}?-sig={HEADER_TOKEN}",
         f"webhook+http://{hook}?sig={HEADER_TOKEN}",
         f"slack://T1/not-a-token/{TOKEN}",
         f"https://hooks.slack.com/nowhere/{TOKEN}",
@@ -551,7 +555,7 @@ def test_no_secret_is_logged_shown_or_kept(
     if failing:
         web.statuses["/"] = 500
         mail.refused |= {"someone@team.example", "other@team.example"}
-    notifier = Notifier(log_file, Clock(), mail.url)
+    notifier = Notifier(log_file, Clock(), mail.url, reach=HERE)
     with pytest.raises(Unavailable if failing else Refusal) as failure:
         notifier.deliver(what, *render(what))
     assert len(web.requests) == 4

@@ -330,6 +330,32 @@ async def requested(world: World, name: str, _: FaultyQuotas) -> None:
     await _granted_and_returned(world, name)
 
 
+async def unheard(world: World, name: str, _: FaultyQuotas) -> None:
+    """Its notices reach nobody: one contact is dead, another one is none. As builds had it that tried for ever."""
+    contacts = ["webhook+http://127.0.0.1:9/dead", "nonsense"]
+    teams = [{"name": "a", "contacts": contacts[:1]}, {"name": "b", "contacts": contacts[1:]}]
+    await world.fleet(
+        cluster(name, {"main": (361, 361)}, [team("a", 200), team("b", 10)], owners=["tpm", "b"]), teams=teams
+    )
+    await _granted_and_returned(world, name)
+    await asyncio.sleep(3)
+
+
+async def untold(world: World, name: str, _: FaultyQuotas) -> None:
+    """The same, but what can never be delivered is given up, and a cancel gives the grant back."""
+    await unheard(world, f"{name}-lent", _)
+    lent = world.client.get_workflow_handle(request_workflow_id(name))
+    asked = QuotaAsk(request=name, team="a", cluster=f"{name}-lent", gpus=8, until=_LATER, actor="tpm")
+    await world.tpm.request(asked)
+    await world.tpm.decide_request(name, RequestCommand.APPROVE, RequestOrder(actor="tpm", reason="as the story goes"))
+    while (await world.tpm.ask(OneRequest(request=name))).stage is not RequestStage.GRANTED:
+        await asyncio.sleep(0.05)
+    await lent.cancel()
+    while (await world.tpm.ask(OneRequest(request=name))).stage is not RequestStage.RETURNED:
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(3)
+
+
 async def _granted_and_returned(world: World, name: str) -> None:
     asked = await world.tpm.request(QuotaAsk(request=name, team="a", cluster=name, gpus=8, until=_LATER, actor="tpm"))
     order = RequestOrder(actor="tpm", reason="as the story goes")
@@ -355,12 +381,12 @@ SCENES: dict[str, Scene] = {
     for scene in (
         *(straight, paused, objected, undone, told, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
-        *(swift, slow, called, warned, risen, rederived, granted, requested),
+        *(swift, slow, called, warned, risen, rederived, granted, requested, unheard, untold),
         *(fleet, fleet_undone, fleet_continued),
     )
 }
 FLEETS = ("fleet", "fleet_undone", "fleet_continued")
-REQUESTS = ("requested",)
+REQUESTS = ("requested", "unheard", "untold")
 FORGETFUL = ("continued", "left", "fleet_continued")
 POLICIES: dict[str, dict[str, Any]] = {
     "realigned": {"on_breach": "realign"},

@@ -23,7 +23,7 @@ from models.rollout.effects import EffectKind
 from models.rollout.stages import Stage
 from tests.replay.record import HISTORIES, LARGEST, SCENES
 from workers.main import FAILURES, sandbox
-from workflows import cluster_rollout
+from workflows import cluster_rollout, quota_request
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
 from workflows.quota_request import QuotaRequest
@@ -126,14 +126,19 @@ def patches(path: Path) -> set[str]:
 
 
 def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
-    names = re.findall(r"workflow\.patched\((\w+)\)", inspect.getsource(cluster_rollout))
-    known = {getattr(cluster_rollout, name) for name in names}
+    known = {
+        getattr(module, name)
+        for module in (cluster_rollout, quota_request)
+        for name in re.findall(r"workflow\.patched\((\w+)\)", inspect.getsource(module))
+    }
     taken = {path.name: patches(path) for path in FILES}
     assert known == set().union(*taken.values())
     assert taken["continued-1.json.gz"] == set()
     assert taken["left-1.json.gz"] == {cluster_rollout._LEAVES_PROMPTLY}
     assert taken["breached.json.gz"] == set()
     assert taken["undone.json.gz"] == set()
+    assert taken["unheard.json.gz"] == set()
+    assert taken["untold.json.gz"] == {quota_request._GIVES_UP}
     assert taken["told.json.gz"] == {cluster_rollout._LOOKS_FIRST}
     assert cluster_rollout._CALLS_OWNER in taken["called.json.gz"]
     assert taken["warned.json.gz"] == {cluster_rollout._WARNS}

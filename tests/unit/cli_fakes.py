@@ -274,7 +274,7 @@ class FakeBackstop:
         self._ask("archived", cluster)
         return self.archive
 
-    async def import_fleet(self, fleet: Fleet) -> dict[str, int]:
+    async def import_fleet(self, fleet: Fleet, stage: object = None) -> dict[str, int]:
         self._ask("import_fleet", fleet)
         return {"clusters": len(fleet.clusters), "quotas": 1, "changed": 1, "removed": 0}
 

@@ -11,14 +11,25 @@ from cli.commands.request import _day
 from cli.main import run
 from cli.output import show
 from cli.views.request import list_parts, request_parts
+from client.doctor import grants_check
 from models.errors import BadInput
 from models.planning.grants import Granted, GrantOutcome, Room
 from models.requests.actions import Keep, Write
 from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
 from models.requests.decide import decide
-from models.requests.reducers import advance, opened, recorded, tried
+from models.requests.reducers import (
+    advance,
+    cancelled,
+    gave_up,
+    mailed,
+    opened,
+    recorded,
+    tried,
+    undeliverable,
+)
 from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
 from models.rollout.actions import Finish, Wait
+from models.wire import TellAnswer
 from tests.unit.cli_fakes import FakeBackstop, answering
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
@@ -50,6 +61,50 @@ def granted(**more: Any) -> RequestState:
 def text(state: RequestState, capsys: pytest.CaptureFixture[str]) -> str:
     show(*request_parts(state))
     return capsys.readouterr().out
+
+
+def test_a_notice_is_tried_for_a_day_and_then_it_is_said_who_was_not_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    state = granted()
+    first = {n.key: n.audience for n in state.mail}
+    assert set(first.values()) == {"a", "dev", "capacity"}
+    dead = [key for key, audience in first.items() if audience == "a"]
+    answer = TellAnswer(delivered={}, failed=dict.fromkeys(dead, "no connection"), refused={})
+    for hours in (0, 1, 23):
+        now = NOW + timedelta(hours=hours)
+        assert undeliverable(state, answer, now) == {}
+        state = mailed(state, answer, now)
+        assert {n.key for n in state.mail} == set(first)
+    late = undeliverable(state, answer, NOW + DAY)
+    assert late == dict.fromkeys(dead, "no connection")
+    over = gave_up(state, late, state.mail, NOW + DAY)
+    assert {first[n.key] for n in over.mail} == {"dev", "capacity"}
+    assert [e.text for e in over.outbox[-len(dead) :]] == ["request q-1: a was not told: no connection"] * len(dead)
+    assert "Not told, as nothing could be delivered: a." in text(over, capsys)
+    assert over.unsent == {}
+
+
+@pytest.mark.parametrize(
+    ("more", "stage", "ends"),
+    [({}, RequestStage.GRANTED, False), ({"until": NOW + DAY}, RequestStage.RETURNING, True)],
+    ids=["for good", "for a time"],
+)
+def test_a_cancelled_grant_is_given_back_unless_it_is_for_good(
+    more: dict[str, Any], stage: RequestStage, ends: bool
+) -> None:
+    found = cancelled(granted(**more), NOW)
+    assert (found.stage, found.overdue(NOW)) == (stage, False)
+    assert found.overdue(NOW + timedelta(minutes=2)) is ends
+    assert granted(**more).overdue(NOW + 2 * DAY) is ends
+    well = grants_check([found], NOW)
+    assert (well.ok, well.text) == (True, "none is overdue")
+
+
+def test_doctor_names_three_overdue_grants_and_counts_the_rest() -> None:
+    found = grants_check([granted(until=NOW + DAY)] * 5, NOW + 2 * DAY)
+    assert (found.ok, found.text.count("q-1: 16 GPUs more for a in c1 until ")) == (False, 3)
+    assert (found.text[:17], found.text[-12:]) == ("5 are overdue: q-", "; and 2 more")
 
 
 @pytest.mark.parametrize(

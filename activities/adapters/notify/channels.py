@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from activities.adapters.notify.mail import email_route, mail_server, plain_email
+from activities.adapters.notify.reach import EVERYWHERE, PUBLIC, Reach
 from activities.adapters.notify.route import ContactUrl, Route
 from activities.adapters.notify.slack import is_slack, native_slack_routes, slack_routes
 from activities.adapters.notify.webhook import json_webhook_routes, plain_webhook_routes
@@ -18,17 +19,17 @@ from models.errors import Refusal
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
-def routes(contact: str, server: str | None) -> tuple[Route, ...]:
+def routes(contact: str, server: str | None, reach: Reach = PUBLIC) -> tuple[Route, ...]:
     """The addresses that a contact stands for; `log` is not one of them.
 
-    `server`: the URL of the mail server that plain e-mail addresses are sent through.
+    `server`: the URL of the mail server that plain e-mail addresses are sent through. `reach`: where contacts may lead.
     Errors: Refusal, without the contact's secrets, for what is malformed or of an unknown kind.
     """
     text = contact.strip()
     if plain := plain_email(text):
         if server is None:
             raise Refusal(f"{plain}: an e-mail address needs a mail server, and none is configured")
-        return (email_route(plain, mail_server(ContactUrl.parse(server, "the mail server"))),)
+        return (email_route(plain, mail_server(ContactUrl.parse(server, "the mail server", EVERYWHERE))),)
     match = _SCHEME.match(text)
     scheme = match[1].lower() if match else ""
     if scheme not in _KINDS:
@@ -36,7 +37,7 @@ def routes(contact: str, server: str | None) -> tuple[Route, ...]:
     shown = f"{scheme}://***"
     if not text.isprintable() or not text.isascii() or " " in text:
         raise Refusal(f"{shown} is malformed: it holds a space or a character that needs %-encoding")
-    return _KINDS[scheme](ContactUrl.parse(text, shown))
+    return _KINDS[scheme](ContactUrl.parse(text, shown, reach))
 
 
 def check_mail_server(url: str) -> None:
@@ -44,7 +45,7 @@ def check_mail_server(url: str) -> None:
     shown = "the mail server's URL"
     if not url.lower().startswith(("mailto://", "mailtos://")):
         raise Refusal(f"{shown} must begin with mailto:// or mailtos://")
-    mail_server(ContactUrl.parse(url, shown))
+    mail_server(ContactUrl.parse(url, shown, EVERYWHERE))
 
 
 def _mail_routes(url: ContactUrl) -> tuple[Route, ...]:

@@ -14,6 +14,7 @@ from email.mime.text import MIMEText
 from email.utils import format_datetime, formataddr, localtime, make_msgid, parseaddr
 from typing import Any
 
+from activities.adapters.notify.reach import Reach
 from activities.adapters.notify.route import ContactUrl, Message, Route, header_text
 from models.errors import Refusal, Unavailable
 
@@ -21,7 +22,7 @@ from models.errors import Refusal, Unavailable
 _EMAIL = re.compile(r"[A-Za-z0-9._'+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*")
 _PORTS = {"insecure": 25, "starttls": 587, "ssl": 465}
 _SETTINGS = ("from", "name", "to", "cc", "bcc", "reply", "smtp", "mode", "user", "pass", "password")
-_ANSWER_SECONDS, _DELIVERY_SECONDS = 15.0, 45.0
+_CONNECT_SECONDS, _ANSWER_SECONDS, _DELIVERY_SECONDS = 5.0, 15.0, 45.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class MailServer:
     headers: Mapping[str, str] = field(repr=False)
     recipients: tuple[str, ...]
     """Those that its URL names."""
+    reach: Reach
 
 
 def plain_email(text: str) -> str | None:
@@ -80,6 +82,7 @@ def mail_server(url: ContactUrl) -> MailServer:
         reply_to=reply_to,
         headers=settings.headers,
         recipients=tuple(each for each in recipients if each) or (sender,),
+        reach=url.reach,
     )
 
 
@@ -113,16 +116,20 @@ def _written(server: MailServer, address: str, message: Message) -> str:
 
 
 def _failure(server: MailServer, address: str, mail: str) -> str:
-    """Why the server did not accept the mail, in our words: its own may hold a password. Empty: it did."""
-    smtp: smtplib.SMTP | None = None
+    """Why the server did not accept the mail, in our words: its own may hold a password. Empty: it did.
+
+    Errors: Refusal for a server that is barred.
+    """
+    smtp: _TimedTls | _TimedPlain | None = None
     try:
         context = ssl.create_default_context()
         if not server.verify:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if server.mode == "ssl":
-            smtp = _TimedTls(server.host, server.port, timeout=_ANSWER_SECONDS, context=context)
-        else:
-            smtp = _Timed(server.host, server.port, timeout=_ANSWER_SECONDS)
+        smtp = _TimedTls(context=context) if server.mode == "ssl" else _TimedPlain()
+        smtp.reach = server.reach
+        code, _ = smtp.connect(server.host, server.port)
+        if code != 220:
+            return "no connection or login"
         if server.mode == "starttls":
             smtp.starttls(context=context)
         if server.user and server.password:
@@ -130,6 +137,8 @@ def _failure(server: MailServer, address: str, mail: str) -> str:
         smtp.sendmail(server.sender[1], [address], mail)
     except (smtplib.SMTPSenderRefused, smtplib.SMTPRecipientsRefused, smtplib.SMTPDataError):
         return "the mail server refused the message"
+    except Refusal:
+        raise
     except Exception:
         return "no connection or login"
     else:
@@ -138,26 +147,54 @@ def _failure(server: MailServer, address: str, mail: str) -> str:
         if smtp is not None:
             with suppress(OSError):  # which smtplib's errors are: the mail is accepted, or is not, by now
                 smtp.quit()
+            smtp.close()
+
+
+class _Reaching(smtplib.SMTP):
+    """Connects to an address that was looked at."""
+
+    reach: Reach
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        *others, last = self.reach.addresses(host, port, _ANSWER_SECONDS)
+        for address in others:
+            with suppress(OSError):
+                return socket.create_connection((address, port), _CONNECT_SECONDS)
+        return socket.create_connection((last, port), timeout)
 
 
 class _Timed(smtplib.SMTP):
     """Is cut off after some time, however slowly the server talks: a socket's limit begins anew with each byte."""
 
-    def connect(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
-        self._limit = threading.Timer(_DELIVERY_SECONDS, self._cut_off)
-        self._limit.daemon = True
-        self._limit.start()
-        return super().connect(*args, **kwargs)
+    _host: str
+    """By which the certificate is checked."""
+
+    def __init__(self, **options: Any) -> None:
+        self._closed = threading.Event()
+        super().__init__(timeout=_ANSWER_SECONDS, **options)
+
+    def connect(self, host: str = "", port: int = 0, *args: Any) -> tuple[int, bytes]:
+        self._host = host
+        threading.Thread(target=self._cut_off, name="mail limit", daemon=True).start()
+        return super().connect(host, port, *args)
 
     def close(self) -> None:
-        self._limit.cancel()
+        self._closed.set()
         super().close()
 
     def _cut_off(self) -> None:
-        if self.sock is not None:
-            with suppress(OSError):
-                self.sock.shutdown(socket.SHUT_RDWR)
+        """Again and again: at first there may be no connection to cut, or TLS is just being agreed upon."""
+        wait = _DELIVERY_SECONDS
+        while not self._closed.wait(wait):
+            wait = 1.0
+            if self.sock is not None:
+                with suppress(OSError):
+                    socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
 
-class _TimedTls(_Timed, smtplib.SMTP_SSL):
+class _TimedPlain(_Timed, _Reaching):
     pass
+
+
+class _TimedTls(_Timed, smtplib.SMTP_SSL, _Reaching):
+    """SMTP_SSL stands before the connection that it wraps."""

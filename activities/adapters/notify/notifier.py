@@ -17,18 +17,26 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from activities.adapters.notify.channels import check_mail_server, routes
 from activities.adapters.notify.delivery_book import DeliveryBook, FileTurns, SqliteBook, Turns
+from activities.adapters.notify.reach import PUBLIC, Reach
 from activities.adapters.notify.route import Message, Route
+from activities.adapters.notify.slow_addresses import SlowAddresses
+from models.base import brief
+from models.cluster.contacts import NAMED
 from models.errors import Refusal, Unavailable
 from models.notices import Delivery, Notice
 
 logger = logging.getLogger(__name__)
 LOG = "log"
+_NOTICE_SECONDS = 60.0
+"""After so long no further address of a notice is tried; its retry goes on with those that are not slow."""
 
 
 class LogFile:
@@ -72,7 +80,8 @@ class Notifier:
 
     `mail_server`: a URL (mailto://, mailtos://) that plain e-mail addresses are sent through; what
     it names as recipients is not used. The book and the turns default to files beside the log, for workers
-    of one machine; workers of several machines need a book and turns that they share.
+    of one machine; workers of several machines need a book and turns that they share. `reach`: where contacts may
+    lead; the mail server is the operator's, and may be anywhere. `named`: what `named:NAME` stands for, by name.
     """
 
     def __init__(
@@ -82,11 +91,16 @@ class Notifier:
         mail_server: str | None = None,
         book: DeliveryBook | None = None,
         turns: Turns | None = None,
+        reach: Reach = PUBLIC,
+        named: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Errors: Refusal for a malformed `mail_server`."""
         if mail_server is not None:
             check_mail_server(mail_server)
         self._clock = clock
+        self._reach = reach
+        self._named = named
+        self._slow = SlowAddresses()
         self._mail_server = mail_server
         self._book = book or SqliteBook(log_file.with_name(log_file.name + ".book"))
         self._turns = turns or FileTurns(log_file.with_name(log_file.name + ".turns"))
@@ -102,12 +116,17 @@ class Notifier:
         taken, refused = self._routes(notice)
         deliveries: list[Delivery] = []
         failed: list[str] = []
+        ends = time.monotonic() + _NOTICE_SECONDS
         for route in taken:
             try:
+                if time.monotonic() >= ends:
+                    raise Unavailable("no time was left for it")
                 deliveries.append(self._once(route, message))
             except Unavailable as e:
                 logger.warning("notice %s did not reach %s %s: %s", notice.key, route.channel, route.address, e)
                 failed.append(f"{route.channel} {route.address} ({e.message})")
+            except Refusal as e:
+                refused.append(f"{route.channel} {route.address}: {e.message}")
         if failed:
             raise Unavailable(_sentence(notice, "was not delivered to", [*failed, *refused]))
         if refused:
@@ -122,11 +141,20 @@ class Notifier:
             if contact.strip().lower() == LOG:
                 continue
             try:
-                for route in routes(contact, self._mail_server):
+                for route in routes(self._meant(contact), self._mail_server, self._reach):
                     taken.setdefault(route.address, route)
             except Refusal as e:
                 refused.append(f"contact {number} of {notice.audience}: {e.message}")
         return list(taken.values()), refused
+
+    def _meant(self, contact: str) -> str:
+        """What a name stands for; any other contact itself. Errors: Refusal."""
+        if not contact.strip().lower().startswith(NAMED):
+            return contact
+        name = contact.strip()[len(NAMED) :]
+        if name not in self._named:
+            raise Refusal(f"{brief(contact.strip())} is not in the worker's own file (BACKSTOP_CONTACTS)")
+        return self._named[name]
 
     def _once(self, route: Route, message: Message) -> Delivery:
         key = message.notice.key
@@ -134,7 +162,8 @@ class Notifier:
             at = self._book.seen(key, route.address)
             repeated = at is not None
             if at is None:
-                route.send(message)
+                with self._slow.trying(route.address):
+                    route.send(message)
                 at = self._clock()
                 self._book.remember(key, route.address, at)
                 logger.info("notice %s delivered to %s %s", key, route.channel, route.address)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 
+from activities.adapters.notify.reach import PUBLIC, Reach
 from models.errors import Refusal
 from models.notices import Notice
 
@@ -68,9 +69,11 @@ class ContactUrl:
     port: int | None
     path: str = field(repr=False)
     query: str = field(repr=False)
+    reach: Reach = PUBLIC
+    """Where it may lead; everywhere: it is the operator's own."""
 
     @classmethod
-    def parse(cls, text: str, shown: str) -> ContactUrl:
+    def parse(cls, text: str, shown: str, reach: Reach = PUBLIC) -> ContactUrl:
         """Errors: Refusal."""
         try:
             parts = urlsplit(text)
@@ -80,7 +83,7 @@ class ContactUrl:
         if authority is None or port == 0:
             raise Refusal(f"{shown} is malformed: it has no valid host and port")
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
-        return cls(shown, parts.scheme, user, password, authority[1], port, parts.path, parts.query)
+        return cls(shown, parts.scheme, user, password, authority[1], port, parts.path, parts.query, reach)
 
     def segments(self) -> list[str]:
         """The parts of its path, decoded."""
@@ -97,6 +100,8 @@ class ContactUrl:
                 marked[""][name.lower()] = value
         if not marked[""].keys() <= {"verify", *names, *_IDLE}:
             raise Refusal(f"{self.shown} has a setting that is not known here (docs/notices.md lists them)")
+        if marked["+"] and not self.reach.everywhere:
+            raise Refusal(f"{self.shown} names a header: what a message carries comes from Backstop")
         if not all(text.isascii() and text.isprintable() for item in marked["+"].items() for text in item):
             raise self.malformed("a header holds a character that no header may hold")
         return UrlSettings(*marked.values())

@@ -55,9 +55,9 @@ def _routes(url: ContactUrl, cloud: str, segments: Sequence[str]) -> tuple[Route
             }
             where = {"username": url.user, "channel": _named(channel)}
             content = {"mrkdwn": False, "attachments": [attachment], **{k: v for k, v in where.items() if v}}
-            answer = post("/".join((DOORS[cloud], *tokens)), content, {}, verify=settings.verify)
-            if answer.status_code != 200 or answer.text != "ok":  # Slack may say no with a 200
-                raise Unavailable(f"answered HTTP {answer.status_code}")
+            answer = post("/".join((DOORS[cloud], *tokens)), content, url.reach, verify=settings.verify)
+            if answer.status != 200 or answer.text != "ok":  # Slack may say no with a 200
+                raise Unavailable(f"answered HTTP {answer.status}")
 
         return Route("slack", f"{secret}/{channel}" if channel else secret, send)
 

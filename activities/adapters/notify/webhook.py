@@ -19,7 +19,7 @@ def plain_webhook_routes(url: ContactUrl) -> tuple[Route, ...]:
 
 
 def json_webhook_routes(url: ContactUrl) -> tuple[Route, ...]:
-    """json:// and jsons://, with headers (`+`), a query (`-`) and more of the payload (`:`) behind the `?`."""
+    """json:// and jsons://, with a query (`-`) and more of the payload (`:`) behind the `?`."""
     settings = url.settings("method", "user", "pass", "password")
     if settings.plain.get("method", "POST").upper() != "POST":
         raise Refusal(f"{url.shown} asks for another method: a webhook gets a POST")
@@ -35,10 +35,10 @@ def _webhook(url: ContactUrl, secure: bool, params: Mapping[str, object], settin
     login = url.login(settings)
 
     def send(message: Message) -> None:
-        headers = {**settings.headers, "Idempotency-Key": header_text(message.notice.key)}
-        answer = post(receiver, _payload(message, settings.extras), headers, login, settings.verify)
+        headers = {"Idempotency-Key": header_text(message.notice.key)}
+        answer = post(receiver, _payload(message, settings.extras), url.reach, headers, login, settings.verify)
         if not answer.is_success:
-            raise Unavailable(f"answered HTTP {answer.status_code}")
+            raise Unavailable(f"answered HTTP {answer.status}")
 
     secret = digits(scheme, url.host, port, url.path, sorted(params.items()))
     return Route("webhook", f"{scheme}://{url.host}{port}/***{secret}", send)

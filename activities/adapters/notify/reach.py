@@ -1,0 +1,106 @@
+"""Where a contact may lead: not inside the network, unless the operator lists it.
+
+A contact is written by a team and used by the worker, which stands inside. So the addresses that its host's name has
+are looked at when the connection is made, and the connection goes to the very address that was looked at: a name that
+answers otherwise the second time (DNS rebinding) gains nothing. Through a proxy the name is the proxy's to resolve and
+to judge; only an address that is written out is judged here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import queue
+import socket
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from models.errors import BadInput, Refusal, Unavailable
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_TRIED = 4
+"""Addresses of one name that are tried, in the order that the resolver gives."""
+_CARRIERS = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96"))
+"""An IPv4 address stands in their last four bytes: NAT64 (RFC 6052), and the IPv4-compatible ones (RFC 4291)."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which addresses may be connected to: public ones, and these networks."""
+
+    networks: tuple[Network, ...] = ()
+    everywhere: bool = False
+    """Of what the operator has configured, such as the mail server."""
+
+    def admits(self, address: str) -> bool:
+        found = _plain(address)
+        listed = any(found.version == network.version and found in network for network in self.networks)
+        return self.everywhere or listed or (found.is_global and not found.is_multicast)
+
+    def addresses(self, host: str, port: int, seconds: float) -> tuple[str, ...]:
+        """What the name stands for now, as far as it may be connected to; at least one.
+
+        Errors: Unavailable where no answer comes within `seconds`, Refusal where every address is barred.
+        """
+        found = _resolved(host.strip("[]"), port, seconds)
+        admitted = tuple(dict.fromkeys(address for address in found if self.admits(address)))
+        if not admitted:
+            raise Refusal(_BARRED)
+        return admitted[:_TRIED]
+
+    def check_written(self, host: str) -> None:
+        """Errors: Refusal for an address written out in place of a name, and barred. A name is not resolved."""
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except (OSError, UnicodeError):
+            found = []
+        inside = host.lower().rstrip(".").endswith("localhost")
+        if (inside and not self.everywhere) or not all(self.admits(str(each[4][0])) for each in found):
+            raise Refusal(_BARRED)
+
+
+PUBLIC, EVERYWHERE = Reach(), Reach(everywhere=True)
+_BARRED = "its host is inside the network: the operator lists what may be reached there (BACKSTOP_CONTACT_NETWORKS)"
+
+
+def networks_of(text: str) -> tuple[Network, ...]:
+    """10.1.0.0/16,fd00::/8 as networks. Errors: BadInput naming what is none."""
+    found: list[Network] = []
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            found.append(ipaddress.ip_network(each))
+        except ValueError as error:
+            raise BadInput(f"BACKSTOP_CONTACT_NETWORKS holds {each!r}, which is no network: {error}") from None
+    return tuple(found)
+
+
+def _plain(address: str) -> _Address:
+    """The address that is reached in the end: an IPv4 one may be wrapped in an IPv6 one."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        if int(found) > 1 and any(found in carrier for carrier in _CARRIERS):
+            return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        return found.ipv4_mapped or found.sixtofour or found
+    return found
+
+
+def _resolved(host: str, port: int, seconds: float) -> list[str]:
+    """By the machine's resolver, which takes no limit of time: so it is asked beside, and waited for."""
+    answers: queue.SimpleQueue[Sequence[Any] | None] = queue.SimpleQueue()
+
+    def look() -> None:
+        try:
+            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError):
+            answers.put(None)
+
+    threading.Thread(target=look, name="resolver", daemon=True).start()
+    try:
+        found = answers.get(timeout=max(0.0, seconds))
+    except queue.Empty:
+        raise Unavailable("its host's name was not resolved in time") from None
+    if not found:
+        raise Unavailable("no connection or login")
+    return [str(each[4][0]) for each in found]

@@ -1,0 +1,60 @@
+"""Addresses that lately took long to fail are left alone for a while, so that they hold up nobody else's notices.
+
+A receiver that refuses at once costs nothing, and is tried whenever somebody asks. One that lets us wait until the
+delivery's time is over costs a postman all that time: after the first such try the address is not tried for half a
+minute, then for twice as long, up to five. Its notices wait meanwhile, and are tried again by whoever sends them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from models.errors import BackstopError, Unavailable
+
+_LONG_SECONDS = 3.0
+"""A failure that took longer is one of the slow ones."""
+_FIRST_SECONDS, _LAST_SECONDS = 30.0, 300.0
+_KEPT = 10_000
+
+
+@dataclass(frozen=True)
+class _Pause:
+    seconds: float
+    ends: float
+    """On the monotonic clock."""
+
+
+class SlowAddresses:
+    """Of one process; a restart tries each once more. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._pauses: dict[str, _Pause] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def trying(self, address: str) -> Iterator[None]:
+        """The address is tried within. Errors: Unavailable where it is left alone at present."""
+        with self._lock:
+            pause = self._pauses.get(address)
+        began = time.monotonic()
+        if pause is not None and began < pause.ends:
+            raise Unavailable(f"did not answer in time, and is tried again in {pause.ends - began:.0f} seconds")
+        try:
+            yield
+        except BackstopError:
+            if time.monotonic() - began >= _LONG_SECONDS:
+                self._leave_alone(address, pause)
+            raise
+        with self._lock:
+            self._pauses.pop(address, None)
+
+    def _leave_alone(self, address: str, last: _Pause | None) -> None:
+        seconds = _FIRST_SECONDS if last is None else min(2 * last.seconds, _LAST_SECONDS)
+        with self._lock:
+            if len(self._pauses) >= _KEPT:
+                self._pauses.clear()
+            self._pauses[address] = _Pause(seconds, time.monotonic() + seconds)

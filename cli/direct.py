@@ -1,0 +1,28 @@
+"""What must not travel through Temporal goes to the ledger by a program of the workers' (workers/stage_import.py)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from models.errors import Refusal, Unavailable
+
+_SECONDS = 120
+_NO_LEDGER = 3
+
+
+def stage_import(import_id: str, part: int, payload: bytes) -> None:
+    """The part of an import stands in the ledger that this machine reaches. Errors: Refusal where it reaches none."""
+    program = [sys.executable, "-P", "-m", "workers.stage_import", import_id, str(part)]
+    try:
+        done = subprocess.run(program, input=payload, capture_output=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        raise Unavailable("the ledger does not answer: try again") from None
+    if done.returncode == _NO_LEDGER:
+        raise Refusal(
+            "the fleet has contacts that hold secrets, and these do not travel through Temporal, which keeps what it "
+            "has seen: import where BACKSTOP_LEDGER_URL reaches the workers' ledger, or write named:NAME and give the "
+            "workers the contacts (BACKSTOP_CONTACTS)"
+        )
+    if done.returncode:
+        raise Unavailable(done.stderr.decode(errors="replace").strip()[-500:] or "the ledger cannot be written")

@@ -1,0 +1,35 @@
+"""One part of an import goes straight into the ledger: `python -m workers.stage_import IMPORT_ID PART < payload`.
+
+A fleet file may hold contacts' secrets, and what travels through Temporal stays in its histories for years. So the
+command line hands such a file to this program, which writes where the workers read; only that it is to be committed
+travels. Exit code 3: no ledger can be reached from here.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from activities.adapters.ledger.facade import Ledger
+from models.errors import BackstopError
+from workers.settings import ledger_url
+
+_NO_LEDGER = 3
+_FILE = "sqlite:///"
+
+
+def main() -> None:
+    import_id, part = sys.argv[1:]
+    url = ledger_url()
+    if url.startswith(_FILE) and not Path(url.removeprefix(_FILE)).exists():
+        sys.exit(_NO_LEDGER)  # opening it would make an empty one
+    try:
+        with Ledger(url) as ledger:
+            ledger.fleet.stage_import(import_id, int(part), sys.stdin.buffer.read())
+    except BackstopError as error:
+        sys.stderr.write(error.message)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
