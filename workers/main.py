@@ -41,6 +41,7 @@ from models.errors import BackstopError, Refusal, Unavailable
 from models.wire import DEPLOYMENT, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
 from workers.garbage_collection import tended
 from workers.heartbeats import Heartbeats
+from workers.private import keep_private
 from workers.settings import Settings, load_settings
 from workers.untimely_queries import OnTimeRunner
 from workflows.cluster_rollout import ClusterRollout
@@ -235,6 +236,7 @@ def run_and_exit(main: Callable[[], object]) -> None:
 async def _main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = load_settings()
+    keep_private(settings.home)
     async with serving(settings) as client:
         print(f"worker: serving {client.namespace} on {client.service_client.config.target_host}", flush=True)
         with contextlib.suppress(asyncio.CancelledError):

@@ -55,7 +55,7 @@ from tests.integration.conftest import (  # noqa: F401 - fixtures
     sqlite_ledger,
     sqlite_ledger_url,
 )
-from tests.integration.ledger.world import ForeignTool, import_fleet
+from tests.integration.ledger.world import ForeignTool, import_fleet, note_stage
 
 SICK, WELL = "gamma", ("alpha", "worked")
 
@@ -239,7 +239,7 @@ class Site:
 
 @pytest.fixture
 def site(ledger_url: str) -> Iterator[Site]:  # noqa: F811
-    """Three clusters, each with an open rollout, health of now."""
+    """Three clusters, each monitored, health of now."""
     with Ledger(ledger_url) as ledger:
         import_fleet(ledger, FLEET, now=datetime.now(UTC))
         for spec, _ in ledger.fleet.clusters("", 9):
@@ -248,6 +248,7 @@ def site(ledger_url: str) -> Iterator[Site]:  # noqa: F811
                 rollout=f"{spec.name}/1", cluster=spec.name, owner="tpm", opened_at=datetime.now(UTC), baseline=baseline
             )
             ledger.registry.open_rollout(opening, adopt=False)
+            note_stage(ledger, opening.rollout, "monitored", ended=False, completed=False)
         yield Site(ledger)
 
 
@@ -288,6 +289,7 @@ def test_a_senseless_row_is_its_own_cluster_s_trouble(rubbish: Rubbish, site: Si
     if row.only and tool.postgresql:
         pytest.skip("PostgreSQL takes the text for a time, or none")
     before = site.sees()
+    assert before["watched"]["worked"].endswith("short research 26")
     assert before["planned"]["worked"] == (39, 26)
     assert before["flex"] == {"alpha": 60, "worked": 0}
     if row.refused:

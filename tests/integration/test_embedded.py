@@ -70,6 +70,7 @@ async def test_state_is_kept_by_a_stop(tmp_path: Path) -> None:
     async with EmbeddedTemporal(tmp_path, None, None) as second:
         client = await Client.connect(second.address, namespace=NAMESPACE)
         assert (await client.get_workflow_handle("w").describe()).id == "w"
+    assert {p.name: oct(p.stat().st_mode & 0o077) for p in tmp_path.glob("temporal.db*")} == {"temporal.db": "0o0"}
 
 
 async def test_the_namespace_is_ready_for_rollouts(tmp_path: Path) -> None:

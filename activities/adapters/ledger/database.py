@@ -34,8 +34,8 @@ PATIENCE = timedelta(seconds=30)
 """How long a write waits for another one before the ledger counts as unavailable."""
 
 NOT_MIGRATED = "the ledger has no tables, or older ones: run its migrations (backstop migrate)"
-_AWAY = {"42P01", "42703", "3F000"}
-"""PostgreSQL: no such table, no such column, no such schema."""
+_AWAY = {"42P01", "42703", "3F000", "42809", "42883"}
+"""PostgreSQL: no such table, column, schema; without its column, `quotas.mode` is the aggregate mode(); a function."""
 _NO_RIGHT = "42501"
 LOCKED = "the ledger is locked by another writer"
 _MIGRATION_LOCK = 0x6261636B73746F70  # "backstop" in ASCII
