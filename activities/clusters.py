@@ -13,6 +13,7 @@ from activities import metrics as meters
 from activities.failures import translated
 from activities.health_buffers import Deriver
 from activities.ports import (
+    ByCluster,
     CalendarPort,
     DoubtPort,
     HealthPort,
@@ -22,6 +23,7 @@ from activities.ports import (
     RegistryPort,
     UsagePort,
 )
+from activities.sense import making_sense, one_of
 from models.buffers.hourly_health import HealthHours
 from models.cluster.derived_buffer import stepped
 from models.cluster.evidence import Evidence
@@ -162,8 +164,8 @@ class ClusterActivities:
         """One fresh look: values, generation, health, windows, and the backing of the tested values."""
         with translated():
             reading = self._quotas.read(request.cluster)
-            sample = self._health.read([request.cluster]).get(request.cluster)
-            windows = self._calendar.windows([request.cluster]).get(request.cluster, ())
+            sample = one_of(self._health.read([request.cluster]), request.cluster)
+            windows = one_of(self._calendar.windows([request.cluster]), request.cluster) or ()
             least = {}
             if request.flex_after is not None:
                 least = self._health.least(request.cluster, request.at - request.flex_after, request.at)
@@ -205,31 +207,37 @@ class ClusterActivities:
     ) -> tuple[Snapshot, Policy]:
         """The cluster as a launch would plan from it now, and its policy with what lies over it.
 
-        `within`: a buffer from health history may be so old. Errors: Refusal for an unknown cluster.
+        `within`: a buffer from health history may be so old. Errors: Refusal for an unknown cluster, and for one that
+        makes no sense.
         """
         facts = self._registry.facts(cluster)
         policy = merged_policy(facts.policy, over or {})
         reading = self._quotas.read(cluster)
         sample = self._sample(cluster, now)
-        snapshot = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, now)
+        with making_sense(cluster, "its quotas"):
+            snapshot = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, now)
         if policy.terms is not None:
             derived = self.deriver.derived(cluster, snapshot.islands, snapshot.gpus_per_node, policy.terms, now, within)
             snapshot = snapshot.model_copy(update={"derived": derived})
         return snapshot, policy
 
-    def flex(self, clusters: Sequence[str], mode: FlexMode, now: datetime) -> list[FlexNow]:
-        """The flex of each, by its last samples. Errors: Refusal for an unknown cluster."""
+    def flex(self, clusters: Sequence[str], mode: FlexMode, now: datetime) -> ByCluster[FlexNow]:
+        """The flex of each, by its last samples; one that is unknown, or makes no sense, is left out and named."""
         samples, usage = self._health.read(clusters), self._usage.latest(clusters, now)
         since = now - _LIVES
         jobs = self._jobs.jobs(clusters, since)
-        return [
-            flex_now(
-                Evidence(self._quotas.read(c), truthful(samples.get(c), now), usage.get(c, {}), now, jobs.get(c, ())),
-                mode,
-                since,
-            ).model_copy(update={"gpu_model": self._registry.facts(c).gpu_model})
-            for c in clusters
-        ]
+        answer: ByCluster[FlexNow] = ByCluster()
+        for cluster in clusters:
+            try:
+                with making_sense(cluster, "its quotas"):
+                    sample = truthful(one_of(samples, cluster), now)
+                    reading = self._quotas.read(cluster)
+                    seen = Evidence(reading, sample, usage.get(cluster, {}), now, jobs.get(cluster, ()))
+                    flex = flex_now(seen, mode, since)
+                    answer[cluster] = flex.model_copy(update={"gpu_model": self._registry.facts(cluster).gpu_model})
+            except Refusal as error:
+                answer.senseless[cluster] = error.message
+        return answer
 
     def why(self, cluster: str, question: WhyNot, now: datetime) -> TeamWhy | None:
         """Why the team cannot have so many GPUs there; None where it has no quota.
@@ -241,20 +249,21 @@ class ClusterActivities:
             return None
         sample = self._sample(cluster, now)
         usage = self._usage.latest([cluster], now).get(cluster, {})
-        windows = self._calendar.windows([cluster]).get(cluster, ())
+        windows = one_of(self._calendar.windows([cluster]), cluster) or ()
         history = self._health.history(cluster, now - _SINCE, now)
         jobs = self._jobs.jobs([cluster], now).get(cluster, ())
         seen = Evidence(reading, sample, usage, now, jobs, windows)
         stale_after = self._registry.facts(cluster).policy.stale_after
-        return why(
-            seen,
-            history,
-            question.team,
-            question.gpus,
-            block=question.block,
-            namespace=question.namespace,
-            stale_after=stale_after,
-        )
+        with making_sense(cluster, "its quotas"):
+            return why(
+                seen,
+                history,
+                question.team,
+                question.gpus,
+                block=question.block,
+                namespace=question.namespace,
+                stale_after=stale_after,
+            )
 
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:
         """What a buffer from health history goes by. Errors: Refusal for an unknown cluster."""
@@ -278,7 +287,7 @@ class ClusterActivities:
 
     def _sample(self, cluster: str, now: datetime) -> HealthSample | None:
         """What is believed: of a source in doubt, what was so before."""
-        sample = truthful(self._health.read([cluster]).get(cluster), now)
+        sample = truthful(one_of(self._health.read([cluster]), cluster), now)
         doubt = None if sample is None else self._doubts.doubt(cluster, None, None)
         return sample if doubt is None else doubt.before
 

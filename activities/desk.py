@@ -13,24 +13,26 @@ from temporalio import activity
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import (
+    Described,
     DoubtPort,
     FleetPort,
     JobPort,
     MilestonePort,
-    OpenRollout,
     RegistryPort,
     ReportPort,
     SchedulerPort,
     TallyPort,
 )
 from activities.report_facts import ReportFacts
+from activities.sense import one_of
 from models import questions as ask
-from models.audit import AuditEntry, AuditKind, ChainedEntry
+from models.audit import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry
+from models.base import brief, hash_of
 from models.cluster.contacts import shown
-from models.cluster.fleet_file import ClusterSpec, Team
+from models.cluster.fleet_file import Team
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.windows import Declaration, Entry, span_text
-from models.errors import BadInput, Refusal
+from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.flex.flex_now import FlexNow
 from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
 from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, PlanNow
@@ -96,6 +98,7 @@ class DeskActivities:
             ask.MilestonesNow: lambda _, __: self._reports.plan_now(),
             ask.PlanMilestones: self._plan_milestones,
             ask.NoteMilestone: self._note_milestone,
+            ask.Senseless: lambda _, __: fleet.senseless(),
             ask.CheckLedger: self._check,
         }
 
@@ -123,45 +126,59 @@ class DeskActivities:
         return facts.model_copy(update={"contacts": contacts})
 
     def _detach(self, question: ask.Detach, request: DeskRequest) -> dict[str, tuple[int | None, int | None]]:
-        now = datetime.now(UTC)
         back = self._schedulers.detach(question.cluster, restore=question.restore)
         moves = ", ".join(f"{name} {before} -> {after}" for name, (before, after) in sorted(back.items()))
         text = f"detached from its scheduler{': ' + moves if moves else ''}"
-        self._registry.archive([_entry(request, question.cluster, text, question.reason, now)])
+        self._registry.archive([_entry(request, question.cluster, text, question.reason)])
         return back
 
     def _clusters(self, question: ask.LedgerClusters, _: DeskRequest) -> tuple[ask.LedgerCluster, ...]:
         return tuple(
             ask.LedgerCluster(
-                cluster=spec,
-                rollout=None if rollout is None else rollout.rollout,
-                stage=None if rollout is None else rollout.stage,
+                cluster=one.spec,
+                rollout=None if one.rollout is None else one.rollout.rollout,
+                stage=None if one.rollout is None else one.rollout.stage,
+                name=one.name,
+                wrong=one.wrong,
             )
-            for spec, rollout in self._page(question.after, question.limit)
+            for one in self._page(question.after, question.limit)
         )
 
-    def _page(self, after: str, limit: int) -> Iterator[tuple[ClusterSpec, OpenRollout | None]]:
-        return _light(self._fleet.clusters(after, limit), lambda row: len(row[0].quotas), _QUOTAS_A_PAGE)
+    def _page(self, after: str, limit: int) -> Iterator[Described]:
+        return _light(self._fleet.described(after, limit), lambda one: len(one.spec.quotas if one.spec else ()))
 
     def _snapshot(self, question: ask.SnapshotNow, _: DeskRequest) -> ask.Plannable:
         """What a launch would plan from now: the same values, health and usage."""
         snapshot, policy = self._rollouts.present(question.cluster, datetime.now(UTC), question.policy)
         return ask.Plannable(snapshot=snapshot, policy=policy)
 
-    def _snapshots(self, question: ask.SnapshotsNow, _: DeskRequest) -> tuple[ask.Plannable, ...]:
+    def _snapshots(self, question: ask.SnapshotsNow, _: DeskRequest) -> tuple[ask.Plannable | ask.Unplannable, ...]:
         now = datetime.now(UTC)
-        present = (
-            self._rollouts.present(spec.name, now, question.policy, HISTORY_FRESH)
-            for spec, _ in self._page(question.after, question.limit)
-        )
-        return tuple(ask.Plannable(snapshot=snapshot, policy=policy) for snapshot, policy in present)
+        return tuple(self._plannable(one, question, now) for one in self._page(question.after, question.limit))
+
+    def _plannable(self, one: Described, question: ask.SnapshotsNow, now: datetime) -> ask.Plannable | ask.Unplannable:
+        """One that nobody can plan now keeps no other from its plan."""
+        if one.spec is None:
+            return ask.Unplannable(cluster=one.name, why_not=one.wrong)
+        try:
+            snapshot, policy = self._rollouts.present(one.name, now, question.policy, HISTORY_FRESH)
+        except BackstopError as error:
+            if isinstance(error, Unavailable):
+                self._registry.names()  # where the ledger itself is away, all is tried again
+            return ask.Unplannable(cluster=one.name, why_not=error.message)
+        return ask.Plannable(snapshot=snapshot, policy=policy)
 
     def _flex(self, question: ask.FlexOf, _: DeskRequest) -> tuple[FlexNow, ...]:
+        now = datetime.now(UTC)
         if question.cluster:
-            names = [question.cluster]
-        else:
-            names = sorted(n for n in self._registry.names() if n > question.after)[: question.limit]
-        return tuple(self._rollouts.flex(names, question.mode, datetime.now(UTC)))
+            one = one_of(self._rollouts.flex([question.cluster], question.mode, now), question.cluster)
+            return () if one is None else (one,)
+        names = sorted(n for n in self._registry.names() if n > question.after)
+        for start in range(0, len(names), question.limit):  # until a page has any: an empty one would be the last
+            found = self._rollouts.flex(names[start : start + question.limit], question.mode, now)
+            if found:
+                return tuple(found.values())
+        return ()
 
     def _why(self, question: ask.WhyNot, _: DeskRequest) -> WhyAnswers:
         now = datetime.now(UTC)
@@ -182,7 +199,8 @@ class DeskActivities:
         """That it has none there, and where it has."""
         has = {
             spec.name: quota.gpus
-            for spec, _ in self._fleet.clusters("", len(self._registry.names()))
+            for one in self._fleet.described("", len(self._registry.names()))
+            if (spec := one.spec) is not None
             for quota in spec.quotas
             if quota.team == team
         }
@@ -192,8 +210,16 @@ class DeskActivities:
         elsewhere = f"it has in {named}{more}" if has else "nor in any other"
         return f"{team} has no quota in cluster {cluster}; {elsewhere}"
 
-    def _archive(self, question: ask.Archive, _: DeskRequest) -> int:
-        self._registry.archive(question.entries)
+    def _archive(self, question: ask.Archive, request: DeskRequest) -> int:
+        """People archive their own refused attempts here, and nothing else: what happened is told by what did it."""
+        asked = activity.info().scheduled_time
+        for entry in question.entries:
+            own = entry.actor == request.actor and entry.key.startswith(ATTEMPT) and not entry.rollout
+            if not (own and entry.refused and entry.kind is AuditKind.COMMAND):
+                raise BadInput("the desk archives refused attempts of who asks it, and nothing else")
+            if BESIDE in entry.key:
+                raise BadInput(f"no key of an entry has {BESIDE} in it: {brief(entry.key)}")
+        self._registry.archive([entry.model_copy(update={"at": asked}) for entry in question.entries])
         return len(question.entries)
 
     def _archived(self, question: ask.Archived, _: DeskRequest) -> ask.ArchivePage:
@@ -208,27 +234,23 @@ class DeskActivities:
         new = declaration.new if activity.info().attempt == 1 else declaration.stand
         changes = [*(("declared", e) for e in new), *(("took back", e) for e in declaration.gone)]
         self._registry.archive(
-            [
-                _of_window(request, what, entry, entry.window.reason, now, f"/{number}")
-                for number, (what, entry) in enumerate(changes)
-            ]
+            [_of_window(request, what, entry, entry.window.reason, f"/{what}/{entry.id}") for what, entry in changes]
         )
         return declaration
 
     def _end_window(self, question: ask.EndWindow, request: DeskRequest) -> Entry:
         now = datetime.now(UTC)
         entry = self._fleet.end_window(question.cluster, question.number, now)
-        self._registry.archive([_of_window(request, "ended", entry, question.reason, now)])
+        self._registry.archive([_of_window(request, "ended", entry, question.reason)])
         return entry
 
     def _confirm(self, question: ask.ConfirmSource, request: DeskRequest) -> DoubtedSource:
         """Tried again after it was done and before it was archived, it would be refused: so it is archived first."""
-        now = datetime.now(UTC)
         told = {one.source: one for one in self._doubts.sources_in_doubt()}
         found = told.get(question.source)
         if found is not None:
             text, data = f"confirmed: {found.why}", {"command": request.kind, "source": question.source}
-            entries = [_entry(request, c, text, question.reason, now, f"/{c}", data) for c in found.clusters]
+            entries = [_entry(request, c, text, question.reason, f"/{c}", data) for c in found.clusters]
             self._registry.archive(entries)
         return self._doubts.confirm(question.source, request.actor)
 
@@ -244,22 +266,24 @@ class DeskActivities:
         self._milestones.plan_milestones(given, measured, now)
         names = ", ".join(m.name for m in given)
         text = f"set {len(given)} milestone{'' if len(given) == 1 else 's'}: {names}"
-        self._registry.archive([_of_plan(request, text, "", now)])
+        self._registry.archive([_of_plan(request, text, "")])
         return self._reports.plan_now()
 
     def _note_milestone(self, question: ask.NoteMilestone, request: DeskRequest) -> PlanNow:
         now = datetime.now(UTC)
         self._milestones.note_milestone(_request_id(), MilestoneNote(actor=request.actor, at=now, **dict(question)))
         text = f"noted {question.number} for {question.milestone}"
-        self._registry.archive([_of_plan(request, text, question.reason, now)])
+        self._registry.archive([_of_plan(request, text, question.reason)])
         return self._reports.plan_now()
 
     def _check(self, _: ask.CheckLedger, __: DeskRequest) -> ask.LedgerCheck:
         schedulers = self._schedulers.check()
+        opened, senseless = self._registry.open_clusters(), self._fleet.senseless()
         return ask.LedgerCheck(
-            open_rollouts=len(self._registry.open_clusters()),
+            open_rollouts=len(opened),
             schedulers=schedulers,
             doubts=self._doubts.sources_in_doubt(),
+            senseless=senseless,
         )
 
 
@@ -269,8 +293,12 @@ def _without_secrets(team: Team) -> Team:
 
 
 def _request_id() -> str:
-    """Of this request, however often it is carried out: whoever does again archives nothing twice."""
-    return str(activity.info().workflow_id)
+    """Of this request, however often it is carried out: whoever does again archives nothing twice.
+
+    Whoever asks chooses it: it must be no key of what somebody else archives.
+    """
+    chosen = str(activity.info().workflow_id)
+    return chosen if chosen.startswith(DESK) and BESIDE not in chosen else f"{DESK}{hash_of(chosen)}"
 
 
 def _entry(
@@ -278,15 +306,14 @@ def _entry(
     cluster: str,
     text: str,
     reason: str,
-    now: datetime,
     part: str = "",
     data: Mapping[str, Any] = MappingProxyType({}),
 ) -> AuditEntry:
-    """What somebody did at the desk."""
+    """What somebody did at the desk. It is of the time it was asked, so that tried again it is the same entry."""
     return AuditEntry(
         key=f"{_request_id()}{part}",
         cluster=cluster,
-        at=now,
+        at=activity.info().scheduled_time,
         kind=AuditKind.COMMAND,
         actor=request.actor,
         text=text,
@@ -295,24 +322,24 @@ def _entry(
     )
 
 
-def _of_window(request: DeskRequest, what: str, entry: Entry, reason: str, now: datetime, part: str = "") -> AuditEntry:
+def _of_window(request: DeskRequest, what: str, entry: Entry, reason: str, part: str = "") -> AuditEntry:
     """What became of a window."""
     text = f"{what} {span_text(entry.window)} ({entry.source or 'fleet file'})"
     data = {"command": request.kind, "id": entry.id, "window": entry.window.model_dump(mode="json")}
-    return _entry(request, entry.cluster, text, reason, now, part, data)
+    return _entry(request, entry.cluster, text, reason, part, data)
 
 
-def _of_plan(request: DeskRequest, text: str, reason: str, now: datetime) -> AuditEntry:
+def _of_plan(request: DeskRequest, text: str, reason: str) -> AuditEntry:
     """What somebody did to the milestones, in the chain that these have."""
     text = text if len(text) <= 500 else f"{text[:500]} and so on"
-    return _entry(request, CHAIN, text, reason, now, data={"command": request.kind, **request.arguments})
+    return _entry(request, CHAIN, text, reason, data={"command": request.kind, **request.arguments})
 
 
 def _json_bytes(row: ChainedEntry) -> int:
     return len(row.model_dump_json())
 
 
-def _light(rows: Iterable[_T], weight: Callable[[_T], int], most: int) -> Iterator[_T]:
+def _light(rows: Iterable[_T], weight: Callable[[_T], int], most: int = _QUOTAS_A_PAGE) -> Iterator[_T]:
     """The first rows that weigh no more than this together; at least one, so that the next page goes on."""
     total = 0
     for number, row in enumerate(rows):

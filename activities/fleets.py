@@ -18,8 +18,9 @@ from temporalio.service import RPCError
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
+from activities.sense import making_sense
 from models.cluster.fleet_file import merged_policy
-from models.errors import BackstopError, Unavailable
+from models.errors import BackstopError, Refusal, Unavailable
 from models.fleet.messages import (
     AbortAnswer,
     AbortRequest,
@@ -98,10 +99,12 @@ class FleetActivities:
     ) -> tuple[Prospect, Plan | None]:
         """What a rollout of the cluster would do now; one that cannot be planned says why, and comes last."""
         try:
-            plan = make_plan(*self._clusters.present(cluster, now, policy, HISTORY_FRESH))
-        except Unavailable:
-            raise
+            snapshot, own = self._clusters.present(cluster, now, policy, HISTORY_FRESH)
+            with making_sense(cluster, "its quotas"):
+                plan = make_plan(snapshot, own)
         except BackstopError as error:
+            if isinstance(error, Unavailable):
+                self._registry.names()  # where the ledger itself is away, all is tried again
             more = {} if rollout is None else rollout.model_dump()
             return Prospect(cluster=cluster, wave=Wave.AFTER, headroom=-1.0, why_not=error.message, **more), None
         return prospect_of(plan, rollout), plan
@@ -115,8 +118,13 @@ class FleetActivities:
             names = [c.cluster for c in request.candidates]
             joined = self._registry.newest(names)
             free = [name for name in names if name not in joined]
-            prospects = self._prospects(free, request)
-            answer = pick(request, prospects, self._calendar.windows(free), self._registry.booked(request.at))
+            windows = self._calendar.windows(free)
+            # What nobody can read of a calendar may be a freeze.
+            prospects = [
+                p.model_copy(update={"why_not": p.why_not or windows.senseless.get(p.cluster, "")})
+                for p in self._prospects(free, request)
+            ]
+            answer = pick(request, prospects, windows, self._registry.booked(request.at))
             return answer.model_copy(update={"joined": joined})
 
     def _prospects(self, names: Sequence[str], request: PickRequest) -> list[Prospect]:
@@ -130,7 +138,8 @@ class FleetActivities:
             kept = self._kept.get(name)
             if kept is None or kept[0] != seen or now - kept[1] > _FRESH:
                 kept = seen, now, self._planned(name, request.policy, now, None)[0]
-                self._kept[name] = kept
+                if not kept[2].why_not:
+                    self._kept[name] = kept
             answer.append(kept[2])
         return answer
 
@@ -145,8 +154,12 @@ class FleetActivities:
     async def _started(self, request: StartRequest, entrant: Entrant) -> str:
         """Why it was refused; empty: it is open. Errors: ApplicationError of type Unavailable, to be tried again."""
         launch = request.launch
-        with translated():
+        try:
             policy = await asyncio.to_thread(self._within_budget, request, entrant.cluster)
+        except Refusal as error:
+            return error.message  # the others of the batch start
+        except BackstopError as error:
+            raise ApplicationError(f"{entrant.cluster}: {error}", type=type(error).__name__) from error
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             ROLLOUT_WORKFLOW,
             RolloutInput(

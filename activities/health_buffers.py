@@ -8,6 +8,7 @@ import numpy as np
 
 from activities import metrics as meters
 from activities.ports import CalendarPort, HealthPort
+from activities.sense import one_of
 from models.buffers.estimator import REMEMBERED, derived
 from models.buffers.hourly_health import Series, hourly
 from models.cluster.derived_buffer import Derived, HealthTerms
@@ -30,7 +31,7 @@ class Deriver:
         """
         until = now.replace(minute=0, second=0, microsecond=0)
         samples = self._health.history(cluster, until - REMEMBERED, until)
-        windows = self._calendar.windows([cluster]).get(cluster, ())
+        windows = one_of(self._calendar.windows([cluster]), cluster) or ()
         hours = hourly(samples, windows, until.timestamp(), [i.name for i in islands if i.total_gpus], cluster)
         return None if hours is None else hours.up_to(int(until.timestamp() // 3600))
 

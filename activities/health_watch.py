@@ -13,10 +13,11 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import logging
 import time
 import zlib
 from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from temporalio import activity
@@ -26,6 +27,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.overdue_grants import Sweeper
 from activities.ports import CalendarPort, DoubtPort, HealthPort, QuotaPort, RolloutsPort
+from activities.sense import SENSELESS, fault_of
 from activities.tallies import Tallier
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, QuotaReading, truthful
@@ -36,6 +38,7 @@ from models.planning.backing import Backing, back
 from models.rollout.messages import HealthChanged
 from models.wire import HEALTH_SIGNAL, SOURCE, WatchInput, rollout_workflow_id
 
+logger = logging.getLogger("backstop.watch")
 _STALE = timedelta(minutes=30)
 _ROUND = timedelta(minutes=90)
 """How long one call of the activity watches before its workflow calls it again: each leaves the cursor in history."""
@@ -168,17 +171,37 @@ class WatchActivities:
             guarded = stage.guarded and not shadow
             sample, declared = samples.get(cluster), windows.get(cluster, ())
             facts = facts_of(versions.get(cluster, ""), guarded, sample, declared, now, doubted.get(cluster, ""))
+            facts = replace(facts, senseless=samples.senseless.get(cluster) or windows.senseless.get(cluster, ""))
             last = earlier.get(cluster)
             if last is not None and last[0] == facts:
                 marks[cluster] = last
-            else:
-                before = "" if last is None else last[1]
-                marks[cluster] = facts, fingerprint(self._quotas.read(cluster), facts, before)
+            elif (mark := self._mark(cluster, facts, "" if last is None else last[1])) is not None:
+                marks[cluster] = facts, mark
+            elif last is not None:
+                marks[cluster] = last
             if time.monotonic() - beat >= _BEAT_SECONDS:
                 alive()
                 beat = time.monotonic()
         self._marks[request.watch_id] = marks
         return {cluster: mark for cluster, (_, mark) in marks.items()}
+
+    def _mark(self, cluster: str, facts: Facts, before: str) -> str | None:
+        """The cluster's fingerprint; None where its quotas cannot be read now. Its trouble is no other cluster's.
+
+        What makes no sense is news too: the rollout looks, and tells why it cannot.
+        """
+        if facts.senseless:
+            return facts.senseless
+        try:
+            return fingerprint(self._quotas.read(cluster), facts, before)
+        except Unavailable as error:
+            logger.warning("the watch could not read %s: %s", cluster, error)
+            return None
+        except (BackstopError, *SENSELESS) as error:
+            return fault_of(cluster, "its quotas", error)
+        except Exception as error:
+            logger.exception("the watch could not judge %s", cluster)
+            return f"cluster {cluster} cannot be judged: {type(error).__name__}"
 
     async def _signal(self, cluster: str, mark: str, now: datetime) -> bool:
         handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
@@ -253,6 +276,8 @@ class Facts:
     doubted: str
     windows: tuple[Window, ...]
     to_come: tuple[Window, ...]
+    senseless: str = ""
+    """Why its health or its windows are not known; empty: they are."""
 
 
 def facts_of(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -34,6 +34,19 @@ from models.requests.state import RequestState
 from models.rollout.effects import Change, Fence, Receipt
 from models.rollout.messages import RecordRequest
 from models.rollout.stages import Stage
+
+_T = TypeVar("_T")
+
+
+class ByCluster(dict[str, _T]):
+    """An answer for each cluster that has one. One row that makes no sense must not keep it from all others.
+
+    `senseless`: why a cluster that has something to say is left out, in a sentence that names it.
+    """
+
+    def __init__(self, answers: Mapping[str, _T] | None = None) -> None:
+        super().__init__(answers or {})
+        self.senseless: dict[str, str] = {}
 
 
 class QuotaPort(Protocol):
@@ -68,7 +81,7 @@ class QuotaPort(Protocol):
 
 
 class HealthPort(Protocol):
-    def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
+    def read(self, clusters: Sequence[str]) -> ByCluster[HealthSample]:
         """The latest sample of each cluster, in one call; a cluster without any is left out."""
         ...
 
@@ -114,7 +127,10 @@ class UsagePort(Protocol):
         ...
 
     def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
-        """The last sample of each leaf quota that has any, by cluster and team, in one call."""
+        """The last sample of each leaf quota that has any, by cluster and team, in one call.
+
+        One that makes no sense says nothing: use is unknown there.
+        """
         ...
 
 
@@ -122,7 +138,7 @@ class JobPort(Protocol):
     """Jobs by name, as far as anybody says: sums go by UsagePort."""
 
     def jobs(self, clusters: Sequence[str], since: datetime) -> dict[str, tuple[Job, ...]]:
-        """Those that run, and those that have ended since, in the order of their starts."""
+        """Those that run, and those that have ended since, in the order of their starts; no senseless ones."""
         ...
 
     def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
@@ -156,7 +172,7 @@ class NotifyPort(Protocol):
 
 
 class CalendarPort(Protocol):
-    def windows(self, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
+    def windows(self, clusters: Sequence[str]) -> ByCluster[tuple[Window, ...]]:
         """Declared windows that have not been deleted, past ones included; a cluster without any is left out."""
         ...
 
@@ -236,6 +252,15 @@ class OpenRollout(Model):
     """The fleet rollout that launched it."""
 
 
+class Described(Model):
+    """A cluster of the ledger; `spec` None: it makes no sense, for the reason `wrong`."""
+
+    name: str
+    spec: ClusterSpec | None
+    rollout: OpenRollout | None = None
+    wrong: str = ""
+
+
 class RolloutsPort(Protocol):
     """The rollouts that are and were open: what they opened with, and how they stand as they noted it last."""
 
@@ -267,7 +292,7 @@ class RolloutsPort(Protocol):
         """Every open rollout, by cluster."""
         ...
 
-    def open_clusters(self) -> dict[str, tuple[Stage, bool]]:
+    def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
         """Clusters with an open rollout, for the watch: (stage, shadow) by cluster."""
         ...
 
@@ -381,8 +406,12 @@ class FleetPort(Protocol):
         """Samples are stored (a repeated cluster, island and time replaces); answers how many rows."""
         ...
 
-    def clusters(self, after: str, limit: int) -> tuple[tuple[ClusterSpec, OpenRollout | None], ...]:
+    def described(self, after: str, limit: int) -> tuple[Described, ...]:
         """Clusters by name after `after`, with present values and latest health."""
+        ...
+
+    def senseless(self) -> dict[str, tuple[str, ...]]:
+        """By cluster: what stands in the ledger of it and makes no sense, in a sentence each."""
         ...
 
     def teams(self) -> tuple[Team, ...]: ...

@@ -119,11 +119,11 @@ class RequestActivities:
                 continue
             try:
                 snapshot, policy = self._clusters.present(name, now, within=HISTORY_FRESH)
+                opened = self._registry.opened(name)
             except Unavailable:
                 raise
             except BackstopError:
                 continue  # nobody knows its health, or it makes no sense: nothing to offer
-            opened = self._registry.opened(name)
             claimed = _claimed(snapshot, opened)
             headroom = max(0, ceiling_of(claimed, policy) - claimed.tree.assigned())
             has = ask.team in snapshot.tree.leaves

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from activities.ports import HealthPort, QuotaPort, RolloutsPort, TallyPort, UsagePort
 from models.cluster.readings import HealthSample, TeamUsage, truthful
-from models.errors import Refusal
+from models.errors import BadInput, Refusal
 from models.reports.tallies import Tally, slot_of, tally_of
 from models.rollout.stages import Stage
 
@@ -46,11 +46,23 @@ class Tallier:
         due = self._tallies.due(slot, PORTION)
         tallies = self._tallied(due, slot, now) if due else []
         if tallies:
-            self._tallies.keep(tallies)
+            self._keep(tallies)
         if len(due) < PORTION and len(tallies) == len(due):
             self._rests_until = min(slot + every, now + LOOKS_AGAIN)
             self._tallies.thin(slot.replace(hour=0, minute=0, second=0, microsecond=0) - KEPT_WHOLE - _DAY)
         return len(tallies)
+
+    def _keep(self, tallies: list[Tally]) -> None:
+        """One that the ledger refuses must not keep the others of its portion from theirs for good."""
+        try:
+            self._tallies.keep(tallies)
+        except BadInput:
+            for tally in tallies:
+                try:
+                    self._tallies.keep([tally])
+                except BadInput as error:
+                    logger.warning("no tally of %s: %s", tally.cluster, error)
+                    self._tallies.keep([_unknown(tally.cluster, tally.at, tally.seen_at, (tally.stage, tally.shadow))])
 
     def _tallied(self, clusters: tuple[str, ...], slot: datetime, now: datetime) -> list[Tally]:
         ends = time.monotonic() + BUDGET_SECONDS
@@ -78,5 +90,9 @@ class Tallier:
         except (Refusal, ValueError) as error:
             # Another tool left it so. It must not keep the others waiting, nor be asked for again and again.
             logger.warning("no tally of %s: %s", cluster, error)
-            stage, shadow = rollout or (None, False)
-            return Tally(cluster=cluster, at=slot, seen_at=now, stage=stage, shadow=shadow)
+            return _unknown(cluster, slot, now, rollout or (None, False))
+
+
+def _unknown(cluster: str, slot: datetime, now: datetime, rollout: tuple[str | None, bool]) -> Tally:
+    """Nobody knew anything of it but where its rollout stood."""
+    return Tally(cluster=cluster, at=slot, seen_at=now, stage=rollout[0], shadow=rollout[1])

@@ -100,6 +100,8 @@ class PlansAnswer(JsonAnswer, schema="plans"):
     """The plans of all clusters, in the order a rollout would visit them."""
 
     plans: tuple[PlanAnswer, ...]
+    left_out: dict[str, str] = Field(default_factory=dict)
+    """By cluster: why nobody can plan it now."""
 
 
 class HaircutAnswer(Haircut, JsonAnswer, schema="haircut"):
@@ -255,6 +257,8 @@ class ClusterAnswer(ClusterSpec):
 
 class ClustersAnswer(JsonAnswer, schema="clusters"):
     clusters: tuple[ClusterAnswer, ...]
+    left_out: dict[str, str] = Field(default_factory=dict)
+    """By cluster: why what stands in the ledger of it makes no sense."""
 
 
 class ImportAnswer(JsonAnswer, schema="import"):

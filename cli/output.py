@@ -11,7 +11,7 @@ import gzip
 import json
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -45,6 +45,12 @@ def show(*parts: RenderableType) -> None:
             console(_least_width(part)).print(part)
     else:
         _write("".join(f"{text.rstrip()}\n" for part in parts for text in _plain(part)))
+
+
+def left_out(why: Mapping[str, str]) -> None:
+    """To whoever reads along, beside the answer: clusters that it is not about, and why."""
+    for _, sentence in sorted(why.items()):
+        print(f"left out: {clean(sentence)}", file=sys.stderr)
 
 
 def _write(text: str) -> None:

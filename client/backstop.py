@@ -14,7 +14,16 @@ from temporalio.service import RPCError
 
 from client.calls import NO_WORKER
 from client.connection import connect, current_actor, find_target
-from client.doctor import Check, doubt_check, grants_check, health_check, temporal_checks, unheard, watch_check
+from client.doctor import (
+    Check,
+    doubt_check,
+    grants_check,
+    health_check,
+    senseless_check,
+    temporal_checks,
+    unheard,
+    watch_check,
+)
 from client.fleet_rollouts import FleetRollouts
 from client.requests import QuotaRequests
 from client.rollouts import Rollouts
@@ -55,6 +64,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests):
             remedy = "backstop migrate, then backstop up"
             return [*map(unheard, checks), Check(name="ledger", ok=False, text=text, remedy=remedy)]
         checks.append(Check(name="ledger", ok=True, text=f"answers; {ledger.open_rollouts} rollouts open"))
+        checks.append(senseless_check(ledger.senseless))
         for cluster, check in sorted(ledger.schedulers.items()):
             well = f"its limits can be read, not set: {check.barred}" if check.barred else _LIMITS_ARE_OURS
             remedy = _SLURM_REMEDY if check.wrong else ""

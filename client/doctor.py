@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
@@ -21,6 +21,10 @@ from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 
 _SILENCE = timedelta(seconds=60)
 """Heartbeats come at least this often, and a client's clock may differ from the server's."""
+
+
+_TOLD = 5
+"""Sentences on rows that make no sense."""
 
 
 class Check(Model):
@@ -147,6 +151,20 @@ def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
         ok=False,
         text=text,
         remedy="the watch takes each up within a minute; one that waits says for what",
+    )
+
+
+def senseless_check(found: Mapping[str, Sequence[str]]) -> Check:
+    """Whether what stands in the ledger makes sense, cluster by cluster."""
+    if not found:
+        return Check(name="rows", ok=True, text="what stands in the ledger makes sense")
+    told = [sentence for _, sentences in sorted(found.items()) for sentence in sentences]
+    more = f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+    return Check(
+        name="rows",
+        ok=False,
+        text="; ".join(told[:_TOLD]) + more,
+        remedy="put these rows right, by SQL or `backstop fleet import`; the other clusters go on meanwhile",
     )
 
 

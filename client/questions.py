@@ -17,7 +17,7 @@ from temporalio.service import RPCError
 
 from client.calls import NO_WORKER, Calls
 from models import questions as desk
-from models.audit import AuditEntry, AuditKind, ChainedEntry, ChainHead
+from models.audit import ATTEMPT, DESK, AuditEntry, AuditKind, ChainedEntry, ChainHead
 from models.base import Model, in_one_sentence
 from models.cluster.contacts import is_secret
 from models.cluster.fleet_file import ClusterSpec, Fleet
@@ -63,7 +63,7 @@ class Questions(Calls):
             handle = await self._client.start_workflow(
                 DESK_WORKFLOW,
                 request,
-                id=f"desk/{question.kind}/{uuid.uuid4().hex[:12]}",
+                id=f"{DESK}{question.kind}/{uuid.uuid4().hex[:12]}",
                 task_queue=TASK_QUEUE,
                 result_type=DeskAnswer,
                 execution_timeout=timedelta(minutes=5),
@@ -103,19 +103,38 @@ class Questions(Calls):
 
     async def clusters_with_stage(self) -> list[tuple[ClusterSpec, str | None]]:
         """The same with the stage of the open rollout, if there is one."""
+        return [(row.cluster, row.stage) for row in await self.described() if row.cluster is not None]
+
+    async def described(self) -> list[desk.LedgerCluster]:
+        """The same with those that make no sense."""
 
         def after(rows: Sequence[desk.LedgerCluster]) -> desk.LedgerClusters:
-            return desk.LedgerClusters(after=rows[-1].cluster.name if rows else "", limit=50)
+            return desk.LedgerClusters(after=_name_of(rows[-1]) if rows else "", limit=50)
 
-        return [(row.cluster, row.stage) for row in await self._pages(after)]
+        return await self._pages(after)
+
+    async def senseless(self) -> dict[str, tuple[str, ...]]:
+        """By cluster: what stands in the ledger of it and makes no sense."""
+        return await self.ask(desk.Senseless())
+
+    async def plannable(
+        self, over: Mapping[str, Any] | None = None
+    ) -> tuple[list[tuple[Snapshot, Policy]], dict[str, str]]:
+        """Every cluster of the ledger as a plan would see it, with its policy; a health buffer of the last hour.
+
+        Beside them, by cluster, why one cannot be planned now.
+        """
+
+        def after(rows: Sequence[desk.Plannable | desk.Unplannable]) -> desk.SnapshotsNow:
+            return desk.SnapshotsNow(after=_planned_of(rows[-1]) if rows else "", limit=20, policy=dict(over or {}))
+
+        rows = await self._pages(after)
+        can = [(row.snapshot, row.policy) for row in rows if isinstance(row, desk.Plannable)]
+        return can, {row.cluster: row.why_not for row in rows if isinstance(row, desk.Unplannable)}
 
     async def snapshots(self, over: Mapping[str, Any] | None = None) -> list[tuple[Snapshot, Policy]]:
-        """Every cluster of the ledger as a plan would see it, with its policy; a health buffer of the last hour."""
-
-        def after(rows: Sequence[desk.Plannable]) -> desk.SnapshotsNow:
-            return desk.SnapshotsNow(after=rows[-1].snapshot.cluster if rows else "", limit=20, policy=dict(over or {}))
-
-        return [(row.snapshot, row.policy) for row in await self._pages(after)]
+        """Those that can be planned."""
+        return (await self.plannable(over))[0]
 
     async def snapshot(self, cluster: str, over: Mapping[str, Any] | None = None) -> tuple[Snapshot, Policy]:
         """One cluster as a plan would see it, and its policy, with these settings laid over it.
@@ -192,7 +211,7 @@ class Questions(Calls):
     ) -> None:
         """A refused command leaves no event in the rollout's history: it is archived from here."""
         entry = AuditEntry(
-            key=f"attempt/{uuid.uuid4().hex}",
+            key=f"{ATTEMPT}{uuid.uuid4().hex}",
             cluster=cluster,
             at=datetime.now(UTC),
             kind=AuditKind.COMMAND,
@@ -206,6 +225,14 @@ class Questions(Calls):
             await asyncio.wait_for(self.ask(desk.Archive(entries=(entry,))), 10)
         except (BackstopError, TimeoutError):
             return  # the refusal itself matters more to the person than its record
+
+
+def _name_of(row: desk.LedgerCluster) -> str:
+    return row.name if row.cluster is None else row.cluster.name
+
+
+def _planned_of(row: desk.Plannable | desk.Unplannable) -> str:
+    return row.cluster if isinstance(row, desk.Unplannable) else row.snapshot.cluster
 
 
 def _seconds(span: timedelta) -> int:

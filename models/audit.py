@@ -18,6 +18,12 @@ GENESIS = "0" * 64
 """What the first row of a chain names as its predecessor."""
 
 
+ATTEMPT, DESK = "attempt/", "desk/"
+"""How the keys begin of what people tried in vain, and of what they did at the ledger's desk."""
+BESIDE = "/beside/"
+"""In the key of an entry that found another one under its own key."""
+
+
 class AuditKind(StrEnum):
     COMMAND = "command"
     TRANSITION = "transition"
@@ -78,6 +84,12 @@ def broken_links(rows: Sequence[ChainedEntry], head: ChainHead | None) -> list[s
             faults.append(f"row {expected_seq} is missing: row {row.seq} follows")
         if row.previous_hash != previous:
             faults.append(f"row {row.seq} names another predecessor than the row before it")
+        if BESIDE in row.entry.key:
+            key = row.entry.key.partition(BESIDE)[0]
+            faults.append(
+                f"row {row.seq} found another entry under its key {key}: one of the two is forged, "
+                "or its workflow was reset"
+            )
         if chain_hash(row.previous_hash, row.entry) != row.hash:
             faults.append(f"row {row.seq} was altered: its hash does not match")
         previous, expected_seq = row.hash, row.seq + 1

@@ -82,11 +82,14 @@ def of_ordinary_size(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-GpuCount = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10**7)]
-"""Whole GPUs, zero or more; ten million in one count is taken as a slip of the pen."""
+MOST_GPUS = 10**7
+"""More in one count is taken as a slip of the pen."""
+
+GpuCount = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MOST_GPUS)]
+"""Whole GPUs, zero or more."""
 
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
-PositiveCount = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**7)]
+PositiveCount = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MOST_GPUS)]
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """A name of a cluster, island or team. Compared by code point."""
@@ -260,11 +263,15 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
+def hash_of(text: str) -> str:
+    """Sixteen hex digits (64 bits) of its SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def content_hash(model: BaseModel, exclude: set[str] | None = None, *, exclude_defaults: bool = False) -> str:
     """Sixteen hex digits (64 bits) of the SHA-256 of a model's canonical JSON.
 
     `exclude_defaults`: a default that is written out and one that is not are the same, and a field that is added
     with a default changes no hash.
     """
-    text = canonical_json(model.model_dump(mode="json", exclude=exclude, exclude_defaults=exclude_defaults))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hash_of(canonical_json(model.model_dump(mode="json", exclude=exclude, exclude_defaults=exclude_defaults)))

@@ -33,6 +33,10 @@ class Refusal(BackstopError):
     """Not allowed, and retrying will not help: tell the person why."""
 
 
+class Barred(Refusal):
+    """A right is missing: a person must grant it. What must not be lost meanwhile is tried again."""
+
+
 class BlastRadius(Refusal):
     """The change would move more GPUs than may be moved at once: hold, and call a person.
 
@@ -53,6 +57,6 @@ class BadInput(BackstopError):
 
 
 BY_NAME: dict[str, type[BackstopError]] = {
-    cls.__name__: cls for cls in (Unavailable, Conflict, Drift, Refusal, BlastRadius, Stuck, BadInput)
+    cls.__name__: cls for cls in (Unavailable, Conflict, Drift, Refusal, Barred, BlastRadius, Stuck, BadInput)
 }
 """Temporal carries an error's type as its class name."""

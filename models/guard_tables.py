@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlalchemy import ForeignKeyConstraint, Text
 from sqlmodel import Field, SQLModel
 
-from models.tables import NameText, UtcTime
+from models.columns import NameText, UtcTime
 
 
 class SourceDoubtRow(SQLModel, table=True):

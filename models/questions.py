@@ -105,11 +105,16 @@ _OwnSettings = Annotated[Policy, PlainSerializer(lambda policy: policy.model_dum
 
 
 class LedgerCluster(Model):
-    """A cluster with present values and latest health, and its open rollout, if there is one."""
+    """A cluster with present values and latest health, and its open rollout, if there is one.
 
-    cluster: _BriefSpec
-    rollout: str | None
-    stage: str | None
+    `cluster` None: what stands in the ledger of the one of this `name` makes no sense, for the reason `wrong`.
+    """
+
+    cluster: _BriefSpec | None
+    rollout: str | None = None
+    stage: str | None = None
+    name: str = ""
+    wrong: str = ""
 
 
 class ClusterFacts(Model):
@@ -129,6 +134,13 @@ class Plannable(Model):
 
     snapshot: Snapshot
     policy: _OwnSettings
+
+
+class Unplannable(Model):
+    """A cluster that nobody can plan now, and why."""
+
+    cluster: Name
+    why_not: str
 
 
 class ArchivePage(Model):
@@ -176,6 +188,8 @@ class LedgerCheck(Model):
     schedulers: dict[str, SchedulerCheck] = Field(default_factory=dict)
     doubts: tuple[DoubtedSource, ...] = ()
     """Health sources whose clusters fell together, and that a person has not confirmed."""
+    senseless: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By cluster: what stands in the ledger of it and makes no sense, in a sentence each."""
 
 
 class StageImport(Question[None], kind="stage_import"):
@@ -248,7 +262,7 @@ class SnapshotNow(Question[Plannable], kind="snapshot"):
     """What lies over the cluster's own."""
 
 
-class SnapshotsNow(_Page, Question[tuple[Plannable, ...]], kind="snapshots"):
+class SnapshotsNow(_Page, Question[tuple[Plannable | Unplannable, ...]], kind="snapshots"):
     """The same of clusters by name, with a health buffer of the last hour; none: there are no more."""
 
     policy: dict[str, Any] = Field(default_factory=dict)
@@ -261,7 +275,10 @@ class YearOfHealth(Question[HealthHours], kind="health_hours"):
 
 
 class FlexOf(_Page, Question[tuple[FlexNow, ...]], kind="flex"):
-    """The flex of one cluster, or of all by name. Errors: Refusal for an unknown cluster."""
+    """The flex of one cluster, or of all by name; of these, one that makes no sense is left out (`Senseless` names it).
+
+    Errors: Refusal for an unknown cluster, and for one that is named and makes no sense.
+    """
 
     cluster: Words = ""
     mode: FlexMode = FlexMode.EQUAL
@@ -367,6 +384,10 @@ class NoteMilestone(Question[PlanNow], kind="note_milestone"):
     milestone: Name
     number: GpuCount
     reason: Words
+
+
+class Senseless(Question[dict[str, tuple[str, ...]]], kind="senseless"):
+    """By cluster: what stands in the ledger of it and makes no sense. It is left out of what is told of all."""
 
 
 class CheckLedger(Question[LedgerCheck], kind="doctor"):

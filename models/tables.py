@@ -5,53 +5,18 @@ them by SQL. Lists of islands are sorted and comma-joined ("X,Y"), blocks too ("
 Backstop reads (policies, baselines, receipts, audit entries) is JSON text.
 
 A table's shape is made by activities/adapters/ledger/migrations; a test holds the two together. The triggers
-that count foreign changes and refuse grabs of freed capacity live there too.
+that count foreign changes and refuse grabs of freed capacity live there too, and the constraints of revision 0011:
+on sizes, names, times and settings.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
 
-from sqlalchemy import BigInteger, CheckConstraint, Dialect, ForeignKeyConstraint, Index, LargeBinary, Text
-from sqlalchemy.types import TIMESTAMP, TypeDecorator, TypeEngine
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKeyConstraint, Index, LargeBinary, Text
 from sqlmodel import Field, SQLModel
 
-
-class UtcTime(TypeDecorator[datetime]):
-    """An aware instant in UTC. SQLite keeps it as text of one width, whose order is the order of time."""
-
-    impl = Text
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(TIMESTAMP(timezone=True))
-        return dialect.type_descriptor(Text())
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        if value is None:
-            return None
-        instant = value.astimezone(UTC)
-        if dialect.name == "postgresql":
-            return instant
-        return f"{instant.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
-
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        instant = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
-
-
-class NameText(TypeDecorator[str]):
-    """A name, compared by code point on every database."""
-
-    impl = Text
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return Text(collation="C") if dialect.name == "postgresql" else Text()
+from models.columns import NameText, UtcTime, beyond
 
 
 class FleetRow(SQLModel, table=True):
@@ -179,6 +144,7 @@ class HealthRow(SQLModel, table=True):
         ForeignKeyConstraint(["cluster", "island"], ["islands.cluster", "islands.name"], ondelete="CASCADE"),
         CheckConstraint("healthy_gpus BETWEEN 0 AND total_gpus", name="health_samples_healthy"),
         CheckConstraint("block_gpus BETWEEN 0 AND healthy_gpus", name="health_samples_block"),
+        beyond("health_samples_beyond", "total_gpus"),
     )
 
     cluster: str = Field(primary_key=True, sa_type=NameText)
@@ -201,6 +167,7 @@ class UsageRow(SQLModel, table=True):
         ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),
         CheckConstraint("idle_gpus BETWEEN 0 AND scheduled_gpus", name="usage_samples_idle"),
         CheckConstraint("pending_gpus >= 0", name="usage_samples_pending"),
+        beyond("usage_samples_beyond", "scheduled_gpus"),
     )
 
     cluster: str = Field(primary_key=True, sa_type=NameText)

@@ -37,6 +37,7 @@ from temporalio.service import RPCError
 from client.connection import NAMESPACE
 from models.errors import Refusal, Unavailable
 from models.wire import SEARCH_ATTRIBUTES
+from workers.private import UMASK
 
 LOOPBACK = "127.0.0.1"
 PORT = 7233
@@ -296,6 +297,7 @@ class EmbeddedTemporal:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                umask=UMASK,
                 pass_fds=(lock.fileno(),),
             )
 

@@ -22,7 +22,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.facade import NOT_MIGRATED, Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
 from activities.adapters.notify.reach import Reach
 from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses
@@ -41,10 +41,11 @@ from activities.tallies import Tallier
 from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches
-from models.errors import BackstopError
+from models.errors import BackstopError, Refusal, Unavailable
 from models.wire import DEPLOYMENT, GUARD_QUEUE, NOTICE_QUEUE, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
 from workers.garbage_collection import tended
 from workers.heartbeats import Heartbeats
+from workers.private import keep_private
 from workers.settings import Settings, load_settings
 from workers.untimely_queries import OnTimeRunner
 from workflows.cluster_rollout import ClusterRollout
@@ -247,6 +248,7 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
         named=settings.contacts,
     )
     with Ledger(settings.ledger_url) as ledger, ThreadPoolExecutor(_THREADS) as executor:
+        await asyncio.to_thread(refuse_without_schema, ledger)
         every = timedelta(seconds=min(5.0, settings.watch_interval_seconds))
         slurms = Slurms(ledger, ledger.schedulers, settings.slurm, every)
         worker = make_worker(
@@ -262,6 +264,19 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
             await ensure_watch(client, settings.watch_interval_seconds, settings.watch_shards)
             yield client
     flush()
+
+
+def refuse_without_schema(ledger: Ledger) -> None:
+    """Errors: Refusal, with what to do, where tables or rights are missing: each call of every rollout would fail.
+
+    A database that does not answer is waited for, as it is at any other time.
+    """
+    try:
+        ledger.check_schema()
+    except Unavailable as error:
+        if error.message == NOT_MIGRATED:
+            raise Refusal(error.message) from None
+        logger.warning("%s: the worker starts, and tries again", error.message)
 
 
 async def until_told() -> None:
@@ -290,6 +305,7 @@ def run_and_exit(main: Callable[[], object]) -> None:
 async def _main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = load_settings()
+    keep_private(settings.home)
     async with serving(settings) as client:
         print(f"worker: serving {client.namespace} on {client.service_client.config.target_host}", flush=True)
         with contextlib.suppress(asyncio.CancelledError):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from activities.adapters.ledger.facade import upgrade
 from workers.main import run_and_exit
+from workers.private import keep_private
 from workers.settings import load_settings
 
 
 async def _main() -> None:
     settings = load_settings()
-    settings.home.mkdir(parents=True, exist_ok=True)
+    keep_private(settings.home)
     upgrade(settings.ledger_url)
     print("ledger: up to date", flush=True)
 

@@ -15,6 +15,7 @@ from client.connection import embedded_file, find_target
 from models.errors import Unavailable
 from workers.embedded_temporal import PORT, UI_PORT, EmbeddedTemporal
 from workers.main import run_and_exit, serving, until_told
+from workers.private import keep_private
 from workers.settings import Settings, load_settings
 
 
@@ -44,7 +45,7 @@ async def temporal(settings: Settings) -> AsyncIterator[EmbeddedTemporal | None]
 async def _main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     settings = load_settings()
-    settings.home.mkdir(parents=True, exist_ok=True)
+    keep_private(settings.home)
     upgrade(settings.ledger_url)
     async with temporal(settings) as server, serving(settings) as client:
         where = client.service_client.config.target_host

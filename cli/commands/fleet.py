@@ -9,11 +9,11 @@ import typer
 from cli.commands import fleet_import, fleet_rollout
 from cli.options import SET_UP, Actor, AsJson, ClusterOrAll, examples, who
 from cli.session import ask
-from models.errors import BadInput
+from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.cluster.fleet_file import ClusterSpec
+    from models.questions import LedgerCluster
 
 
 def add_to(app: typer.Typer) -> None:
@@ -31,20 +31,27 @@ def show_(
 ) -> None:
     """Show the clusters of the ledger with present quotas and latest health."""
     from cli.answers import ClusterAnswer, ClustersAnswer
-    from cli.output import show, show_json
+    from cli.output import left_out, show, show_json
     from cli.views.fleet import cluster_parts, fleet_parts
 
-    async def question(door: Backstop) -> list[tuple[ClusterSpec, str | None]]:
-        return await door.clusters_with_stage()
+    async def question(door: Backstop) -> list[LedgerCluster]:
+        return await door.described()
 
+    found = ask(who(actor), question)
+    wrong = {one.name: one.wrong for one in found if one.cluster is None}
+    if cluster in wrong:
+        raise Refusal(wrong[cluster])
     clusters = [
-        ClusterAnswer.model_construct(**{name: getattr(spec, name) for name in type(spec).model_fields}, stage=stage)
-        for spec, stage in ask(who(actor), question)
-        if cluster in ("", spec.name)
+        ClusterAnswer.model_construct(
+            **{name: getattr(one.cluster, name) for name in type(one.cluster).model_fields}, stage=one.stage
+        )
+        for one in found
+        if one.cluster is not None and cluster in ("", one.cluster.name)
     ]
     if cluster and not clusters:
         raise BadInput(f"cluster {cluster!r} is not in the ledger: `backstop fleet show` lists them")
+    left_out(wrong if not cluster else {})
     if as_json:
-        show_json(ClustersAnswer(clusters=tuple(clusters)).as_json())
+        show_json(ClustersAnswer(clusters=tuple(clusters), left_out={} if cluster else wrong).as_json())
     else:
         show(*(cluster_parts(clusters[0]) if cluster else fleet_parts(clusters)))

@@ -69,6 +69,7 @@ def show_flex(
     fair share of it would give it back first.
     """
     from cli.commands.burndown import CARRIED, beginning
+    from cli.output import left_out
     from cli.session import ask
 
     wanted = mode_of(mode)
@@ -78,6 +79,10 @@ def show_flex(
 
     async def question(door: Backstop) -> tuple[list[FlexNow], list[Point]]:
         offers = await door.flex(cluster, wanted)
+        if not cluster:
+            there = {one.cluster for one in offers}
+            wrong = {name: "; ".join(why) for name, why in (await door.senseless()).items() if name not in there}
+            left_out(wrong)
         curve = await door.tallies(cluster, times, min(CARRIED, times[-1] - times[-2]))
         return offers, list(curve.points)
 

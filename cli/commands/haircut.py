@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.commands.plan import snapshots_of
+from cli.commands.plan import planned_from
 from cli.options import LOOK, Actor, AsJson, ClusterOrAll, MaxTier, SettingsOption, examples, overlay_of, who
 from models.base import fraction_text
 from models.errors import BadInput, Refusal
@@ -83,7 +83,7 @@ def haircut(
     to_screen = [o for o, on in (("--json", as_json), ("--csv -", csv == "-"), ("--html -", html == "-")) if on]
     if len(to_screen) > 1:
         raise BadInput(f"{to_screen[0]} is given beside {to_screen[1]}: standard output takes one of them")
-    snapshots = snapshots_of(file, named, who(actor))
+    snapshots, _ = planned_from(file, named, who(actor))
     if not snapshots:
         raise Refusal("there is no cluster in the ledger: import one with `backstop fleet import`, or give --file")
     fleet = [(snapshot, overlay.on(default)) for snapshot, default in snapshots]

@@ -73,20 +73,29 @@ def plan(
     wanted = cluster or named
     overlay = overlay_of(policy, buffer=buffer, max_tier=max_tier)
     overlay.on(Policy())  # a slip is named here, by its option
-    snapshots = snapshots_of(file, wanted, who(actor), overlay)
+    snapshots, unplannable = planned_from(file, wanted, who(actor), overlay)
     if health and not any(overlay.on(own).terms for _, own in snapshots):
         raise BadInput("--health is given, and no buffer goes by it: give --buffer health too")
     history = _histories(health)
     plans = [_made(snapshot, overlay.on(own), history) for snapshot, own in snapshots]
-    _answer(plans, single=bool(wanted), as_json=as_json)
+    _answer(plans, unplannable, single=bool(wanted), as_json=as_json)
 
 
-def snapshots_of(file: str, wanted: str, actor: str, overlay: Overlay | None = None) -> list[tuple[Snapshot, Policy]]:
+def planned_from(
+    file: str, wanted: str, actor: str, overlay: Overlay | None = None
+) -> tuple[list[tuple[Snapshot, Policy]], dict[str, str]]:
     """The wanted cluster, or all, as a launch would plan from them now: of a fleet file, else of the ledger.
 
+    Beside them, by cluster, why one cannot be planned now: it is told on the way, and keeps no other from its plan.
     `overlay`: what will lie over the policy.
     """
-    return _from_file(file, wanted) if file else _from_ledger(wanted, actor, overlay.buffer if overlay else {})
+    from cli.output import left_out
+
+    if file:
+        return _from_file(file, wanted), {}
+    found, unplannable = _from_ledger(wanted, actor, overlay.buffer if overlay else {})
+    left_out(unplannable)
+    return found, unplannable
 
 
 def _from_file(file: str, wanted: str) -> list[tuple[Snapshot, Policy]]:
@@ -104,11 +113,11 @@ def _some(names: Any) -> str:
     return ", ".join(listed[:10]) + (f" and {len(listed) - 10} more" if len(listed) > 10 else "")
 
 
-def _from_ledger(wanted: str, actor: str, over: dict[str, Any]) -> list[tuple[Snapshot, Policy]]:
+def _from_ledger(wanted: str, actor: str, over: dict[str, Any]) -> tuple[list[tuple[Snapshot, Policy]], dict[str, str]]:
     from cli.session import ask
 
-    async def question(door: Backstop) -> list[tuple[Snapshot, Policy]]:
-        return [await door.snapshot(wanted, over)] if wanted else await door.snapshots(over)
+    async def question(door: Backstop) -> tuple[list[tuple[Snapshot, Policy]], dict[str, str]]:
+        return ([await door.snapshot(wanted, over)], {}) if wanted else await door.plannable(over)
 
     return ask(actor, question)
 
@@ -132,7 +141,7 @@ def _made(snapshot: Snapshot, policy: Policy, history: Mapping[str, Series]) -> 
     return make_plan(snapshot, policy)
 
 
-def _answer(plans: list[Plan], *, single: bool, as_json: bool) -> None:
+def _answer(plans: list[Plan], unplannable: dict[str, str], *, single: bool, as_json: bool) -> None:
     from cli.answers import PlanAnswer, PlansAnswer
     from cli.output import show, show_json
     from cli.views.plan import in_order, plan_parts, plans_parts
@@ -146,6 +155,6 @@ def _answer(plans: list[Plan], *, single: bool, as_json: bool) -> None:
         return
     ordered = in_order(plans)
     if as_json:
-        show_json(PlansAnswer(plans=tuple(PlanAnswer.of(p) for p in ordered)).as_json())
+        show_json(PlansAnswer(plans=tuple(PlanAnswer.of(p) for p in ordered), left_out=unplannable).as_json())
     else:
         show(*plans_parts(ordered))

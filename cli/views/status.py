@@ -41,6 +41,7 @@ def status_line(s: RolloutStatus) -> str:
     if s.stage.ended:
         return clean("; ".join((*parts, s.ended_because or "the rollout has ended")))
     parts.append(f"{s.assigned_gpus} promised" + (f" (would be {s.would.assigned_gpus})" if s.would else ""))
+    parts += [f"the last look failed: {s.look_failed}"] if s.look_failed else []
     parts += [f"{_trouble(s, risk.team)}: {_both(s, risk)}" for risk in s.at_risk]
     parts += [f"hold: {hold.kind} by {hold.actor}, {hold.reason}" for hold in s.holds]
     if s.undoing is not None:
@@ -83,6 +84,8 @@ def _standing(s: RolloutStatus, now: datetime, source_at: datetime | None) -> It
         looked = "" if s.buffer_at is None else f"; looked at again {moment(s.buffer_at)}"
         yield "buffer", line(_buffer(s.buffer), looked)
     yield "health", _seen(s, now, source_at)
+    if s.look_failed:
+        yield "NOT seen", line((f"the last look failed: {s.look_failed}", "red"))
     if not s.stage.ended:
         yield _WHEN.get(s.stage, "now"), _sums(s)
         if s.would is not None:

@@ -251,6 +251,8 @@ class RolloutStatus(Model):
     stale_after: Duration | None = None
     """How old its health may be."""
     ended_because: str = ""
+    look_failed: str = ""
+    """Why the last look at the cluster failed; empty: it did not. What was known before stands."""
     fence: Count = 0
     history_events: Count = 0
     runs: Count = 1

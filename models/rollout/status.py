@@ -78,6 +78,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         needs=needs_of(r, now),
         stale_after=r.policy.stale_after,
         ended_because=r.ended_because,
+        look_failed="" if r.stage.ended else r.look_failed,
         fence=r.fence,
         history_events=history_events,
         runs=runs,

@@ -63,6 +63,10 @@ async def test_a_workflow_outlives_the_server_that_accepted_it(tmp_path: Path) -
             assert await asyncio.wait_for(handle.result(), 30) == "rollout went on"
 
 
+def open_to_others(folder: Path) -> set[int]:
+    return {p.stat().st_mode & 0o077 for p in folder.glob("temporal.db*")}
+
+
 async def test_state_is_kept_by_a_stop(tmp_path: Path) -> None:
     async with EmbeddedTemporal(tmp_path, None, None) as first:
         client = await Client.connect(first.address, namespace=NAMESPACE)
@@ -70,6 +74,7 @@ async def test_state_is_kept_by_a_stop(tmp_path: Path) -> None:
     async with EmbeddedTemporal(tmp_path, None, None) as second:
         client = await Client.connect(second.address, namespace=NAMESPACE)
         assert (await client.get_workflow_handle("w").describe()).id == "w"
+    assert open_to_others(tmp_path) == {0}
 
 
 async def test_the_namespace_is_ready_for_rollouts(tmp_path: Path) -> None:

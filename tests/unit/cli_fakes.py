@@ -31,6 +31,7 @@ from models.questions import (
     Declare,
     DescribeSlurm,
     EndWindow,
+    LedgerCluster,
     MilestonesNow,
     NoteMilestone,
     PlanMilestones,
@@ -130,6 +131,7 @@ class FakeBackstop:
     archive: tuple[list[ChainedEntry], ChainHead | None] = field(default_factory=lambda: chain("launched", "approved"))
     checks: list[Check] = field(default_factory=lambda: [Check(name="temporal", ok=True, text="here")])
     specs: tuple[ClusterSpec, ...] = (WORKED,)
+    senseless_ones: tuple[LedgerCluster, ...] = ()
     entries: list[Entry] = field(default_factory=list)
     declared: list[Declared] = field(default_factory=list)
     summaries: list[RolloutSummary] | None = None
@@ -282,9 +284,12 @@ class FakeBackstop:
         self._ask("add_health", samples)
         return len(samples)
 
-    async def clusters_with_stage(self) -> list[tuple[ClusterSpec, str | None]]:
+    async def described(self) -> list[LedgerCluster]:
         self._ask("clusters")
-        return [(WORKED, "planned")]
+        return [LedgerCluster(cluster=WORKED, stage="planned", name=WORKED.name), *self.senseless_ones]
+
+    async def senseless(self) -> dict[str, tuple[str, ...]]:
+        return {one.name: (one.wrong,) for one in self.senseless_ones}
 
     async def clusters(self) -> list[ClusterSpec]:
         self._ask("clusters")
@@ -314,9 +319,14 @@ class FakeBackstop:
             raise Refusal(f"cluster {cluster!r} is not in the ledger")
         return snapshot_of(WORKED), Policy()
 
-    async def snapshots(self, over: Mapping[str, Any] | None = None) -> list[tuple[Snapshot, Policy]]:
+    async def plannable(
+        self, over: Mapping[str, Any] | None = None
+    ) -> tuple[list[tuple[Snapshot, Policy]], dict[str, str]]:
         self._ask("snapshots", *([over] if over else []))
-        return [(snapshot_of(WORKED), Policy())]
+        return [(snapshot_of(WORKED), Policy())], {one.name: one.wrong for one in self.senseless_ones}
+
+    async def snapshots(self, over: Mapping[str, Any] | None = None) -> list[tuple[Snapshot, Policy]]:
+        return (await self.plannable(over))[0]
 
     async def flex(self, cluster: str = "", mode: FlexMode = FlexMode.EQUAL) -> list[FlexNow]:
         self._ask("flex", cluster, mode)

@@ -14,6 +14,7 @@ from cli.main import run
 from client.doctor import Check
 from models.cluster.sources import SlurmSource
 from models.errors import BadInput, BlastRadius, Conflict, Refusal, Stuck, Unavailable
+from models.questions import LedgerCluster
 from models.rollout import commands
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
@@ -273,6 +274,21 @@ def test_plan_without_a_file_asks_the_ledger(fake: FakeBackstop, capsys: pytest.
     assert run(["plan", "--json"]) == 0
     assert [p["hash"] for p in json.loads(capsys.readouterr().out)["plans"]] == [PLAN.hash]
     assert run(["plan", "nope"]) == 3
+
+
+@pytest.mark.parametrize("command", [["plan"], ["haircut"], ["fleet", "show"]])
+def test_one_cluster_that_makes_no_sense_keeps_no_other_from_its_answer(
+    command: list[str], fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "cluster gamma in the ledger does not make sense: its quotas: a circle\x1b[31m"
+    fake.senseless_ones = (LedgerCluster(cluster=None, name="gamma", wrong=why),)
+    assert run([*command, "--json"]) == 0
+    told = capsys.readouterr()
+    assert told.err.startswith("left out: cluster gamma in the ledger does not make sense: its quotas: a circle")
+    assert "\x1b" not in told.err
+    assert json.loads(told.out).get("left_out", {"gamma": why}) == {"gamma": why}
+    assert run(["fleet", "show", "gamma"]) == 3
+    assert "its quotas: a circle" in capsys.readouterr().err
 
 
 def test_plan_takes_one_cluster(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities import health_watch
 from activities.health_watch import WatchActivities, cursor_of, digest, shard_of, told_of
+from activities.ports import ByCluster
 from client.converter import data_converter
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading
@@ -66,11 +67,11 @@ class SlowLedger:
         self._seconds = seconds
         self._clusters = clusters
 
-    def open_clusters(self) -> dict[str, tuple[Stage, bool]]:
-        return dict.fromkeys(self._clusters, (Stage.MONITORED, False))
+    def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
+        return ByCluster(dict.fromkeys(self._clusters, (Stage.MONITORED, False)))
 
-    def windows(self, clusters: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-        return {}
+    def windows(self, clusters: Sequence[str]) -> ByCluster[tuple[Any, ...]]:
+        return ByCluster()
 
     def doubted(self) -> dict[str, str]:
         return {}
@@ -102,11 +103,11 @@ class Health(SlowLedger):
     def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Any]:
         raise AssertionError("the watch does not ask for history")
 
-    def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
+    def read(self, clusters: Sequence[str]) -> ByCluster[HealthSample]:
         def islands(cluster: str) -> tuple[Island]:
             return (Island(name="main", total_gpus=8, healthy_gpus=8 - (cluster in self.failed)),)
 
-        return {c: HealthSample(cluster=c, at=datetime.now(UTC), islands=islands(c)) for c in clusters}
+        return ByCluster({c: HealthSample(cluster=c, at=datetime.now(UTC), islands=islands(c)) for c in clusters})
 
 
 def watching(
@@ -195,10 +196,10 @@ class Unsteady(Health):
 
     looks = 0
 
-    def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
+    def read(self, clusters: Sequence[str]) -> ByCluster[HealthSample]:
         self.looks += 1
         island = Island(name="main", total_gpus=8, healthy_gpus=6 + self.looks % 2)
-        return {c: HealthSample(cluster=c, at=datetime.now(UTC), islands=(island,)) for c in clusters}
+        return ByCluster({c: HealthSample(cluster=c, at=datetime.now(UTC), islands=(island,)) for c in clusters})
 
 
 async def test_tallies_come_after_the_edges_and_hold_up_none() -> None:

@@ -5,7 +5,9 @@ Whoever appends holds the head's row, so that two archivists never continue the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from itertools import groupby
@@ -16,9 +18,12 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import add, keep, update
 from activities.adapters.ledger.database import Database
-from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
-from models.base import canonical_json
+from models.audit import BESIDE, GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
+from models.base import canonical_json, hash_of
+from models.errors import Barred, Unavailable
 from models.tables import AuditHeadRow, AuditRow
+
+log = logging.getLogger(__name__)
 
 
 class LedgerArchive:
@@ -31,7 +36,7 @@ class LedgerArchive:
         """Each entry is at the end of its cluster's chain, once per key; the last entry's head."""
         if not entries:
             return None
-        with self._database.writing() as session:
+        with never_dropped(), self._database.writing() as session:
             return append_all(session, entries)[entries[-1].cluster]
 
     def archived(self, cluster: str, after_seq: int, limit: int) -> tuple[ChainedEntry, ...]:
@@ -50,6 +55,15 @@ class LedgerArchive:
             return None if row is None else ChainHead(cluster=row.cluster, length=row.length, hash=row.hash)
 
 
+@contextmanager
+def never_dropped() -> Iterator[None]:
+    """What is to be archived is tried again until a missing right is granted: who was refused would go on without."""
+    try:
+        yield
+    except Barred as error:
+        raise Unavailable(error.message) from None
+
+
 def append_all(session: Session, entries: Sequence[AuditEntry]) -> dict[str, ChainHead]:
     """Each entry is at the end of its cluster's chain, in this transaction; the heads by cluster."""
     # Sorted: two archivists with the same clusters take the heads in the same order.
@@ -59,14 +73,13 @@ def append_all(session: Session, entries: Sequence[AuditEntry]) -> dict[str, Cha
 
 def _append(session: Session, cluster: str, entries: Sequence[AuditEntry]) -> ChainHead:
     head = _locked_head(session, cluster)
-    keys = [entry.key for entry in entries]
-    stored = set(session.connection().execute(_stored_keys(), {"keys": keys}).scalars())
+    stored = _stored(session, entries)
     length, digest, rows = head.length, head.hash, []
-    for entry in entries:
+    for given in entries:
+        entry, text = _beside_another(given, stored)
         if entry.key in stored:
             continue
-        stored.add(entry.key)
-        text = canonical_json(entry.model_dump(mode="json"))
+        stored[entry.key] = text
         previous, length = digest, length + 1
         # Hashed as it will be read back: JSON turns tuples into lists and numbers as keys into texts.
         digest = chain_hash(previous, AuditEntry.model_validate_json(text))
@@ -86,6 +99,36 @@ def _append(session: Session, cluster: str, entries: Sequence[AuditEntry]) -> Ch
     return ChainHead(cluster=cluster, length=length, hash=digest)
 
 
+def _beside_another(entry: AuditEntry, stored: Mapping[str, str]) -> tuple[AuditEntry, str]:
+    """The entry as it is stored, and its text.
+
+    Where another text has its key already, it stands beside it, under the key and its own hash: whoever knew the key
+    of what was to come would else have kept it out of the archive. The chain's check names both.
+    """
+    text = _text(entry)
+    if stored.get(entry.key, text) == text:
+        return entry, text
+    log.error("the archive of %s has another entry under the key %s", entry.cluster, entry.key)
+    entry = entry.model_copy(update={"key": f"{entry.key[:250]}{BESIDE}{hash_of(text)}"})
+    return entry, _text(entry)
+
+
+def _text(entry: AuditEntry) -> str:
+    return canonical_json(entry.model_dump(mode="json"))
+
+
+def _stored(session: Session, entries: Sequence[AuditEntry]) -> dict[str, str]:
+    """Texts by key, of these entries and of those that were put beside them."""
+    stored = _texts(session, [entry.key for entry in entries])
+    others = [e for e in entries if stored.get(e.key, _text(e)) != _text(e)]
+    return stored | _texts(session, [_beside_another(e, stored)[0].key for e in others])
+
+
+def _texts(session: Session, keys: Sequence[str]) -> dict[str, str]:
+    rows = session.connection().execute(_stored_entries(), {"keys": keys}) if keys else ()
+    return {row.key: row.entry for row in rows}
+
+
 def _locked_head(session: Session, cluster: str) -> ChainHead:
     head = session.connection().execute(_head_row(), {"cluster": cluster}).first()
     if head is None:
@@ -101,8 +144,10 @@ def _head_row() -> sa.Select[int, str]:
 
 
 @cache
-def _stored_keys() -> sa.Select[str]:
-    return sa.select(col(AuditRow.key)).where(col(AuditRow.key).in_(sa.bindparam("keys", expanding=True)))
+def _stored_entries() -> sa.Select[str, str]:
+    return sa.select(col(AuditRow.key), col(AuditRow.entry)).where(
+        col(AuditRow.key).in_(sa.bindparam("keys", expanding=True))
+    )
 
 
 def _chained(row: AuditRow) -> ChainedEntry:

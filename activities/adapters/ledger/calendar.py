@@ -13,6 +13,8 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, among
 from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.ports import ByCluster
+from activities.sense import each, making_sense, those_that_do
 from models.cluster.windows import FILE, Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
 from models.tables import ClusterRow, IslandRow, WindowRow
@@ -24,7 +26,7 @@ class LedgerCalendar:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def windows(self, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
+    def windows(self, clusters: Sequence[str]) -> ByCluster[tuple[Window, ...]]:
         with self._database.reading() as session:
             return windows_of(session, clusters)
 
@@ -36,7 +38,7 @@ class LedgerCalendar:
                 _refuse_unknown_clusters(session, {cluster})
                 rows = rows.where(col(WindowRow.cluster) == cluster)
             order = (col(WindowRow.cluster), col(WindowRow.starts), col(WindowRow.id))
-            return tuple(_entry(row) for row in session.connection().execute(rows.order_by(*order)))
+            return tuple(those_that_do(session.connection().execute(rows.order_by(*order)), _entry))
 
     def declare(self, declared: Sequence[Declared], actor: str, now: datetime) -> Declaration:
         """The windows stand, all or none of them, in place of what their sources declared before and is not over.
@@ -54,14 +56,14 @@ class LedgerCalendar:
                 .order_by(col(WindowRow.id))
             )
             wanted = {(name, d.source, _tidy(window)) for d in declared for name, window in d.windows}
-            present = [_entry(row) for row in session.connection().execute(live)]
+            present = list(those_that_do(session.connection().execute(live), _entry))
             stale = [e for e in present if (e.cluster, e.source, e.window) not in wanted]
             for entry in stale:
                 _end(session, entry, now)
             new = sorted(wanted - {(e.cluster, e.source, e.window) for e in present}, key=_by_name)
             add(session, WindowRow, [window_row(name, window, source, actor) for name, source, window in new])
             before = {e.id for e in present}
-            stand = tuple(_entry(row) for row in session.connection().execute(live))
+            stand = tuple(those_that_do(session.connection().execute(live), _entry))
             return Declaration(stand=stand, new=tuple(e for e in stand if e.id not in before), gone=tuple(stale))
 
     def end_window(self, cluster: str, number: int, now: datetime) -> Entry:
@@ -75,7 +77,8 @@ class LedgerCalendar:
                 raise Refusal(
                     f"cluster {cluster} has no window {number}: `backstop calendar show {cluster}` lists them"
                 )
-            entry = _entry(row)
+            with making_sense(cluster, f"its window {number}"):
+                entry = _entry(row)
             if row.ends <= now:
                 return entry
             _end(session, entry, now)
@@ -103,21 +106,21 @@ def _by_name(each: tuple[str, str, Window]) -> tuple[str, datetime, str]:
     return name, window.starts, source
 
 
-def windows_of(session: Session, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
+def windows_of(session: Session, clusters: Sequence[str]) -> ByCluster[tuple[Window, ...]]:
     return _by_cluster(session, clusters, _windows())
 
 
-def file_windows(session: Session, clusters: Sequence[str]) -> dict[str, tuple[Window, ...]]:
+def file_windows(session: Session, clusters: Sequence[str]) -> ByCluster[tuple[Window, ...]]:
     """Those that fleet files declared."""
     return _by_cluster(session, clusters, _windows().where(col(WindowRow.source) == FILE))
 
 
 def _by_cluster(
     session: Session, clusters: Sequence[str], rows: sa.Select[*tuple[Any, ...]]
-) -> dict[str, tuple[Window, ...]]:
+) -> ByCluster[tuple[Window, ...]]:
     lines = session.connection().execute(rows, {"clusters": list(clusters)}).all()
     by_cluster = groupby(lines, lambda row: row.cluster)
-    return {cluster: tuple(_window(row) for row in windows) for cluster, windows in by_cluster}
+    return each("its calendar", by_cluster, lambda _, windows: tuple(_window(row) for row in windows))
 
 
 def window_row(cluster: str, window: Window, source: str, declared_by: str) -> Row:

@@ -20,15 +20,23 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
+from psycopg import DataError, adapters
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+from psycopg.pq import Format
 from sqlalchemy import event, exc
-from sqlmodel import Session
+from sqlmodel import Session, SQLModel
 
-from models.errors import BadInput, Refusal, Unavailable
+from models.columns import FIRST, LAST
+from models.errors import BadInput, Barred, Refusal, Unavailable
 
 PATIENCE = timedelta(seconds=30)
 """How long a write waits for another one before the ledger counts as unavailable."""
 
 NOT_MIGRATED = "the ledger has no tables, or older ones: run its migrations (backstop migrate)"
+_AWAY = {"42P01", "42703", "3F000", "42809", "42883"}
+"""PostgreSQL: no such table, column, schema; without its column, `quotas.mode` is the aggregate mode(); a function."""
+_NO_RIGHT = "42501"
 LOCKED = "the ledger is locked by another writer"
 _MIGRATION_LOCK = 0x6261636B73746F70  # "backstop" in ASCII
 
@@ -83,6 +91,7 @@ def make_engine(url: str, patience: timedelta) -> sa.Engine:
         # hours of the year 9999 ("until further notice") could be written and never be read.
         engine = sa.create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=20)
         _on_connect(engine, [f"SET lock_timeout = {int(patience.total_seconds() * 1000)}", "SET TIME ZONE 'UTC'"])
+        event.listen(engine, "connect", _reads_endless_times)
         return engine
     waits = {"timeout": patience.total_seconds(), "check_same_thread": False, "isolation_level": None}
     engine = sa.create_engine(parsed, pool_size=10, max_overflow=20, connect_args=waits)
@@ -107,6 +116,31 @@ def _on_connect(engine: sa.Engine, statements: Sequence[str]) -> None:
         cursor.close()
         if hasattr(connection, "autocommit") and not connection.autocommit:
             connection.commit()  # psycopg opened a transaction for the SET
+
+
+class _EndlessTime(Loader):
+    """What no Python datetime can be ('infinity', a year before Christ) is the last or the first of all times.
+
+    Left to psycopg, one such row would fail the whole answer that it is in.
+    """
+
+    def __init__(self, oid: int, context: Any = None) -> None:
+        super().__init__(oid, context)
+        usual = adapters.get_loader(oid, Format.TEXT)
+        assert usual is not None
+        self._usual = usual(oid, context)
+
+    def load(self, data: Buffer) -> datetime:
+        try:
+            instant: datetime = self._usual.load(data)
+            return instant
+        except DataError:
+            text = bytes(data)
+            return FIRST if text.startswith(b"-") or text.endswith(b"BC") else LAST
+
+
+def _reads_endless_times(connection: Any, _record: Any) -> None:
+    connection.adapters.register_loader("timestamptz", _EndlessTime)
 
 
 class _Turn:
@@ -149,6 +183,12 @@ class Database:
         with self._turn, translated(), Session(self._writes) as session, session.begin():
             yield session
 
+    def check_schema(self) -> None:
+        """Every table is there with every column. Errors: Unavailable; Barred for one that we may not read."""
+        with self.reading() as session:
+            for table in SQLModel.metadata.sorted_tables:
+                session.connection().execute(sa.select(*table.columns).limit(0))
+
     def close(self) -> None:
         self._engine.dispose()
 
@@ -176,6 +216,8 @@ def translated() -> Iterator[None]:
         raise ours from None
 
 
+_GRANT = "grant the worker's role its rights (docs/operations.md, Two roles)"
+_NO_SUCH = re.compile(r"^(no such table|no such column|table \w+ has no column)")
 _RESERVED = "reserved: "  # how the triggers' reasons begin
 _QUOTED_REASON = re.compile(r"(?:JSON path error near|bad JSON path:) '(reserved: .*)'$", re.DOTALL)
 
@@ -186,8 +228,10 @@ def _in_our_words(error: exc.DBAPIError) -> Exception | None:
         return Refusal(reason)
     sqlstate: str | None = getattr(error.orig, "sqlstate", None)
     text = str(error.orig)
-    if sqlstate == "42P01" or text.startswith(("no such table", "no such column")):
-        return Refusal(NOT_MIGRATED)
+    if sqlstate in _AWAY or _NO_SUCH.search(text):
+        return Unavailable(NOT_MIGRATED)  # a migration, or a backup that is brought back: it may be over in seconds
+    if sqlstate == _NO_RIGHT:
+        return Barred(f"the ledger's database bars Backstop ({_first_line(error.orig)}): {_GRANT}")
     if isinstance(error, exc.DataError | exc.IntegrityError):
         return BadInput(f"the ledger refuses a value ({_broken_rule(error.orig)})")
     if sqlstate is None and "locked" in text:
@@ -207,6 +251,10 @@ def _reason_of_a_trigger(cause: BaseException | None) -> str | None:
     if quoted := _QUOTED_REASON.search(text):
         text = quoted[1].replace("''", "'")
     return text.removeprefix(_RESERVED) if text.startswith(_RESERVED) else None
+
+
+def _first_line(cause: BaseException | None) -> str:
+    return str(cause).partition("\n")[0]
 
 
 def _broken_rule(cause: BaseException | None) -> str:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from activities.adapters.ledger.calendar import LedgerCalendar
-from activities.adapters.ledger.database import PATIENCE, Clock, Database, upgrade, utc_now
+from activities.adapters.ledger.database import NOT_MIGRATED, PATIENCE, Clock, Database, upgrade, utc_now
 from activities.adapters.ledger.fleet import LedgerFleet
 from activities.adapters.ledger.jobs import LedgerJobs
 from activities.adapters.ledger.milestones import LedgerMilestones
@@ -23,13 +23,13 @@ from activities.adapters.ledger.scheduler_mirror import SchedulerBook
 from activities.adapters.ledger.source_doubts import LedgerDoubts
 from activities.adapters.ledger.tallies import LedgerTallies
 
-__all__ = ["Ledger", "upgrade"]
+__all__ = ["NOT_MIGRATED", "Ledger", "upgrade"]
 
 
 class Ledger:
     """All ports of one ledger database. Thread-safe; connects when first used.
 
-    `upgrade(url)` makes or renews the schema; without it every call is a Refusal that says so. `now` dates
+    `upgrade(url)` makes or renews the schema; without it every call is Unavailable and says so. `now` dates
     what no caller dates (receipts, ends of rollouts). `patience`: how long a call waits for another
     writer before it is Unavailable.
     """
@@ -49,6 +49,10 @@ class Ledger:
         self.tallies = LedgerTallies(self._database)
         self.report = LedgerReport(self._database)
         self.milestones = LedgerMilestones(self._database)
+
+    def check_schema(self) -> None:
+        """It is all there, and ours to read. Errors: Unavailable, saying what to run; Barred."""
+        self._database.check_schema()
 
     def now(self) -> datetime:
         """The ledger's clock."""

@@ -19,19 +19,20 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.calendar import LedgerCalendar, windows_of
 from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.faults import faults_of
 from activities.adapters.ledger.imports import write_fleet
 from activities.adapters.ledger.observations import LedgerSamples, latest_health, latest_usage
 from activities.adapters.ledger.quotas import present_of
-from activities.adapters.ledger.registry import open_rollouts
-from activities.ports import OpenRollout
+from activities.adapters.ledger.registry import open_rollouts, settings_of
+from activities.ports import Described, OpenRollout
+from activities.sense import SENSELESS, each, fault_of
 from models.base import canonical_json, in_one_sentence
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.sources import PrometheusSource, SlurmSource
-from models.cluster.windows import Window
-from models.errors import BadInput, Refusal
+from models.errors import BadInput
 from models.tables import (
     ClusterRow,
     ContactRow,
@@ -44,6 +45,8 @@ from models.tables import (
 )
 
 MAX_DOCUMENT_BYTES = 512 * 2**20
+_LOOKED_THROUGH = 200
+"""Clusters of one page of what makes no sense."""
 FORGOTTEN_AFTER = timedelta(days=1)
 """Parts that nobody committed are removed after this."""
 
@@ -79,13 +82,29 @@ class LedgerFleet(LedgerSamples, LedgerCalendar):
             return result
 
     def clusters(self, after: str, limit: int) -> tuple[tuple[ClusterSpec, OpenRollout | None], ...]:
+        """Of those by name after `after`, the ones that make sense."""
+        return tuple((c.spec, c.rollout) for c in self.described(after, limit) if c.spec is not None)
+
+    def described(self, after: str, limit: int) -> tuple[Described, ...]:
         """By name after `after`. T is the registry's; without a health sample nothing counts as healthy."""
         with self._database.reading() as session:
             rows = session.exec(
                 select(ClusterRow).where(ClusterRow.name > after).order_by(col(ClusterRow.name)).limit(limit)
             ).all()
             page = _Page(session, rows, self._database.now())
-            return tuple((page.spec(row), page.rollouts.get(row.open_rollout or "")) for row in rows)
+            return tuple(page.line(row) for row in rows)
+
+    def senseless(self) -> dict[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        after = ""
+        while page := self.described(after, _LOOKED_THROUGH):
+            after = page[-1].name
+            with self._database.reading() as session:
+                beside = faults_of(session, [one.name for one in page], self._database.now())
+            for one in page:
+                wrong = (*([one.wrong] if one.wrong else ()), *beside.get(one.name, ()))
+                found |= {one.name: wrong} if wrong else {}
+        return found
 
     def teams(self) -> tuple[Team, ...]:
         with self._database.reading() as session:
@@ -102,7 +121,7 @@ class _Page:
         names = [row.name for row in rows]
         self.health = latest_health(session, names, now)
         self.usage = latest_usage(session, names, now)
-        self.windows: dict[str, tuple[Window, ...]] = windows_of(session, names)
+        self.windows = windows_of(session, names)
         self.islands: dict[str, list[IslandRow]] = {name: [] for name in names}
         self.quotas: dict[str, list[QuotaRow]] = {name: [] for name in names}
         islands = select(IslandRow).where(col(IslandRow.cluster).in_(names)).order_by(col(IslandRow.name))
@@ -113,26 +132,32 @@ class _Page:
             self.quotas[quota.cluster].append(quota)
         opened = [row.open_rollout for row in rows if row.open_rollout is not None]
         rollouts = session.exec(select(RolloutRow).where(col(RolloutRow.id).in_(opened))).all()
-        self.rollouts = open_rollouts(session, rollouts)
+        self.rollouts = each(
+            "its rollout", ((r.cluster, r) for r in rollouts), lambda _, r: open_rollouts(session, [r])[r.id]
+        )
 
-    def spec(self, row: ClusterRow) -> ClusterSpec:
+    def line(self, row: ClusterRow) -> Described:
+        """Another tool may have left it so that it makes no sense: constraints judge rows and triggers judge sums."""
+        for found in (self.health, self.windows, self.rollouts):
+            if row.name in found.senseless:
+                return Described(name=row.name, spec=None, wrong=found.senseless[row.name])
         try:
-            return ClusterSpec(
-                name=row.name,
-                gpu_model=row.gpu_model,
-                gpus_per_node=row.gpus_per_node,
-                islands=tuple(_shown(i, self.health.get(row.name)) for i in self.islands[row.name]),
-                policy=json.loads(row.policy),
-                quotas=tuple(_quota(q, self.usage.get(row.name, {})) for q in self.quotas[row.name]),
-                windows=self.windows.get(row.name, ()),
-                slurm=None if row.source is None else SlurmSource.model_validate_json(row.source),
-                prometheus=(
-                    None if row.health_source is None else PrometheusSource.model_validate_json(row.health_source)
-                ),
-            )
-        except ValidationError as error:
-            # Another tool left it so: the triggers judge sums, not sense.
-            raise Refusal(f"cluster {row.name} in the ledger does not make sense: {in_one_sentence(error)}") from None
+            return Described(name=row.name, spec=self._spec(row), rollout=self.rollouts.get(row.name))
+        except SENSELESS as error:
+            return Described(name=row.name, spec=None, wrong=fault_of(row.name, "its rows", error))
+
+    def _spec(self, row: ClusterRow) -> ClusterSpec:
+        return ClusterSpec(
+            name=row.name,
+            gpu_model=row.gpu_model,
+            gpus_per_node=row.gpus_per_node,
+            islands=tuple(_shown(i, self.health.get(row.name)) for i in self.islands[row.name]),
+            policy=settings_of(row.policy),
+            quotas=tuple(_quota(q, self.usage.get(row.name, {})) for q in self.quotas[row.name]),
+            windows=self.windows.get(row.name, ()),
+            slurm=None if row.source is None else SlurmSource.model_validate_json(row.source),
+            prometheus=None if row.health_source is None else PrometheusSource.model_validate_json(row.health_source),
+        )
 
 
 def _shown(row: IslandRow, sample: HealthSample | None) -> Island:

@@ -12,15 +12,18 @@ import numpy as np
 import sqlalchemy as sa
 from sqlmodel import Session, col
 
+from models.base import MOST_GPUS
 from models.buffers.hourly_health import STANDS, Stretch
 from models.cluster.readings import CLOCK_SKEW
-from models.tables import HealthRow, UtcTime
+from models.columns import UtcTime
+from models.tables import HealthRow
 
 
 def stretches_of(session: Session, cluster: str, since: datetime, now: datetime) -> dict[str, Stretch]:
     """By island: what its samples from `since` up to now say of it."""
     given = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
-    rows = session.connection().execute(_changes(), given).all()
+    # What is in the middle of the text's order and no time there is (SQLite) was read as the first of all times.
+    rows = [row for row in session.connection().execute(_changes(), given) if row.at >= since]
     return {island: _stretch(list(of_island)) for island, of_island in groupby(rows, lambda row: row.island)}
 
 
@@ -29,7 +32,7 @@ def _stretch(rows: Sequence[Any]) -> Stretch:
     begins = [n for n, row in enumerate(rows) if row.begins]
     since = np.array([rows[n].at.timestamp() for n in begins])
     # The sample before the next beginning is the last of this stretch; the last of all is the last row.
-    lasts = np.array([rows[n].before.timestamp() for n in begins[1:]] + [rows[-1].at.timestamp()])
+    lasts = np.array([max(rows[n].before, rows[0].at).timestamp() for n in begins[1:]] + [rows[-1].at.timestamp()])
     return Stretch(
         since=since,
         until=np.minimum(lasts + STANDS, np.append(since[1:], np.inf)),
@@ -64,6 +67,7 @@ def _changes() -> sa.Select[Any]:
             col(HealthRow.cluster) == sa.bindparam("cluster"),
             at >= sa.bindparam("since"),
             at <= sa.bindparam("latest"),
+            total <= MOST_GPUS,  # one old sample from before the ledger's constraints
         )
         .subquery()
     )

@@ -6,7 +6,7 @@ they move the generation, and the ledger's triggers may refuse them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -134,13 +134,32 @@ def _write(session: Session, table: type[Any], difference: Difference) -> None:
 
 
 def _write_quotas(session: Session, difference: Difference) -> None:
-    """What is given up comes first, so that a move inside a reservation's limit goes through."""
-    delete(session, QuotaRow, difference.gone)
+    """What is given up comes first, so that a move inside a reservation's limit goes through.
+
+    A quota before those that it is the sum of: while the last of these goes, it would hold jobs with all it had.
+    """
+    before = [*difference.gone, *(row for row, _ in difference.changed)]
+    depth = _depths(before)
+    delete(session, QuotaRow, sorted(difference.gone, key=depth))
     lowered = [after for before, after in difference.changed if after["gpus"] <= before["gpus"]]
+    lowered.sort(key=depth)
     raised = [after for before, after in difference.changed if after["gpus"] > before["gpus"]]
     update(session, QuotaRow, lowered)
     add(session, QuotaRow, difference.new)
     update(session, QuotaRow, raised)
+
+
+def _depths(rows: Sequence[Row]) -> Callable[[Row], int]:
+    """How far below the top of its tree a row is, by the parents of these rows."""
+    parents = {(row["cluster"], row["team"]): row["parent"] for row in rows}
+
+    def depth(row: Row) -> int:
+        cluster, at, steps = row["cluster"], row["team"], 0
+        while at is not None and steps <= len(parents):  # a circle that another tool left has no top
+            at, steps = parents.get((cluster, at)), steps + 1
+        return steps
+
+    return depth
 
 
 def _write_windows(session: Session, clusters: Sequence[ClusterSpec], actor: str) -> None:

@@ -10,6 +10,7 @@ from sqlmodel import Session, col, or_, select
 
 from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
+from activities.sense import those_that_do
 from models.cluster.jobs import ClusterJob, Job, RunsOn
 from models.cluster.readings import CLOCK_SKEW
 from models.errors import BadInput
@@ -32,11 +33,11 @@ class LedgerJobs:
             .order_by(col(JobRow.cluster), col(JobRow.started), col(JobRow.job))
             .limit(_MOST)
         )
-        by_cluster: dict[str, list[Job]] = {}
+        rows_of: dict[str, list[JobRow]] = {}
         with self._database.reading() as session:
             for row in session.exec(rows, params={"clusters": list(clusters)}):
-                by_cluster.setdefault(row.cluster, []).append(_job(row))
-        return {cluster: tuple(jobs) for cluster, jobs in by_cluster.items()}
+                rows_of.setdefault(row.cluster, []).append(row)
+            return {cluster: tuple(those_that_do(found, job_of)) for cluster, found in rows_of.items()}
 
     def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
         """Errors: BadInput for a cluster that the ledger does not have; nothing is stored then."""
@@ -87,7 +88,7 @@ def _row(job: ClusterJob) -> dict[str, Any]:
     return {**job.model_dump(exclude={"on"}), "runs_on": job.on.value}
 
 
-def _job(row: JobRow) -> Job:
+def job_of(row: JobRow) -> Job:
     return Job(
         job=row.job,
         team=row.team,

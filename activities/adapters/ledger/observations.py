@@ -19,6 +19,8 @@ from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.history import stretches_of
 from activities.adapters.ledger.scheduler_mirror import sources_of
+from activities.ports import ByCluster
+from activities.sense import each, those_that_do
 from models.base import duration_text
 from models.buffers.hourly_health import Stretch
 from models.cluster.island import Island
@@ -59,7 +61,7 @@ class _Fed:
 class LedgerHealth(_Fed):
     """HealthPort on the ledger."""
 
-    def read(self, clusters: Sequence[str]) -> dict[str, HealthSample]:
+    def read(self, clusters: Sequence[str]) -> ByCluster[HealthSample]:
         self._refresh(clusters)
         with self._database.reading() as session:
             return latest_health(session, clusters, self._database.now())
@@ -154,7 +156,7 @@ def _alone(usage: TeamUsage) -> TeamUsage:
     return usage if usage.at is None else TeamUsage(**usage.model_dump(include={"team", "scheduled_gpus", "idle_gpus"}))
 
 
-def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, HealthSample]:
+def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> ByCluster[HealthSample]:
     """By cluster: its islands' latest samples, as old as the oldest of them. Installed is what was imported.
 
     Those dated ahead of now, and those with more healthy GPUs than are installed, are left out, so that they shadow
@@ -163,8 +165,8 @@ def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> d
     rows = (
         session.connection().execute(_latest_samples(), {"clusters": list(clusters), "latest": now + CLOCK_SKEW}).all()
     )
-    by_cluster = groupby(rows, lambda row: row.cluster)
-    return {cluster: _sample(cluster, list(islands), now + CLOCK_SKEW) for cluster, islands in by_cluster}
+    by_cluster, latest = groupby(rows, lambda row: row.cluster), now + CLOCK_SKEW
+    return each("its health", by_cluster, lambda c, islands: _sample(c, list(islands), latest))
 
 
 @cache
@@ -267,13 +269,27 @@ def _medians() -> sa.Select[Any]:
 
 def latest_usage(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
     """By cluster and team: the latest sample of each leaf quota that has any, but for those dated ahead."""
-    given = {"clusters": list(clusters), "latest": now + CLOCK_SKEW}
     usage: dict[str, dict[str, TeamUsage]] = {}
-    for cluster, team, at, scheduled, idle, pending in session.connection().execute(_latest_usage(), given):
-        usage.setdefault(cluster, {})[team] = TeamUsage(
-            team=team, scheduled_gpus=scheduled, idle_gpus=idle, pending_gpus=pending, at=at
-        )
+    rows = latest_usage_rows(session, clusters, now)
+    for cluster, one in those_that_do(rows, lambda row: (row.cluster, usage_of(row))):
+        usage.setdefault(cluster, {})[one.team] = one
     return usage
+
+
+def latest_usage_rows(session: Session, clusters: Sequence[str], now: datetime) -> Sequence[Any]:
+    given = {"clusters": list(clusters), "latest": now + CLOCK_SKEW}
+    return session.connection().execute(_latest_usage(), given).all()
+
+
+def usage_of(row: Any) -> TeamUsage:
+    """Errors: ValueError for what makes no sense."""
+    return TeamUsage(
+        team=row.team,
+        scheduled_gpus=row.scheduled_gpus,
+        idle_gpus=row.idle_gpus,
+        pending_gpus=row.pending_gpus,
+        at=row.at,
+    )
 
 
 @cache
@@ -367,7 +383,8 @@ def _usual(session: Session, cluster: str, since: datetime, now: datetime) -> di
     """The 95th percentile (nearest-rank) of each team with enough samples since then, up to now."""
     given = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
     rows = session.connection().execute(_percentiles(), given)
-    return {name: TeamUsage(team=name, scheduled_gpus=s, idle_gpus=idle_gpus) for name, s, idle_gpus in rows}
+    usual = those_that_do(rows, lambda row: TeamUsage(team=row[0], scheduled_gpus=row[1], idle_gpus=row[2]))
+    return {one.team: one for one in usual}
 
 
 @cache

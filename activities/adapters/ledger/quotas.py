@@ -17,6 +17,7 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, among, update
 from activities.adapters.ledger.database import Database
+from activities.sense import making_sense
 from models.cluster.readings import ForeignChange, LimitMode, Present, QuotaReading
 from models.errors import Conflict, Drift, Refusal
 from models.rollout.effect_table import FOLLOWS_AFTER, GUARDED_BY_GENERATION, MODE_AFTER, WRITES_RESERVATION
@@ -42,16 +43,17 @@ class LedgerQuotas:
             if row is None:
                 raise unknown_cluster(cluster)
             quotas = session.connection().execute(_quotas(), of_cluster).all()
-            return QuotaReading(
-                cluster=cluster,
-                generation=row.generation,
-                quotas=tuple(present_of(quota) for quota in quotas),
-                reserved_gpus=row.reserved_gpus,
-                follows_health=row.follows_health,
-                flex_gpus=row.flex_gpus,
-                flex_band_gpus=row.flex_band_gpus,
-                counts_modes=True,
-            )
+            with making_sense(cluster, "its quotas"):
+                return QuotaReading(
+                    cluster=cluster,
+                    generation=row.generation,
+                    quotas=tuple(present_of(quota) for quota in quotas),
+                    reserved_gpus=row.reserved_gpus,
+                    follows_health=row.follows_health,
+                    flex_gpus=row.flex_gpus,
+                    flex_band_gpus=row.flex_band_gpus,
+                    counts_modes=True,
+                )
 
     def barred(self, cluster: str) -> str:
         return ""
@@ -76,7 +78,7 @@ class LedgerQuotas:
             if _touches_quotas(change):
                 _lock_quotas(session, change.cluster)
             cluster = _locked_standing(session, change.cluster)
-            alone = change.kind is EffectKind.GRANT and cluster.open_rollout != change.fence.rollout
+            alone = change.kind is EffectKind.GRANT and _by_request(session, cluster, change.fence)
             stored = (_stored_grant if alone else _stored_receipt)(session, change, cluster)
             if stored is not None:
                 return stored
@@ -242,6 +244,11 @@ def _stored_receipt(session: Session, change: Change, cluster: ClusterLine) -> R
         )
     row = session.get_one(ReceiptRow, (fence.rollout, fence.counter))
     return Receipt.model_validate_json(row.receipt)
+
+
+def _by_request(session: Session, cluster: ClusterLine, fence: Fence) -> bool:
+    """The fence is a request's own. A rollout's is dead once it has ended, for a grant as for any effect."""
+    return cluster.open_rollout != fence.rollout and session.get(RolloutRow, fence.rollout) is None
 
 
 def _stored_grant(session: Session, change: Change, cluster: ClusterLine) -> Receipt | None:

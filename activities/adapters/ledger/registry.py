@@ -16,14 +16,16 @@ import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, func, select
 
-from activities.adapters.ledger.archive import LedgerArchive, append_all
+from activities.adapters.ledger.archive import LedgerArchive, append_all, never_dropped
 from activities.adapters.ledger.blast_radius import booked, release_breach, reserve, reserve_breach
 from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.observations import latest_health
 from activities.adapters.ledger.quotas import locked_cluster, unknown_cluster
-from activities.ports import OpenRollout
+from activities.ports import ByCluster, OpenRollout
+from activities.sense import each, making_sense, those_that_do
 from models.audit import AuditEntry
+from models.base import brief
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
 from models.cluster.readings import LimitMode
@@ -62,15 +64,17 @@ class LedgerRegistry(LedgerArchive):
             row = session.connection().execute(_facts(), {"cluster": cluster}).first()
             if row is None:
                 raise unknown_cluster(cluster)
-            default = Policy() if row.fleet_policy is None else Policy.model_validate_json(row.fleet_policy)
-            return ClusterFacts(
-                name=cluster,
-                gpu_model=row.gpu_model,
-                gpus_per_node=row.gpus_per_node,
-                policy=merged_policy(default, json.loads(row.policy)),
-                completed_rollouts=row.completed_rollouts,
-                contacts=_contacts_in(session, cluster),
-            )
+            with making_sense(cluster, "the fleet's policy"):
+                default = Policy() if row.fleet_policy is None else Policy.model_validate_json(row.fleet_policy)
+            with making_sense(cluster, "its policy"):
+                return ClusterFacts(
+                    name=cluster,
+                    gpu_model=row.gpu_model,
+                    gpus_per_node=row.gpus_per_node,
+                    policy=merged_policy(default, settings_of(row.policy)),
+                    completed_rollouts=row.completed_rollouts,
+                    contacts=_contacts_in(session, cluster),
+                )
 
     def contacts(self, cluster: str) -> dict[str, tuple[str, ...]]:
         with self._database.reading() as session:
@@ -82,7 +86,8 @@ class LedgerRegistry(LedgerArchive):
             if row is None:
                 raise unknown_cluster(cluster)
             rows = [] if row.open_rollout is None else [session.get_one(RolloutRow, row.open_rollout)]
-            return next(iter(open_rollouts(session, rows).values()), None)
+            with making_sense(cluster, "its rollout"):
+                return next(iter(open_rollouts(session, rows).values()), None)
 
     def keep_baseline(self, rollout: str, baseline: Snapshot) -> None:
         with self._database.writing() as session:
@@ -114,6 +119,10 @@ class LedgerRegistry(LedgerArchive):
 
     def record(self, request: RecordRequest) -> None:
         """A rollout that another took over may still note its own stage: the cluster is not touched."""
+        with never_dropped():
+            self._record(request)
+
+    def _record(self, request: RecordRequest) -> None:
         if not request.entries and not request.ended:  # a read waits for nobody
             with self._database.reading() as session:
                 if _stands(session, request):
@@ -173,13 +182,13 @@ class LedgerRegistry(LedgerArchive):
 
         return (*(told(row, ended=False) for row in rows), *(told(row, ended=True) for row in ended))
 
-    def open_clusters(self) -> dict[str, tuple[Stage, bool]]:
+    def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
         with self._database.reading() as session:
             rows = sa.select(col(ClusterRow.name), col(RolloutRow.stage), col(RolloutRow.shadow)).join(
                 RolloutRow, col(RolloutRow.id) == col(ClusterRow.open_rollout)
             )
             opened = session.execute(rows.order_by(ClusterRow.name))
-            return {name: (Stage(stage), shadow) for name, stage, shadow in opened}
+            return each("its rollout", ((row.name, row) for row in opened), lambda _, r: (Stage(r.stage), r.shadow))
 
     def reserve_moves(
         self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None = None
@@ -202,7 +211,7 @@ class LedgerRegistry(LedgerArchive):
     # --- requests for more quota ----------------------------------------------------------------
 
     def keep_request(self, request: RequestState, entries: Sequence[AuditEntry] = ()) -> None:
-        with self._database.writing() as session:
+        with never_dropped(), self._database.writing() as session:
             append_all(session, entries)
             row = {
                 "id": request.ask.request,
@@ -222,12 +231,15 @@ class LedgerRegistry(LedgerArchive):
         if not ended:
             rows = rows.where(col(RequestRow.ended).is_(False))
         with self._database.reading() as session:
-            return tuple(RequestState.model_validate_json(state) for state in session.exec(rows))
+            return tuple(those_that_do(session.exec(rows), RequestState.model_validate_json))
 
     def request(self, request: str) -> RequestState | None:
         with self._database.reading() as session:
             row = session.get(RequestRow, request)
-            return None if row is None else RequestState.model_validate_json(row.state)
+            if row is None:
+                return None
+            with making_sense(row.cluster, f"request {request}"):
+                return RequestState.model_validate_json(row.state)
 
     # --- fleet rollouts -------------------------------------------------------------------------
 
@@ -249,7 +261,10 @@ class LedgerRegistry(LedgerArchive):
     def fleet_envelope(self, fleet: str, cluster: str) -> Envelope | None:
         with self._database.reading() as session:
             row = session.get(FleetPlanRow, (fleet, cluster))
-            return None if row is None else Envelope.model_validate_json(row.envelope)
+            if row is None:
+                return None
+            with making_sense(cluster, f"its plan in fleet rollout {fleet}"):
+                return Envelope.model_validate_json(row.envelope)
 
     def noted(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
         rows = self._noted(among(RolloutRow.id, "rollouts"), rollouts=list(rollouts))
@@ -284,8 +299,16 @@ def _noted() -> sa.Select[str, str, int, bool]:
     return sa.select(*columns).where(col(RolloutRow.id) == sa.bindparam("rollout"))
 
 
+def settings_of(policy: str) -> dict[str, Any]:
+    """Errors: ValueError for what is no JSON object."""
+    settings = json.loads(policy)
+    if not isinstance(settings, dict):
+        raise ValueError(f"must be settings by name, not {brief(policy)}")
+    return settings
+
+
 def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, OpenRollout]:
-    """By id: the rows as the port shows them."""
+    """By id: the rows as the port shows them. Errors: ValueError for one that makes no sense."""
     ids = [row.id for row in rows]
     counters = dict.fromkeys(ids, 0)
     for table in (ReceiptRow, MoveRow):

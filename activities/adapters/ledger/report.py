@@ -13,6 +13,7 @@ from sqlmodel import Session, col
 
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.tallies import LONGEST_SLOT
+from activities.sense import those_that_do
 from models.audit import AuditEntry, AuditKind
 from models.reports.weekly import Mean, Move, Passage, Span
 from models.tables import AuditRow, ClusterRow, ReceiptRow, RolloutRow, TallyRow
@@ -59,8 +60,8 @@ class LedgerReport:
 def _moves(session: Session, until: datetime) -> dict[str, list[Move]]:
     """By rollout, in their order."""
     moves: dict[str, list[Move]] = {}
-    for text in session.connection().execute(_transitions()).scalars():
-        entry = AuditEntry.model_validate_json(text)
+    # A row that was altered beyond reading shows in `audit --verify`.
+    for entry in those_that_do(session.connection().execute(_transitions()).scalars(), AuditEntry.model_validate_json):
         if entry.kind is AuditKind.TRANSITION and entry.at <= until:
             move = Move(
                 cluster=entry.cluster,

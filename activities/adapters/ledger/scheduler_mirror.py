@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
@@ -19,6 +19,8 @@ from activities.adapters.ledger.bulk import among, keep, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.quotas import locked_cluster, signed
 from activities.adapters.slurm.parsing import Held, admitted
+from activities.ports import ByCluster
+from activities.sense import each
 from models.cluster.island import Island
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
@@ -81,17 +83,29 @@ class MirroredCluster:
         return total
 
 
+class _Found(NamedTuple):
+    slurm: ByCluster[SlurmSource]
+    prometheus: ByCluster[PrometheusSource]
+
+
 def sources_of(session: Session, clusters: Sequence[str] | None) -> Sources:
     """Of these clusters, or of all, those that something beside the ledger speaks for."""
+    return Sources(*_found(session, clusters))
+
+
+def _found(session: Session, clusters: Sequence[str] | None) -> _Found:
     quotas, health = col(ClusterRow.source), col(ClusterRow.health_source)
     rows = sa.select(col(ClusterRow.name), quotas, health).where(quotas.is_not(None) | health.is_not(None))
     given = {}
     if clusters is not None:
         rows, given = rows.where(among(ClusterRow.name, "clusters")), {"clusters": list(clusters)}
     found = session.connection().execute(rows, given).all()
-    return Sources(
-        slurm={name: SlurmSource.model_validate_json(text) for name, text, _ in found if text is not None},
-        prometheus={name: PrometheusSource.model_validate_json(text) for name, _, text in found if text is not None},
+    # One that makes no sense is asked by nobody: what it said last grows old, and its cluster is named.
+    slurm = [(name, text) for name, text, _ in found if text is not None]
+    prometheus = [(name, text) for name, _, text in found if text is not None]
+    return _Found(
+        slurm=each("its scheduler", slurm, lambda _, text: SlurmSource.model_validate_json(text)),
+        prometheus=each("its Prometheus", prometheus, lambda _, text: PrometheusSource.model_validate_json(text)),
     )
 
 
@@ -112,9 +126,16 @@ class SchedulerBook:
             raise Unavailable(f"another write to the scheduler of {cluster} has begun meanwhile")
 
     def sources(self, clusters: Sequence[str] | None = None) -> dict[str, SlurmSource]:
-        """Of these clusters, those whose quotas a scheduler holds; of all where none are named."""
+        """Of these clusters, those whose quotas a scheduler holds; of all where none are named.
+
+        Errors: Refusal for a cluster that is asked for alone and whose source makes no sense.
+        """
         with self._database.reading() as session:
-            return dict(sources_of(session, clusters).slurm)
+            found = _found(session, clusters).slurm
+        if clusters is not None and len(clusters) == 1 and clusters[0] in found.senseless:
+            # As one whose quotas the ledger holds itself it would be written to past its scheduler.
+            raise Refusal(found.senseless[clusters[0]])
+        return dict(found)
 
     def standing(self, cluster: str) -> MirroredCluster:
         with self._database.reading() as session:

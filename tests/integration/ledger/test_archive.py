@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -49,9 +50,20 @@ def test_entries_come_back_in_their_order_with_their_hashes(
 
 def test_each_key_is_stored_once_also_within_one_call(empty_ledger: Ledger, tool: ForeignTool) -> None:
     empty_ledger.registry.archive([entry("a"), entry("a"), entry("b")])
-    empty_ledger.registry.archive([entry("b"), entry("c"), entry("a", changed=True)])
+    empty_ledger.registry.archive([entry("b"), entry("c"), entry("a")])
     assert tool.rows("SELECT seq, key FROM audit ORDER BY seq") == [(1, "a"), (2, "b"), (3, "c")]
     assert broken(empty_ledger) == []
+
+
+def test_a_foreseen_key_keeps_nothing_out_of_the_archive(empty_ledger: Ledger, tool: ForeignTool) -> None:
+    """Somebody knew the key of what was to come: it is archived all the same, once, and the check names both."""
+    empty_ledger.registry.archive([entry("r-1/000001", happened="nothing")])
+    for _ in range(2):
+        empty_ledger.registry.archive([entry("r-1/000001", happened=1), entry("r-1/000002", happened=2)])
+    stored = [json.loads(text)["data"]["happened"] for (text,) in tool.rows("SELECT entry FROM audit ORDER BY seq")]
+    assert stored == ["nothing", 1, 2]
+    (fault,) = broken(empty_ledger)
+    assert fault.startswith("row 2 found another entry under its key r-1/000001: one of the two is forged")
 
 
 def test_each_cluster_has_its_own_chain(empty_ledger: Ledger) -> None:

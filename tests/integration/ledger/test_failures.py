@@ -14,7 +14,7 @@ from sqlalchemy import exc
 
 from activities.adapters.ledger.database import translated
 from activities.adapters.ledger.facade import Ledger, upgrade
-from models.errors import BadInput, Refusal, Unavailable
+from models.errors import BadInput, Unavailable
 from models.rollout.effects import EffectKind
 from tests.integration.ledger.world import (
     NOW,
@@ -182,5 +182,5 @@ def test_a_ledger_of_an_older_backstop_says_what_to_run(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE clusters (name TEXT)")
-    with Ledger(f"sqlite:///{path}") as ledger, pytest.raises(Refusal, match="run its migrations"):
+    with Ledger(f"sqlite:///{path}") as ledger, pytest.raises(Unavailable, match="run its migrations"):
         ledger.quotas.read("alpha")

@@ -328,6 +328,9 @@ def test_present_values_and_latest_health_are_shown(ledger: Ledger, tool: Foreig
 
 def test_a_cluster_that_others_left_senseless_is_named(ledger: Ledger, tool: ForeignTool) -> None:
     tool.run("UPDATE quotas SET islands = 'nowhere' WHERE team = 'c'")
-    with pytest.raises(Refusal, match=r"cluster alpha in the ledger does not make sense: .*'nowhere'"):
-        ledger.fleet.clusters("", 10)
+    alpha, beta = ledger.fleet.described("", 10)
+    assert alpha.spec is None
+    assert alpha.wrong.startswith("cluster alpha in the ledger does not make sense: its rows: ")
+    assert "islands names 'nowhere', which this cluster does not have (team c)" in alpha.wrong
+    assert beta.spec is not None
     assert ledger.quotas.read(CLUSTER).values["c"] == 80

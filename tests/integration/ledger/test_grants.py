@@ -82,3 +82,15 @@ def test_what_a_rollout_wrote_since_is_ours(ledger: Ledger, tool: ForeignTool) -
     note_stage(ledger, "r-1", "closed", ended=True, completed=True)
     assert not ledger.quotas.apply(grant(2, ("a", 110, 94), only_ours=True)).conflicts
     assert tool.gpus()["a"] == 94
+
+
+def test_a_rollout_s_grant_is_dead_once_it_has_closed(ledger: Ledger, tool: ForeignTool) -> None:
+    """A zombie: asked for while the rollout was open, it comes when another worker has closed it."""
+    open_rollout(ledger)
+    zombie = grant(1, ("a", 100, 120), request="r-1")
+    land(ledger, EffectKind.CLOSE, 2)
+    note_stage(ledger, "r-1", "closed", ended=True, completed=False)
+    before = (tool.quotas(), tool.generation())
+    with pytest.raises(Conflict, match="rollout r-1 may not write to cluster alpha: no rollout is open there"):
+        ledger.quotas.apply(zombie)
+    assert (tool.quotas(), tool.generation()) == before

@@ -15,7 +15,7 @@ from sqlmodel import SQLModel
 import models.tables
 from activities.adapters.ledger.database import NOT_MIGRATED, database_url
 from activities.adapters.ledger.facade import Ledger, upgrade
-from models.errors import BadInput, Refusal
+from models.errors import BadInput, Refusal, Unavailable
 from tests.integration.ledger.world import ForeignTool, fleet, import_fleet
 
 
@@ -36,21 +36,21 @@ def test_upgrading_again_changes_nothing(ledger_url: str, ledger: Ledger, tool: 
     before = tool.quotas()
     upgrade(ledger_url)
     assert tool.quotas() == before
-    assert tool.one("SELECT version_num FROM alembic_version") == "0011"
+    assert tool.one("SELECT version_num FROM alembic_version") == "0013"
 
 
 def test_the_migrations_travel_with_the_package() -> None:
     import activities.adapters.ledger.migrations as migrations
 
     versions = Path(migrations.__path__[0]) / "versions"
-    assert len(list(versions.glob("v0*.py"))) == 11
+    assert len(list(versions.glob("v0*.py"))) == 13
     assert not list(Path(migrations.__path__[0]).glob("*.ini"))
 
 
 def test_a_ledger_without_tables_says_what_to_run(tmp_path: Path) -> None:
-    with Ledger(f"sqlite:///{tmp_path / 'new.db'}") as ledger, pytest.raises(Refusal) as refusal:
+    with Ledger(f"sqlite:///{tmp_path / 'new.db'}") as ledger, pytest.raises(Unavailable) as away:
         ledger.quotas.read("alpha")
-    assert refusal.value.message == NOT_MIGRATED
+    assert away.value.message == NOT_MIGRATED
 
 
 def test_a_ledger_of_a_newer_backstop_is_left_alone(ledger_url: str, tool: ForeignTool) -> None:

@@ -214,3 +214,61 @@ def test_names_with_quotes_and_percents_come_through_whole(ledger: Ledger, tool:
     tool.run("UPDATE quotas SET team = ? WHERE cluster = 'alpha' AND team = 'c'", name)
     reserve(ledger, 1, LEAF_SUM)
     assert f"team {name} of cluster alpha" in foreign_refusal(ledger, name, 81)
+
+
+def test_freed_capacity_is_not_taken_by_way_of_the_tree(ledger: Ledger, tool: ForeignTool) -> None:
+    """Put under another quota, raised by as much as that no longer counts, and taken out again: 100 more than freed."""
+    open_rollout(ledger)
+    reserve(ledger, 1, LEAF_SUM)
+    tool.run("UPDATE quotas SET parent = 'a' WHERE cluster = 'alpha' AND team = 'c'")
+    tool.set("c", 180)  # a holds no jobs while c is under it
+    for way_out in (
+        "UPDATE quotas SET parent = NULL WHERE cluster = 'alpha' AND team = 'c'",
+        "UPDATE quotas SET parent = 'org' WHERE cluster = 'alpha' AND team = 'c'",
+        "UPDATE quotas SET parent = NULL, written_by = 'r-1#2' WHERE cluster = 'alpha' AND team = 'c'",
+    ):
+        before = (tool.quotas(), tool.generation())
+        reason = tool.refused(way_out)
+        assert "team a of cluster alpha cannot rise to 100 GPUs: the quotas would sum to 460" in reason
+        assert f"above the limit of {LEAF_SUM} GPUs, which rollout r-1 reserves" in reason
+        assert (tool.quotas(), tool.generation()) == before
+    tool.set("c", 80)
+    tool.run("UPDATE quotas SET parent = NULL WHERE cluster = 'alpha' AND team = 'c'")
+    assert sum(tool.gpus().values()) - tool.gpus()["org"] == LEAF_SUM
+
+
+def test_nor_by_deleting_or_moving_away_the_last_child(ledger: Ledger, tool: ForeignTool) -> None:
+    """The quota above it holds jobs again, with all of its own value."""
+    open_rollout(ledger)
+    tool.run("UPDATE quotas SET gpus = 500 WHERE cluster = 'alpha' AND team = 'org'")
+    reserve(ledger, 1, LEAF_SUM)
+    tool.run("DELETE FROM quotas WHERE cluster = 'alpha' AND team = 'org-1'")
+    for way_out in (
+        "DELETE FROM quotas WHERE cluster = 'alpha' AND team = 'org-2'",
+        "UPDATE quotas SET cluster = 'beta', parent = NULL WHERE cluster = 'alpha' AND team = 'org-2'",
+    ):
+        reason = tool.refused(way_out)
+        assert "team org of cluster alpha cannot rise to 500 GPUs: the quotas would sum to 800" in reason
+    tool.run("UPDATE quotas SET gpus = 60 WHERE cluster = 'alpha' AND team = 'org'")
+    tool.run("DELETE FROM quotas WHERE cluster = 'alpha' AND team = 'org-2'")
+
+
+def test_nor_by_moving_between_islands(ledger: Ledger, tool: ForeignTool) -> None:
+    open_rollout(ledger)
+    reserve(ledger, 1, LEAF_SUM, X=180)
+    tool.run("UPDATE quotas SET islands = 'Y' WHERE cluster = 'alpha' AND team = 'c'")
+    tool.set("org-1", 10)
+    tool.set("a", 120)
+    reason = tool.refused("UPDATE quotas SET islands = 'X' WHERE cluster = 'alpha' AND team = 'c'")
+    assert "limited to islands X would be above their limit of 180 GPUs, which rollout r-1 reserves" in reason
+    tool.set("a", 100)
+    tool.run("UPDATE quotas SET islands = 'X' WHERE cluster = 'alpha' AND team = 'c'")
+
+
+@pytest.mark.parametrize("column", ["parent = NULL", "minimum = 7", "blocks = '8'", "islands = 'Y'"])
+def test_a_forged_mark_hides_no_change_of_what_backstop_never_writes(
+    column: str, ledger: Ledger, tool: ForeignTool
+) -> None:
+    before = tool.generation()
+    tool.run(f"UPDATE quotas SET {column}, written_by = 'r-1#9' WHERE cluster = 'alpha' AND team = 'org-1'")
+    assert tool.generation() == before + 1

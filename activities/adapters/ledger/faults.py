@@ -1,0 +1,93 @@
+"""What stands in the ledger beside a cluster's own description and makes no sense: for `doctor` to name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger.bulk import among
+from activities.adapters.ledger.jobs import job_of
+from activities.adapters.ledger.observations import latest_usage_rows, usage_of
+from activities.adapters.ledger.registry import settings_of
+from activities.sense import SENSELESS, fault_of
+from models.base import MOST_GPUS
+from models.cluster.fleet_file import merged_policy
+from models.cluster.policy import Policy
+from models.rollout.stages import Stage
+from models.tables import ClusterRow, FleetRow, HealthRow, JobRow, RolloutRow, UsageRow
+
+_Fault = tuple[str, str, Exception]
+"""A cluster, what of it makes no sense, and why."""
+
+
+def faults_of(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, tuple[str, ...]]:
+    """By cluster, in a sentence each: its policy, the stage of its rollout, its use and jobs, samples of long ago."""
+    found: dict[str, tuple[str, ...]] = {}
+    looks = (_policies(session, clusters), _stages(session, clusters), _uses(session, clusters, now))
+    for faults in (*looks, _jobs(session, clusters), _old_samples(session, clusters)):
+        for cluster, what, error in faults:
+            sentence = fault_of(cluster, what, error)
+            if sentence not in found.get(cluster, ()):
+                found[cluster] = (*found.get(cluster, ()), sentence)
+    return found
+
+
+def _policies(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
+    text = session.scalar(sa.select(col(FleetRow.policy)).where(col(FleetRow.id) == 1))
+    rows = sa.select(col(ClusterRow.name), col(ClusterRow.policy)).where(among(ClusterRow.name, "clusters"))
+    for name, policy in session.connection().execute(rows, {"clusters": list(clusters)}):
+        try:
+            default = Policy() if text is None else Policy.model_validate_json(text)
+            merged_policy(default, settings_of(policy))
+        except SENSELESS as error:
+            yield name, "its policy, on the fleet's", error
+
+
+def _stages(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
+    rows = (
+        sa.select(col(RolloutRow.cluster), col(RolloutRow.stage))
+        .join(ClusterRow, col(ClusterRow.open_rollout) == col(RolloutRow.id))
+        .where(among(ClusterRow.name, "clusters"))
+    )
+    for cluster, stage in session.connection().execute(rows, {"clusters": list(clusters)}):
+        try:
+            Stage(stage)
+        except SENSELESS as error:
+            yield cluster, "its rollout", error
+
+
+def _uses(session: Session, clusters: Sequence[str], now: datetime) -> Iterator[_Fault]:
+    for row in latest_usage_rows(session, clusters, now):
+        try:
+            usage_of(row)
+        except SENSELESS as error:
+            yield row.cluster, f"the use of team {row.team}", error
+
+
+def _jobs(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
+    running = select(JobRow).where(among(JobRow.cluster, "clusters"), col(JobRow.ended).is_(None))
+    for row in session.exec(running, params={"clusters": list(clusters)}):
+        try:
+            job_of(row)
+        except SENSELESS as error:
+            yield row.cluster, f"its job {row.job}", error
+
+
+def _old_samples(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
+    """From before the ledger's constraints; each has an index of such rows alone."""
+    for table, gpus, what in (
+        (HealthRow, col(HealthRow.total_gpus), "its health's history"),
+        (UsageRow, col(UsageRow.scheduled_gpus), "its use's history"),
+    ):
+        cluster: Any = col(table.cluster)
+        rows = sa.select(cluster, sa.func.count()).where(gpus > sa.text(str(MOST_GPUS))).group_by(cluster)
+        for name, count in session.connection().execute(rows.where(among(cluster, "clusters")), _given(clusters)):
+            yield name, what, ValueError(f"samples of more than {MOST_GPUS} GPUs, left out: {count}")
+
+
+def _given(clusters: Sequence[str]) -> dict[str, list[str]]:
+    return {"clusters": list(clusters)}

@@ -1,0 +1,105 @@
+"""What a row may not say, whoever writes it (revision 0012): sizes, names, times and settings that no model takes.
+
+PostgreSQL has them as CHECK constraints. SQLite cannot add one to a table that stands: triggers refuse the same there,
+in the same words. Both judge what is written from now on; a row that was there before stays, and `doctor` names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+MOST_GPUS = 10_000_000
+_LONGEST_NAME = 200
+_DIGITS = "[0-9]" * 8
+
+
+def _count(column: str, _dialect: str) -> str:
+    return f"{column} <= {MOST_GPUS}"
+
+
+def _size(column: str, _dialect: str) -> str:
+    return f"{column} BETWEEN 1 AND {MOST_GPUS}"
+
+
+def _name(column: str, dialect: str) -> str:
+    if dialect == "postgresql":
+        return rf"char_length({column}) BETWEEN 1 AND {_LONGEST_NAME} AND {column} !~ '[\u0001-\u001f\u007f]'"
+    printable = f"{column} NOT GLOB '*[' || char(1) || '-' || char(31) || char(127) || ']*'"
+    return f"typeof({column}) IN ('text', 'null') AND length({column}) BETWEEN 1 AND {_LONGEST_NAME} AND {printable}"
+
+
+def _island(column: str, dialect: str) -> str:
+    position = "strpos" if dialect == "postgresql" else "instr"
+    return f"{_name(column, dialect)} AND {position}({column}, ',') = 0"
+
+
+def _list(column: str, dialect: str) -> str:
+    if dialect == "postgresql":
+        return f"{column} !~ '(^,|,,|,$)'"
+    return f"{column} NOT GLOB ',*' AND {column} NOT GLOB '*,' AND {column} NOT GLOB '*,,*'"
+
+
+def _blocks(column: str, dialect: str) -> str:
+    if dialect == "postgresql":
+        return f"{column} ~ '^([1-9][0-9]{{0,6}}(,[1-9][0-9]{{0,6}})*)?$'"
+    whole = f"{column} NOT GLOB '*[^0-9,]*' AND {column} NOT GLOB '*,' AND {column} NOT GLOB '*{_DIGITS}*'"
+    return f"{whole} AND (',' || {column}) NOT GLOB '*,[,0]*'"
+
+
+def _time(column: str, dialect: str) -> str:
+    if dialect == "postgresql":
+        return f"{column} BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999999+00'"
+    # A day that there is ('now' would be a time to SQLite, a number a count of days, and 30 February early March).
+    day = f"strftime('%Y-%m-%d', substr({column}, 1, 10), '+0 days') IS substr({column}, 1, 10)"
+    time = f"julianday(substr({column}, 1, 19)) IS NOT NULL AND substr({column}, 20) NOT GLOB '*[^0-9.Z:+-]*'"
+    return f"({column} IS NULL OR ({day} AND {time} AND length({column}) BETWEEN 16 AND 32))"
+
+
+def _reason(column: str, dialect: str) -> str:
+    length = "char_length" if dialect == "postgresql" else "length"
+    return f"{length}({column}) BETWEEN 1 AND 500"
+
+
+def _settings(column: str, dialect: str) -> str:
+    if dialect == "postgresql":
+        return f"jsonb_typeof({column}::jsonb) = 'object'"
+    return f"({column} IS NULL OR CASE WHEN json_valid({column}) THEN json_type({column}) = 'object' ELSE 0 END)"
+
+
+_RULES: dict[str, dict[str, Callable[[str, str], str]]] = {
+    "fleet": {"policy": _settings},
+    "clusters": {
+        "name": _name,
+        "gpus_per_node": _size,
+        "policy": _settings,
+        "source": _settings,
+        "health_source": _settings,
+    },
+    "islands": {"name": _island, "total_gpus": _count},
+    "quotas": {"team": _name, "gpus": _count, "minimum": _count, "blocks": _blocks, "islands": _list},
+    "health_samples": {"total_gpus": _count, "at": _time},
+    "usage_samples": {"team": _name, "scheduled_gpus": _count, "pending_gpus": _count, "at": _time},
+    "jobs": {"job": _name, "team": _name, "island": _name, "gpus": _count, "started": _time, "ended": _time},
+    "windows": {"reason": _reason, "gpus": _count, "islands": _list, "starts": _time, "ends": _time},
+}
+"""By table and column."""
+
+
+def statements(dialect: str) -> Iterator[str]:
+    """The DDL of this dialect."""
+    for table, rules in _RULES.items():
+        for column, rule in rules.items():
+            name = f"{table}_{column}_sense"
+            if dialect == "postgresql":
+                condition = rule(column, dialect)
+                yield f"ALTER TABLE {table} ADD CONSTRAINT {name} CHECK ({condition}) NOT VALID"
+            else:
+                yield from _triggers(name, table, column, rule(f"NEW.{column}", dialect))
+
+
+def _triggers(name: str, table: str, column: str, condition: str) -> Iterator[str]:
+    for verb, event in (("inserted", "INSERT"), ("updated", f"UPDATE OF {column}")):
+        yield f"""
+            CREATE TRIGGER {name}_{verb} BEFORE {event} ON {table} WHEN NOT ({condition})
+            BEGIN SELECT RAISE(ABORT, 'CHECK constraint failed: {name}'); END
+        """

@@ -1,0 +1,66 @@
+"""Rows that make no sense are their own cluster's trouble: the answer for all others stands.
+
+Tools write the ledger's tables by plain SQL, and its constraints judge one row at a time: what they let pass, or what
+was there before them, meets our models here. Source: docs/adr/0031.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from activities.ports import ByCluster
+from models.base import in_one_sentence
+from models.errors import Refusal
+
+_Row = TypeVar("_Row")
+_T = TypeVar("_T")
+
+SENSELESS = (ValueError, TypeError, OverflowError)
+"""What our models say of rows that make none: pydantic's refusals, JSON that is none, a word that is no stage."""
+
+
+def fault_of(cluster: str, what: str, error: Exception) -> str:
+    """In a sentence: whose row it is, which one, and what is wrong with it."""
+    why = in_one_sentence(error) if isinstance(error, ValidationError) else str(error)[:300]
+    return f"cluster {cluster} in the ledger does not make sense: {what}: {why}"
+
+
+@contextmanager
+def making_sense(cluster: str, what: str) -> Iterator[None]:
+    """Errors: Refusal, for what is built inside of rows that make no sense."""
+    try:
+        yield
+    except SENSELESS as error:
+        raise Refusal(fault_of(cluster, what, error)) from None
+
+
+def each(what: str, rows: Iterable[tuple[str, _Row]], build: Callable[[str, _Row], _T]) -> ByCluster[_T]:
+    """What is built of each cluster's rows; one whose rows make no sense is left out, and named."""
+    answer: ByCluster[_T] = ByCluster()
+    for cluster, row in rows:
+        try:
+            answer[cluster] = build(cluster, row)
+        except SENSELESS as error:
+            answer.senseless[cluster] = fault_of(cluster, what, error)
+    return answer
+
+
+def one_of(answers: ByCluster[_T], cluster: str) -> _T | None:
+    """The cluster's own. Errors: Refusal where what is known of it makes no sense."""
+    if cluster in answers.senseless:
+        raise Refusal(answers.senseless[cluster])
+    return answers.get(cluster)
+
+
+def those_that_do(rows: Iterable[_Row], build: Callable[[_Row], _T]) -> Iterator[_T]:
+    """What is built of the rows, but for those that make no sense."""
+    for row in rows:
+        try:
+            built = build(row)
+        except SENSELESS:
+            continue
+        yield built

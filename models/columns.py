@@ -1,0 +1,67 @@
+"""What the columns of the ledger's tables hold: times, names, and an index of what is beyond all sense."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Dialect, Index, Text, text
+from sqlalchemy.types import TIMESTAMP, TypeDecorator, TypeEngine
+
+from models.base import MOST_GPUS
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """An aware instant in UTC. SQLite keeps it as text of one width, whose order is the order of time."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(TIMESTAMP(timezone=True))
+        return dialect.type_descriptor(Text())
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None:
+            return None
+        instant = value.astimezone(UTC)
+        if dialect.name == "postgresql":
+            return instant
+        return f"{instant.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        instant = value if isinstance(value, datetime) else _instant(value)
+        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_AFTER_ALL = "9999-12-31T23:59:59.999999Z"
+
+
+def _instant(text: str) -> datetime:
+    """A text that is no time is the first or the last of all times, whichever it sorts beside: a row with it fails
+    no answer, and what is dated ahead or long ago says nothing anyway."""
+    try:
+        instant = datetime.fromisoformat(text)
+        return instant if instant.tzinfo is None else instant.astimezone(UTC)
+    except (ValueError, OverflowError, TypeError):
+        return LAST if str(text) > _AFTER_ALL else FIRST
+
+
+class NameText(TypeDecorator[str]):
+    """A name, compared by code point on every database."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return Text(collation="C") if dialect.name == "postgresql" else Text()
+
+
+def beyond(name: str, column: str) -> Index:
+    """Of samples of more GPUs than there can be alone: rows from before the constraints, for `doctor` to find."""
+    those = text(f"{column} > {MOST_GPUS}")
+    return Index(name, "cluster", postgresql_where=those, sqlite_where=those)

@@ -1,0 +1,35 @@
+"""What Backstop keeps on this machine is its user's alone: quotas, addresses with tokens, everybody's words."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+UMASK = 0o077
+_OURS = ("ledger.db*", "notices.jsonl*", "notices.jsonl.turns/*", "temporal", "temporal/*", "temporal.json")
+_USUAL = {0o644: 0o600, 0o664: 0o600, 0o755: 0o700, 0o775: 0o700}
+"""What files and folders get where nobody chose otherwise. A mode that somebody chose stays."""
+
+
+def keep_private(home: Path) -> None:
+    """The folder is there, and what this process and its children make from now on nobody else can read.
+
+    What an earlier Backstop left there with the usual mode is closed too; what else lies there is left alone.
+    """
+    os.umask(UMASK)
+    home.mkdir(parents=True, exist_ok=True)
+    for pattern in _OURS:
+        for path in home.glob(pattern):
+            _close(path)
+
+
+def _close(path: Path) -> None:
+    try:
+        found = path.lstat()
+        mode = stat.S_IMODE(found.st_mode)
+        ours = found.st_uid == os.getuid() and (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode))
+        if ours and mode in _USUAL:
+            path.chmod(_USUAL[mode])
+    except FileNotFoundError:
+        return  # a log that a server has just put away
