@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import activity
@@ -30,7 +30,7 @@ from models.cluster.policy import Policy
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, Observation, PresentBacking, QuotaReading, TeamUsage, truthful
 from models.cluster.snapshot import Snapshot, filled, on_islands
-from models.cluster.windows import Window, without_absences
+from models.cluster.windows import Window, nearest, without_absences
 from models.errors import BlastRadius, Refusal
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow, flex_now
@@ -168,7 +168,7 @@ class ClusterActivities:
                 usual = self._health.usual(request.cluster, request.long_run, request.at)
             usage = self._usage.latest([request.cluster], request.at).get(request.cluster, {})
             known = Evidence(reading, sample, usage, request.at, windows=windows)
-            seen = observed(known, request, least, usual)
+            seen = observed(known, request, least, usual, by=_latest(request.at))
             if request.derive is not None and seen.health is not None:
                 derived = self.deriver.derived(
                     request.cluster, seen.health.islands, request.gpus_per_node, request.derive, request.at
@@ -270,7 +270,7 @@ class ClusterActivities:
     # --- reading ----------------------------------------------------------------------------
 
     def _sample(self, cluster: str, now: datetime) -> HealthSample | None:
-        return truthful(self._health.read([cluster]).get(cluster), now)
+        return truthful(self._health.read([cluster]).get(cluster), _latest(now))
 
     def _snapshot(
         self,
@@ -306,6 +306,11 @@ class ClusterActivities:
         )
 
 
+def _latest(now: datetime) -> datetime:
+    """By the workflow's clock or ours: a server whose clock was set back makes no sample of today one of tomorrow."""
+    return max(now, datetime.now(UTC))
+
+
 def _time(sample: HealthSample | None) -> datetime | None:
     return None if sample is None else sample.at
 
@@ -332,24 +337,27 @@ def observed(
     request: ObserveRequest,
     least: Mapping[str, int] | None = None,
     usual: Mapping[str, int] | None = None,
+    by: datetime | None = None,
 ) -> Observation:
     """The observation that these readings make. Healthy GPUs by island: `least` of late, `usual` in the long run.
 
     Windows that are over are left out: a calendar forgets nothing, and a rollout carries what it last saw.
+    `by`: no true sample is dated later; without it, the request's own time.
     """
     reading, sample = known.reading, known.sample
     values: Mapping[str, int] = reading.values if request.values is None else request.values
-    timely = truthful(sample, request.at)
+    timely = truthful(sample, by or request.at)
     ahead_to = None
     if sample is not None:
         ahead_to = sample.at if timely is None else sample.ahead_to
+    windows = tuple(w for w in known.windows if w.ends > request.at)
     bare = Observation(
         cluster=request.cluster,
         at=request.at,
         reading=reading,
         health=None,
         ahead_to=ahead_to,
-        windows=tuple(w for w in known.windows if w.ends > request.at),
+        windows=nearest(windows, request.at),
         tested=dict(values),
     )
     if timely is None or not timely.islands:
@@ -366,7 +374,7 @@ def observed(
     return bare.model_copy(
         update={
             "health": timely,
-            **_tested(tested, bare.windows, known),
+            **_tested(tested, windows, known),
             "flex": None if request.flex_after is None else _flex(tested if request.shadow else present, least or {}),
             "long_run": _long_run(tested.islands, usual or {}),
             "present": None if present.quotas == tested.quotas else _standing(PlacementSolver(present), known.usage),

@@ -233,8 +233,10 @@ class DeskActivities:
         return self._reports.plan_now()
 
     def _check(self, _: ask.CheckLedger, __: DeskRequest) -> ask.LedgerCheck:
+        ahead = (datetime.now(UTC) - activity.info().started_time).total_seconds()  # first: what follows takes time
         schedulers = self._schedulers.check()
-        return ask.LedgerCheck(open_rollouts=len(self._registry.open_clusters()), schedulers=schedulers)
+        opened = len(self._registry.open_clusters())
+        return ask.LedgerCheck(open_rollouts=opened, schedulers=schedulers, worker_ahead_seconds=ahead)
 
 
 def _request_id() -> str:

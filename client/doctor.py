@@ -14,7 +14,7 @@ from client.connection import TemporalTarget
 from client.rollouts import STALE
 from client.versions import builds, by_build, current_of, pollers
 from models.base import Model, duration_text
-from models.questions import Overview
+from models.questions import CLOCK_SKEW_SECONDS, Overview
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 
 _SILENCE = timedelta(seconds=60)
@@ -121,6 +121,15 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
         f"{len(silent)} of {len(opened)} clusters in rollout have had none for {duration_text(STALE)}: {names}{since}"
     )
     return Check(name="health", ok=False, text=text, remedy="mend their health source")
+
+
+def clock_check(ahead_seconds: float) -> Check:
+    """Whether the worker and Temporal's server agree on the time; by how much the worker's is ahead where not."""
+    if abs(ahead_seconds) <= CLOCK_SKEW_SECONDS:
+        return Check(name="clocks", ok=True, text="the worker's and Temporal's agree within a minute")
+    by, way = duration_text(timedelta(seconds=round(abs(ahead_seconds)))), "ahead of" if ahead_seconds > 0 else "behind"
+    text = f"the worker's clock is {by} {way} Temporal's, by which notices, soaks and breach timers run"
+    return Check(name="clocks", ok=False, text=text, remedy="set both clocks right (NTP)")
 
 
 async def watches(client: Client) -> set[str]:

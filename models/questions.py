@@ -18,7 +18,7 @@ from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
-from models.cluster.readings import HealthSample
+from models.cluster.readings import CLOCK_SKEW, HealthSample
 from models.cluster.snapshot import Snapshot
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry
@@ -32,6 +32,8 @@ from models.reports.why import WhyAnswers
 from models.requests.state import RequestState
 
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
+CLOCK_SKEW_SECONDS = CLOCK_SKEW.total_seconds()
+"""Clocks that somebody keeps differ by less."""
 
 QUESTIONS: dict[str, type[Question[Any]]] = {}
 """By their names on the wire."""
@@ -173,6 +175,8 @@ class LedgerCheck(Model):
 
     open_rollouts: int
     schedulers: dict[str, SchedulerCheck] = Field(default_factory=dict)
+    worker_ahead_seconds: float = Field(default=0.0, exclude_if=lambda seconds: abs(seconds) <= CLOCK_SKEW_SECONDS)
+    """By how much the worker's clock is ahead of Temporal's; below zero: behind. Left out where they agree."""
 
 
 class StageImport(Question[None], kind="stage_import"):

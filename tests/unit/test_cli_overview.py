@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cli.main import run
-from client.doctor import Check, health_check, unheard
-from models.questions import Overview
+from client.doctor import Check, clock_check, health_check, unheard
+from models.questions import LedgerCheck, Overview
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import TeamStatus, WouldStand
@@ -179,6 +179,18 @@ def test_what_a_dead_worker_left_behind_is_not_well() -> None:
         "4 of 5 clusters in rollout have had none for 30m: c1, c2, c3 and 1 more, the oldest of"
     )
     assert health_check(rows[:1], now).ok
+
+
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [(0.0, ""), (-59.0, ""), (600.0, "is 10m ahead of Temporal's"), (-7260.4, "is 121m behind Temporal's")],
+)
+def test_a_clock_that_differs_from_temporals_is_named(ahead: float, said: str) -> None:
+    check = clock_check(ahead)
+    assert check.ok is (not said)
+    assert said in check.text
+    asked = LedgerCheck(open_rollouts=0, worker_ahead_seconds=ahead)
+    assert ("worker_ahead_seconds" in asked.model_dump(mode="json")) is bool(said)  # older clients do not know it
 
 
 def test_clusters_that_nobody_reports_are_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from activities.adapters.ledger.database import one_at_a_time
 from models.base import DAY, HOUR
 from models.errors import BlastRadius
 from models.rollout.effects import Fence
-from models.tables import MoveRow
+from models.tables import MoveRow, ReceiptRow
 
 
 def booked(session: Session, now: datetime) -> tuple[int, int]:
@@ -36,6 +36,14 @@ def reserve(
         if day_limit is not None:
             _check(session, cluster, gpus, day_limit, now, DAY, "a day")
     session.add(MoveRow(rollout=fence.rollout, counter=fence.counter, cluster=cluster, at=now, gpus=gpus))
+
+
+def give_back(session: Session, fence: Fence) -> None:
+    """The booking of a write that was refused is gone; of one that has a receipt, as a late repetition's, it stays."""
+    one_at_a_time(session, "moves")
+    landed = sa.exists().where(col(ReceiptRow.rollout) == fence.rollout, col(ReceiptRow.counter) == fence.counter)
+    mine = (col(MoveRow.rollout) == fence.rollout, col(MoveRow.counter) == fence.counter)
+    session.execute(sa.delete(MoveRow).where(*mine, ~landed))
 
 
 def _check(session: Session, cluster: str, gpus: int, limit: int, now: datetime, span: timedelta, named: str) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, func, select
 
 from activities.adapters.ledger.archive import LedgerArchive, append_all
-from activities.adapters.ledger.blast_radius import booked, reserve
+from activities.adapters.ledger.blast_radius import booked, give_back, reserve
 from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.observations import latest_health
@@ -193,6 +193,10 @@ class LedgerRegistry(LedgerArchive):
     ) -> None:
         with self._database.writing() as session:
             reserve(session, fence, cluster, gpus, limit, now, day_limit)
+
+    def give_back_moves(self, fence: Fence) -> None:
+        with self._database.writing() as session:
+            give_back(session, fence)
 
     def booked(self, now: datetime) -> tuple[int, int]:
         with self._database.reading() as session:
