@@ -51,6 +51,15 @@ def brief(value: Any) -> str:
     return _BRIEF.repr(value)
 
 
+_CUT = " ..."
+
+
+def shortened(text: str, most_bytes: int) -> str:
+    """The text; of a longer one its beginning, with a mark: at most so many bytes in UTF-8."""
+    data = text.encode(errors="replace")
+    return text if len(data) <= most_bytes else data[: most_bytes - len(_CUT)].decode(errors="ignore") + _CUT
+
+
 def fault_at(path: tuple[str | int, ...], text: str) -> PydanticCustomError:
     """A ValueError of a validator which knows what part of the value is at fault: a path from there on."""
     return PydanticCustomError("fault_at", "{text}", {"text": text, "path": path})

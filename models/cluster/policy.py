@@ -185,7 +185,7 @@ class Policy(Documented):
     safety_poll: Duration = timedelta(hours=1)
     """How often a rollout looks at its cluster unasked: it catches a lost signal or a dead watch."""
     authorities: tuple[Name, ...] = ()
-    """Who may resolve another's objection, beside the owner. Without it: the owner alone."""
+    """Who may resolve an objection or another hold, beside the owner. Without it: the owner alone."""
     owners: tuple[Name, ...] = ()
     """Who decides on requests for more quota, beside the owner of an open rollout. Without it: that owner alone."""
     requests: Requests = Requests.WAIT

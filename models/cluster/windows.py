@@ -80,7 +80,7 @@ def active(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
     return tuple(w for w in windows if w.starts <= now < w.ends)
 
 
-CARRIED, CARRIED_BYTES = 200, 65_536
+MOST_WINDOWS, WINDOWS_BYTES = 200, 65_536
 """At most so many windows, and bytes of them as JSON, does a rollout carry of what it last saw."""
 
 
@@ -92,8 +92,8 @@ def nearest(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
     under_way = sorted((w for w in windows if w.starts <= now), key=lambda w: w.ends, reverse=True)
     to_come = sorted((w for w in windows if w.starts > now), key=lambda w: w.starts)
     kept: set[int] = set()
-    room = CARRIED_BYTES
-    for window in (*under_way, *to_come)[:CARRIED]:
+    room = WINDOWS_BYTES
+    for window in (*under_way, *to_come)[:MOST_WINDOWS]:
         room -= len(window.model_dump_json().encode())
         if room < 0 and kept:
             break
