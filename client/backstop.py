@@ -14,8 +14,17 @@ from temporalio.service import RPCError
 
 from client.calls import NO_WORKER
 from client.connection import connect, current_actor, find_target
-from client.doctor import Check, clock_check, health_check, temporal_checks, unheard, watch_check
+from client.doctor import (
+    Check,
+    clock_check,
+    health_check,
+    rollouts_check,
+    temporal_checks,
+    unheard,
+    watch_check,
+)
 from client.fleet_rollouts import FleetRollouts
+from client.lost_rollouts import lost_of
 from client.requests import QuotaRequests
 from client.rollouts import Rollouts
 from client.versions import Build, builds, use
@@ -61,7 +70,12 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests):
             text = f"{cluster}: {check.wrong or well}"
             checks.append(Check(name="slurm", ok=not check.wrong, text=text, remedy=remedy))
         checks.append(clock_check(ledger.worker_ahead_seconds))
-        return [*checks, health_check(await self.ask(OpenRollouts()), datetime.now(UTC))]
+        rollouts = await self.ask(OpenRollouts())
+        try:
+            checks.append(rollouts_check(rollouts, await lost_of(self._client, rollouts)))
+        except RPCError as error:
+            checks.append(Check(name="rollouts", ok=False, text=error.message))
+        return [*checks, health_check(rollouts, datetime.now(UTC))]
 
     async def watch(self) -> Check:
         """Whether the shared watch is alive."""

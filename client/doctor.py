@@ -11,6 +11,7 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.connection import TemporalTarget
+from client.lost_rollouts import ADOPT_ALL, adopt_line
 from client.rollouts import STALE
 from client.versions import builds, by_build, current_of, pollers
 from models.base import Model, duration_text
@@ -121,6 +122,17 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
         f"{len(silent)} of {len(opened)} clusters in rollout have had none for {duration_text(STALE)}: {names}{since}"
     )
     return Check(name="health", ok=False, text=text, remedy="mend their health source")
+
+
+def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Check:
+    """Whether Temporal runs what the ledger has open."""
+    opened = sum(not r.ended for r in rollouts)
+    if not lost:
+        return Check(name="rollouts", ok=True, text=f"of {opened} open in the ledger, Temporal runs all")
+    names = ", ".join(r.cluster for r in lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+    text = f"of {opened} open in the ledger, Temporal does not run {len(lost)}, which nobody guards: {names}"
+    remedy = adopt_line(lost[0].cluster) if len(lost) == 1 else f"{ADOPT_ALL}; or one by one: {adopt_line('CLUSTER')}"
+    return Check(name="rollouts", ok=False, text=text, remedy=remedy)
 
 
 def clock_check(ahead_seconds: float) -> Check:

@@ -152,6 +152,8 @@ class Overview(Model):
     shadow: bool = False
     ended: bool = False
     """It is told only to say that the last rollout there was a shadow."""
+    owner: str = ""
+    opened_at: Time | None = None
 
 
 class Curve(Model):

@@ -151,7 +151,9 @@ class LedgerRegistry(LedgerArchive):
         is_last = ~sa.exists().where(
             col(later.cluster) == col(RolloutRow.cluster), col(later.opened_at) > col(RolloutRow.opened_at)
         )
-        columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "shadow")]
+        columns = [
+            getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "shadow", "owner", "opened_at")
+        ]
         of_open = col(RolloutRow.id).in_(sa.select(col(ClusterRow.open_rollout)))
         past_shadow = sa.and_(col(RolloutRow.shadow), col(RolloutRow.ended_at).is_not(None), is_last)
         with self._database.reading() as session:
@@ -169,6 +171,8 @@ class LedgerRegistry(LedgerArchive):
                 health_at=health[row.cluster].at if not ended and row.cluster in health else None,
                 shadow=row.shadow,
                 ended=ended,
+                owner=row.owner,
+                opened_at=row.opened_at,
             )
 
         return (*(told(row, ended=False) for row in rows), *(told(row, ended=True) for row in ended))
