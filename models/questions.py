@@ -13,7 +13,18 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 from pydantic import Field, PlainSerializer, TypeAdapter, ValidationError, field_validator
 
 from models.audit import AuditEntry, ChainedEntry, ChainHead
-from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, brief, in_one_sentence
+from models.base import (
+    ActorGiven,
+    Count,
+    GpuCount,
+    Model,
+    Name,
+    PositiveCount,
+    Time,
+    Words,
+    brief,
+    in_one_sentence,
+)
 from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.jobs import ClusterJob
@@ -68,7 +79,7 @@ class DeskRequest(Model):
     """One question from a person, as it crosses the wire. The workflow's history keeps who asked."""
 
     kind: str
-    actor: Text = Field(default="", max_length=200)
+    actor: ActorGiven = ""
     arguments: dict[str, Any] = Field(default_factory=dict)
     payload: str = Field(default="", max_length=1_500_000)
     """Base64 of zlib-compressed JSON, for parts of a large document."""

@@ -40,6 +40,7 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.decide import decide, urgent
     from models.rollout.effect_table import EFFECT
     from models.rollout.effects import EffectKind
+    from models.rollout.fitting import fitted
     from models.rollout.messages import (
         CommandAnswer,
         HealthChanged,
@@ -228,7 +229,7 @@ class ClusterRollout:
             return
         if self._may_continue(now):
             workflow.continue_as_new(
-                RolloutInput(launch=self._start.launch, state=self._state, runs=self._start.runs + 1),
+                RolloutInput(launch=self._start.launch, state=fitted(self._state, now), runs=self._start.runs + 1),
                 initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
             )
         self._leaving = True

@@ -57,7 +57,9 @@ def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], y
             f"{len(taken)} of {len(lost)} lost rollouts adopted: their effects stand, and each waits for an approval."
         )
         none = "No rollout is lost: Temporal runs all that the ledger has open."
-        show(*([rows, line()] if lost else []), line(said if lost else none))
+        if lost:
+            show(rows, line())
+        show(line(said if lost else none))
     if refused:
         raise typer.Exit(1)
 

@@ -111,8 +111,8 @@ def _show_one(cluster: str, person: str, as_json: bool) -> None:
     if as_json:
         show_json(rollout.model_dump(mode="json", by_alias=True))
         return
-    parts = [line((lost_sentence(row), "red")) for row in lost]
-    parts += [*status_parts(rollout, source_at=source_at), *request_lines(requests)]
+    said = [line((lost_sentence(row), "red")) for row in lost]
+    parts = [*said, *status_parts(rollout, source_at=source_at), *request_lines(requests)]
     show(*parts, *([] if rollout.stage.ended else watch_parts(watching)))
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from pydantic import Field
 
 from models.audit import AuditKind
-from models.base import Model, Text, Words, gpus_text
+from models.base import ActorGiven, Model, Text, Words, gpus_text
 from models.cluster.quota import Quota
 from models.cluster.readings import Present
 from models.cluster.snapshot import on_islands
@@ -26,11 +26,11 @@ from models.rollout.state import Approval, Rollout, Undo, UndoCause
 class CommandRequest(Model):
     """One command from one person. Which fields it needs depends on the command."""
 
-    actor: Text = Field(min_length=1, max_length=200)
+    actor: ActorGiven = Field(min_length=1)
     reason: Words = ""
     plan_hash: Text = Field(default="", max_length=64)
     """approve: the plan that is meant."""
-    team: Text = Field(default="", max_length=200)
+    team: ActorGiven = ""
     """ack, object: who speaks."""
     hold: Text = Field(default="", max_length=300)
     """resolve: the hold that is lifted."""

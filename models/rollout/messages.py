@@ -8,7 +8,19 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from models.audit import AuditEntry
-from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words, of_ordinary_size
+from models.base import (
+    ActorGiven,
+    Count,
+    Duration,
+    GpuCount,
+    Model,
+    Name,
+    NameGiven,
+    PositiveCount,
+    Time,
+    Words,
+    of_ordinary_size,
+)
 from models.cluster.derived_buffer import Derived, HealthTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy
@@ -28,19 +40,19 @@ from models.rollout.state import Rollout
 class LaunchRequest(Model):
     """What starts a rollout. `policy` lays over the cluster's own."""
 
-    cluster: Name
-    rollout: Name
-    owner: Name
-    actor: Text = Field(default="", max_length=200)
+    cluster: NameGiven
+    rollout: NameGiven
+    owner: NameGiven
+    actor: ActorGiven = ""
     """Who launches; empty: the owner."""
     reason: Words = ""
     shadow: bool = False
     adopt: bool = False
     policy: dict[str, Any] = Field(default_factory=dict)
 
-    fleet: Text = Field(default="", max_length=200)
+    fleet: ActorGiven = ""
     """The fleet rollout that launches it: what was approved of that one's plan is approved here."""
-    approved_by: Text = Field(default="", max_length=200)
+    approved_by: ActorGiven = ""
 
     _sized = field_validator("policy")(of_ordinary_size)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit import BACKSTOP, AuditKind
-from models.base import gpus_text
+from models.base import gpus_text, some_of
 from models.cluster.policy import RollbackTo
 from models.cluster.snapshot import on_islands
 from models.notices import NoticeKind
@@ -147,7 +147,7 @@ def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
     values = target.values
     if r.policy.rollback_to is RollbackTo.BASELINE:
         values = {q.team: q.gpus for q in r.baseline.quotas}
-    text = ", ".join(f"{t} lacks {gpus_text(r.clocks.at_risk.get(t, 0))}" for t in r.stay.aiming)
+    text = some_of([f"{t} lacks {gpus_text(r.clocks.at_risk.get(t, 0))}" for t in r.stay.aiming])
     undo = Undo(
         why=UndoCause.BREACH,
         actor="guard",

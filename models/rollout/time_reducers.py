@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit import BACKSTOP, AuditKind
-from models.base import gpus_text
+from models.base import gpus_text, some_of
 from models.cluster.policy import OnBreach
 from models.notices import NoticeKind
 from models.rollout import granting
@@ -76,7 +76,7 @@ def _breached(r: Rollout, now: datetime) -> Rollout:
         return r.but(clocks=Clocks()).staying(replan="today's health no longer backs the plan")
     news = tuple(t for t in teams if t not in r.breach_of)
     lacking = {t: r.clocks.at_risk.get(t, 0) for t in teams}
-    text = ", ".join(f"{t} lacks {gpus_text(gpus)}" for t, gpus in lacking.items())
+    text = some_of([f"{t} lacks {gpus_text(gpus)}" for t, gpus in lacking.items()])
     if r.proposing:
         r = given_up(r, "a quota is in breach", now)
     r = r.looking_out(proposal=None, reconsider=())
@@ -103,9 +103,9 @@ def _rolled_back(r: Rollout, now: datetime) -> Rollout:
         why = "; ".join(f"{u.kind} is not undone: {u.reason}" for u in r.stuck_on)
         return calling(r, f"{r.undo.why}, by {r.undo.actor}: {r.undo.reason}").reaching(Stage.STUCK, now, why)
     undo, breach = r.undo, r.undo.why is UndoCause.BREACH
-    notes = [f"broken floors: {'; '.join(undo.broken_floors)}"] if undo.broken_floors else []
+    notes = [f"broken floors: {some_of(undo.broken_floors)}"] if undo.broken_floors else []
     if r.foreign:
-        notes.append(f"left as others changed it: {', '.join(r.foreign)}")
+        notes.append(f"left as others changed it: {some_of(r.foreign)}")
     more = "".join(f"; {note}" for note in notes)
     r = r.but(
         standing=KEPT_IN_A_BREACH if breach else (),
