@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import activity
@@ -34,7 +34,7 @@ from models.cluster.policy import Policy
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, Observation, PresentBacking, QuotaReading, TeamUsage, truthful
 from models.cluster.snapshot import Snapshot, filled, on_islands
-from models.cluster.windows import Window, without_absences
+from models.cluster.windows import Window, nearest, without_absences
 from models.errors import BackstopError, Refusal
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow, flex_now
@@ -174,7 +174,7 @@ class ClusterActivities:
                 usual = self._health.usual(request.cluster, request.long_run, request.at)
             usage = self._usage.latest([request.cluster], request.at).get(request.cluster, {})
             known = Evidence(reading, sample, usage, request.at, windows=windows)
-            seen = self._doubting(observed(known, request, least, usual), known, request)
+            seen = self._doubting(observed(known, request, least, usual, by=_latest(request.at)), known, request)
             if request.derive is not None and seen.health is not None:
                 derived = self.deriver.derived(
                     request.cluster, seen.health.islands, request.gpus_per_node, request.derive, request.at
@@ -287,7 +287,7 @@ class ClusterActivities:
 
     def _sample(self, cluster: str, now: datetime) -> HealthSample | None:
         """What is believed: of a source in doubt, what was so before."""
-        sample = truthful(one_of(self._health.read([cluster]), cluster), now)
+        sample = truthful(one_of(self._health.read([cluster]), cluster), _latest(now))
         doubt = None if sample is None else self._doubts.doubt(cluster, None, None)
         return sample if doubt is None else doubt.before
 
@@ -298,7 +298,7 @@ class ClusterActivities:
         doubt = self._doubts.doubt(request.cluster, request.plausible_drop, request.max_breaching_clusters)
         if doubt is None:
             return seen
-        before = observed(replace(known, sample=doubt.before), request)
+        before = observed(replace(known, sample=doubt.before), request, by=_latest(request.at))
         return seen.model_copy(update={"doubt": doubt.model_copy(update={"counted": before.counted})})
 
     def _snapshot(
@@ -335,6 +335,11 @@ class ClusterActivities:
         )
 
 
+def _latest(now: datetime) -> datetime:
+    """By the workflow's clock or ours: a server whose clock was set back makes no sample of today one of tomorrow."""
+    return max(now, datetime.now(UTC))
+
+
 def _time(sample: HealthSample | None) -> datetime | None:
     return None if sample is None else sample.at
 
@@ -361,24 +366,27 @@ def observed(
     request: ObserveRequest,
     least: Mapping[str, int] | None = None,
     usual: Mapping[str, int] | None = None,
+    by: datetime | None = None,
 ) -> Observation:
     """The observation that these readings make. Healthy GPUs by island: `least` of late, `usual` in the long run.
 
     Windows that are over are left out: a calendar forgets nothing, and a rollout carries what it last saw.
+    `by`: no true sample is dated later; without it, the request's own time.
     """
     reading, sample = known.reading, known.sample
     values: Mapping[str, int] = reading.values if request.values is None else request.values
-    timely = truthful(sample, request.at)
+    timely = truthful(sample, by or request.at)
     ahead_to = None
     if sample is not None:
         ahead_to = sample.at if timely is None else sample.ahead_to
+    windows = tuple(w for w in known.windows if w.ends > request.at)
     bare = Observation(
         cluster=request.cluster,
         at=request.at,
         reading=reading,
         health=None,
         ahead_to=ahead_to,
-        windows=tuple(w for w in known.windows if w.ends > request.at),
+        windows=nearest(windows, request.at),
         tested=dict(values),
     )
     if timely is None or not timely.islands:
@@ -395,7 +403,7 @@ def observed(
     return bare.model_copy(
         update={
             "health": timely,
-            **_tested(tested, bare.windows, known),
+            **_tested(tested, windows, known),
             "flex": None if request.flex_after is None else _flex(tested if request.shadow else present, least or {}),
             "long_run": _long_run(tested.islands, usual or {}),
             "present": None if present.quotas == tested.quotas else _standing(PlacementSolver(present), known.usage),

@@ -277,6 +277,7 @@ class DeskActivities:
         return self._reports.plan_now()
 
     def _check(self, _: ask.CheckLedger, __: DeskRequest) -> ask.LedgerCheck:
+        ahead = (datetime.now(UTC) - activity.info().started_time).total_seconds()  # first: what follows takes time
         schedulers = self._schedulers.check()
         opened, senseless = self._registry.open_clusters(), self._fleet.senseless()
         return ask.LedgerCheck(
@@ -284,6 +285,7 @@ class DeskActivities:
             schedulers=schedulers,
             doubts=self._doubts.sources_in_doubt(),
             senseless=senseless,
+            worker_ahead_seconds=ahead,
         )
 
 

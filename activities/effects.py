@@ -7,6 +7,7 @@ from temporalio import activity
 from activities import metrics as meters
 from activities.failures import translated
 from activities.ports import QuotaPort, RegistryPort
+from models.errors import BackstopError, Unavailable
 from models.rollout.effects import Change, EffectKind, Receipt
 from models.rollout.messages import EffectRequest
 
@@ -20,8 +21,8 @@ class QuotaActivities:
     def apply_effect(self, request: EffectRequest) -> Receipt:
         """The effect has landed, or (in shadow) is known to have been possible.
 
-        The blast radius is booked before the write, once per fence. Errors: those of QuotaPort.apply,
-        and BlastRadius.
+        The blast radius is booked before the write, once per fence, and given back where the write is refused.
+        Errors: those of QuotaPort.apply, and BlastRadius.
         """
         with translated():
             if request.shadow:
@@ -36,7 +37,13 @@ class QuotaActivities:
                     request.at,
                     request.limit_day_gpus,
                 )
-            receipt = self._quotas.apply(change)
+            try:
+                receipt = self._quotas.apply(change)
+            except Unavailable:
+                raise  # it may have landed
+            except BackstopError:
+                self._registry.give_back_moves(change.fence)
+                raise
             if request.baseline is not None and not receipt.conflicts:
                 self._registry.keep_baseline(change.fence.rollout, request.baseline)
             meters.effect(change.cluster, change.kind)

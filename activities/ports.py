@@ -341,6 +341,10 @@ class BlastRadiusPort(Protocol):
         """Nothing came of what was booked."""
         ...
 
+    def give_back_moves(self, fence: Fence) -> None:
+        """What was booked for this fence counts no more, unless its write landed."""
+        ...
+
     def booked(self, now: datetime) -> tuple[int, int]:
         """GPUs that were moved over the fleet within the last hour, and within the last day."""
         ...

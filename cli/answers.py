@@ -302,6 +302,16 @@ class LaunchedAnswer(JsonAnswer, schema="launch"):
     """The command that approves this plan."""
 
 
+class RefusedAdoption(Model):
+    cluster: Name
+    reason: str
+
+
+class AdoptedAnswer(JsonAnswer, schema="adopted"):
+    adopted: tuple[LaunchedAnswer, ...]
+    refused: tuple[RefusedAdoption, ...]
+
+
 class CommandTaken(JsonAnswer, schema="command"):
     cluster: Name
     command: Command

@@ -16,15 +16,18 @@ from client.calls import NO_WORKER
 from client.connection import connect, current_actor, find_target
 from client.doctor import (
     Check,
+    clock_check,
     doubt_check,
     grants_check,
     health_check,
+    rollouts_check,
     senseless_check,
     temporal_checks,
     unheard,
     watch_check,
 )
 from client.fleet_rollouts import FleetRollouts
+from client.lost_rollouts import lost_of
 from client.requests import QuotaRequests
 from client.rollouts import Rollouts
 from client.versions import Build, builds, use
@@ -71,9 +74,14 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests):
             text = f"{cluster}: {check.wrong or well}"
             checks.append(Check(name="slurm", ok=not check.wrong, text=text, remedy=remedy))
         checks += [doubt_check(one) for one in ledger.doubts]
-        now = datetime.now(UTC)
+        checks.append(clock_check(ledger.worker_ahead_seconds))
+        rollouts, now = await self.ask(OpenRollouts()), datetime.now(UTC)
+        try:
+            checks.append(rollouts_check(rollouts, await lost_of(self._client, rollouts)))
+        except RPCError as error:
+            checks.append(Check(name="rollouts", ok=False, text=error.message))
         checks.append(grants_check(await self.ask(RequestsOf()), now))
-        return [*checks, health_check(await self.ask(OpenRollouts()), now)]
+        return [*checks, health_check(rollouts, now)]
 
     async def watch(self) -> Check:
         """Whether the shared watch is alive."""

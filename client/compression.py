@@ -19,7 +19,9 @@ COMPRESS_FROM = 32 * 1024
 """Bytes from which a payload is compressed."""
 LARGEST = 64 * 1024 * 1024
 """Bytes that one payload may unfold to: a few bytes of another's making must not fill the memory."""
-_LEVEL = 1
+_LEVEL, _HARDER = 1, 6
+_LARGE = 1024 * 1024
+"""Bytes above which it is worth a worker's time to compress again, harder: Temporal takes 2 MiB."""
 
 
 class Zlib(PayloadCodec):
@@ -35,7 +37,10 @@ class Zlib(PayloadCodec):
 def _smaller(payload: Payload) -> Payload:
     if payload.ByteSize() < COMPRESS_FROM:
         return payload
-    data = zlib.compress(payload.SerializeToString(), _LEVEL)
+    plain = payload.SerializeToString()
+    data = zlib.compress(plain, _LEVEL)
+    if len(data) > _LARGE:
+        data = zlib.compress(plain, _HARDER)
     return Payload(metadata={"encoding": ENCODING}, data=data) if len(data) < payload.ByteSize() else payload
 
 

@@ -11,11 +11,12 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.connection import TemporalTarget
+from client.lost_rollouts import ADOPT_ALL, adopt_line
 from client.rollouts import STALE
 from client.versions import builds, by_build, current_of, pollers
 from models.base import Model, count_text, duration_text
 from models.cluster.source_doubts import DoubtedSource
-from models.questions import Overview
+from models.questions import CLOCK_SKEW_SECONDS, Overview
 from models.requests.state import RequestState
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 
@@ -166,6 +167,26 @@ def senseless_check(found: Mapping[str, Sequence[str]]) -> Check:
         text="; ".join(told[:_TOLD]) + more,
         remedy="put these rows right, by SQL or `backstop fleet import`; the other clusters go on meanwhile",
     )
+
+
+def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Check:
+    """Whether Temporal runs what the ledger has open."""
+    opened = sum(not r.ended for r in rollouts)
+    if not lost:
+        return Check(name="rollouts", ok=True, text=f"of {opened} open in the ledger, Temporal runs all")
+    names = ", ".join(r.cluster for r in lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+    text = f"of {opened} open in the ledger, Temporal does not run {len(lost)}, which nobody guards: {names}"
+    remedy = adopt_line(lost[0].cluster) if len(lost) == 1 else f"{ADOPT_ALL}; or one by one: {adopt_line('CLUSTER')}"
+    return Check(name="rollouts", ok=False, text=text, remedy=remedy)
+
+
+def clock_check(ahead_seconds: float) -> Check:
+    """Whether the worker and Temporal's server agree on the time; by how much the worker's is ahead where not."""
+    if abs(ahead_seconds) <= CLOCK_SKEW_SECONDS:
+        return Check(name="clocks", ok=True, text="the worker's and Temporal's agree within a minute")
+    by, way = duration_text(timedelta(seconds=round(abs(ahead_seconds)))), "ahead of" if ahead_seconds > 0 else "behind"
+    text = f"the worker's clock is {by} {way} Temporal's, by which notices, soaks and breach timers run"
+    return Check(name="clocks", ok=False, text=text, remedy="set both clocks right (NTP)")
 
 
 async def watches(client: Client) -> set[str]:

@@ -17,6 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from client.audit import AuditRecord, audit_of
 from client.calls import QUERY_FAILED, UPDATE_FAILED
+from client.lost_rollouts import as_summary, is_running, lost_of, lost_sentence
 from client.questions import Questions
 from models.errors import BackstopError, Refusal
 from models.questions import OpenRollouts, Overview
@@ -88,6 +89,9 @@ class Rollouts(Questions):
         except QUERY_FAILED as error:
             if str(error).startswith(NOT_LAUNCHED):
                 raise Refusal(f"{cluster}: {error}") from None
+            if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+                for row in await self.lost(cluster):
+                    raise Refusal(lost_sentence(row)) from None
             raise await self._told(error, cluster) from error
 
     async def rollouts(self) -> list[RolloutSummary]:
@@ -106,8 +110,23 @@ class Rollouts(Questions):
             raise await self._told(error) from error
         return sorted(newest.values(), key=lambda s: (not s.open, s.cluster))
 
+    async def lost(self, cluster: str = "") -> list[Overview]:
+        """Rollouts that the ledger has open and Temporal does not run; none where nobody answers in time."""
+        try:
+            if cluster and await is_running(self._client, cluster):
+                return []
+            rows = await asyncio.wait_for(self.ask(OpenRollouts()), _OVERVIEW_SECONDS)
+            return await lost_of(self._client, [row for row in rows if cluster in ("", row.cluster)])
+        except (BackstopError, TimeoutError):
+            return []
+        except RPCError as error:
+            raise await self._told(error) from error
+
     async def overview(self) -> list[RolloutSummary]:
-        """The same with what each open one needs from a person, where a worker and its ledger answer in time."""
+        """The same with what each open one needs from a person, where a worker and its ledger answer in time.
+
+        Those that are lost are among them.
+        """
         summaries = await self.rollouts()
         try:
             rows = await asyncio.wait_for(self.ask(OpenRollouts()), _OVERVIEW_SECONDS)
@@ -115,12 +134,23 @@ class Rollouts(Questions):
             return summaries
         noted = {(row.cluster, not row.ended): row for row in rows}
         told = [_noted(s, noted.get((s.cluster, s.open))) for s in summaries]
+        lost = await self._lost_among(told, rows)
+        told = [s for s in told if s.cluster not in {one.cluster for one in lost}]
         now = datetime.now(UTC)
         doubted = [
             s.cluster for s in told if s.open and (s.needs or s.shadow or now - (s.health_at or s.started) >= STALE)
         ]
         answers = await self.ask_rollouts(doubted[:_MOST_ASKED], _OVERVIEW_SECONDS)
-        return [_asked(s, answers.get(s.cluster), now) if s.open else s for s in told]
+        asked = [_asked(s, answers.get(s.cluster), now) if s.open else s for s in told]
+        return sorted([*lost, *asked], key=lambda s: (not s.open, s.cluster))
+
+    async def _lost_among(self, known: Sequence[RolloutSummary], rows: Sequence[Overview]) -> list[RolloutSummary]:
+        by_cluster = {s.cluster: s for s in known}
+        try:
+            lost = await lost_of(self._client, rows, {s.cluster for s in known if s.open})
+        except RPCError as error:
+            raise await self._told(error) from error
+        return [as_summary(row, by_cluster.get(row.cluster)) for row in lost]
 
     async def health_at(self, cluster: str) -> datetime | None:
         """Of the ledger's latest health of a cluster in rollout; None where there is none, or no answer in time."""

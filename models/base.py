@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -49,6 +49,24 @@ _BRIEF.maxlong = 40
 def brief(value: Any) -> str:
     """The value as Python writes it, cut short where it is long or deep: a refusal travels, and is read."""
     return _BRIEF.repr(value)
+
+
+_CUT = " ..."
+
+
+def shortened(text: str, most_bytes: int) -> str:
+    """The text; of a longer one its beginning, with a mark: at most so many bytes in UTF-8."""
+    data = text.encode(errors="replace")
+    return text if len(data) <= most_bytes else data[: most_bytes - len(_CUT)].decode(errors="ignore") + _CUT
+
+
+_NAMED = 20
+
+
+def some_of(texts: Sequence[str], most: int = _NAMED) -> str:
+    """The first of them, and how many more there are: thousands of teams are not named in a sentence to each."""
+    more = len(texts) - most
+    return ", ".join(texts) if more <= 0 else f"{', '.join(texts[:most])} and {more} more"
 
 
 def fault_at(path: tuple[str | int, ...], text: str) -> PydanticCustomError:
@@ -105,6 +123,24 @@ def _storable(value: str) -> str:
 
 Text = Annotated[str, AfterValidator(_storable)]
 """Text that every database and every message can hold; give it a length."""
+
+NAME_BYTES = 600
+"""Of a name in UTF-8. Temporal takes search attributes of 2,048 bytes, and JSON may write four bytes as twelve."""
+
+
+def of_ordinary_bytes(name: str) -> str:
+    """The name, where it fits wherever names go. Errors: ValueError."""
+    size = len(name.encode(errors="replace"))
+    if size > NAME_BYTES:
+        raise ValueError(f"must be at most {NAME_BYTES} bytes long, and these {len(name)} characters take {size}")
+    return name
+
+
+NameGiven = Annotated[Name, AfterValidator(of_ordinary_bytes)]
+"""A name as it comes in. Inside it is a `Name`: to measure each again would take a workflow task's time."""
+
+ActorGiven = Annotated[Text, Field(max_length=200), AfterValidator(of_ordinary_bytes)]
+"""Who speaks, or for whom, as it comes in."""
 
 Words = Annotated[str, Field(max_length=2000), AfterValidator(_storable)]
 """What people write in their own words."""
@@ -255,7 +291,7 @@ def lacks_text(shortage: Mapping[str, int]) -> str:
     def text(team: str, gpus: int) -> str:
         return f"{team} lacks {gpus_text(gpus)}" if gpus else f"{team} has a protected block that no island holds"
 
-    return ", ".join(text(team, gpus) for team, gpus in shortage.items())
+    return some_of([text(team, gpus) for team, gpus in shortage.items()])
 
 
 def canonical_json(value: Any) -> str:

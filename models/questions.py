@@ -13,12 +13,23 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 from pydantic import Field, PlainSerializer, TypeAdapter, ValidationError, field_validator
 
 from models.audit import AuditEntry, ChainedEntry, ChainHead
-from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, brief, in_one_sentence
+from models.base import (
+    ActorGiven,
+    Count,
+    GpuCount,
+    Model,
+    Name,
+    PositiveCount,
+    Time,
+    Words,
+    brief,
+    in_one_sentence,
+)
 from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
-from models.cluster.readings import HealthSample
+from models.cluster.readings import CLOCK_SKEW, HealthSample
 from models.cluster.snapshot import Snapshot
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import SlurmSource
@@ -33,6 +44,8 @@ from models.reports.why import WhyAnswers
 from models.requests.state import RequestState
 
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
+CLOCK_SKEW_SECONDS = CLOCK_SKEW.total_seconds()
+"""Clocks that somebody keeps differ by less."""
 
 QUESTIONS: dict[str, type[Question[Any]]] = {}
 """By their names on the wire."""
@@ -67,7 +80,7 @@ class DeskRequest(Model):
     """One question from a person, as it crosses the wire. The workflow's history keeps who asked."""
 
     kind: str
-    actor: Text = Field(default="", max_length=200)
+    actor: ActorGiven = ""
     arguments: dict[str, Any] = Field(default_factory=dict)
     payload: str = Field(default="", max_length=1_500_000)
     """Base64 of zlib-compressed JSON, for parts of a large document."""
@@ -163,6 +176,8 @@ class Overview(Model):
     shadow: bool = False
     ended: bool = False
     """It is told only to say that the last rollout there was a shadow."""
+    owner: str = ""
+    opened_at: Time | None = None
 
 
 class Curve(Model):
@@ -190,6 +205,8 @@ class LedgerCheck(Model):
     """Health sources whose clusters fell together, and that a person has not confirmed."""
     senseless: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """By cluster: what stands in the ledger of it and makes no sense, in a sentence each."""
+    worker_ahead_seconds: float = Field(default=0.0, exclude_if=lambda seconds: abs(seconds) <= CLOCK_SKEW_SECONDS)
+    """By how much the worker's clock is ahead of Temporal's; below zero: behind. Left out where they agree."""
 
 
 class StageImport(Question[None], kind="stage_import"):

@@ -7,8 +7,12 @@ A query that waits for a dead worker reaches the next one together with events t
 yet, such as a timer that has just fired. temporalio 1.35 then lets the workflow live through these events for real,
 at the time of its last task; what it decides so stays in the cache and becomes the next task's commands, which no
 replay can repeat (TMPRL1100, and the rollout would stand still for good). Such an activation shows itself: history
-has grown, and time has not. It is failed here: the query is refused, the run leaves the cache, and the next
-workflow task replays it with its true time.
+has grown, and time has not. The query that follows is failed here: it is refused, the run leaves the cache with what
+it has decided, and the next workflow task replays it with its true time.
+
+The activation itself is answered. A server whose clock was set back makes true tasks that look the same: the core
+never shows a workflow an earlier time than the last. Failing them would stop every rollout until the clock has
+caught up; so only questions are refused there, once each, and the replay that follows answers them.
 
 Where another worker had taken a task for these events, and died with it, the workflow lives at that task's time
 instead, and nothing shows before the query follows (found by chaos, once in 65 rollouts). A worker that has just
@@ -52,6 +56,8 @@ class _OnTime(WorkflowInstance):
         self._lives = 0
         """Activations that were no replay; counted up to the second."""
         self._just_lived = False
+        self._untimely = False
+        """The last activation brought events, and no time had passed."""
         self._last: tuple[int, int, int] | None = None
         """The last activation's time (seconds, nanoseconds) and length of history."""
 
@@ -59,11 +65,10 @@ class _OnTime(WorkflowInstance):
         jobs = {job.WhichOneof("variant") for job in act.jobs}
         if jobs <= _NO_EVENTS:
             asked_alone = any(job.query_workflow.query_id == _ASKED_ALONE for job in act.jobs)
-            doubtful = asked_alone and self._just_lived and self._lives == 1
+            doubtful = asked_alone and (self._untimely or (self._just_lived and self._lives == 1))
             self._just_lived = False
             return _refused(act) if doubtful else self._lived(act)
-        if self._untimely(act):
-            return _refused(act)
+        self._untimely = self._stands_still(act)
         if not act.is_replaying:
             self._lives, self._just_lived = min(2, self._lives + 1), True
         self._last = (act.timestamp.seconds, act.timestamp.nanos, act.history_length)
@@ -75,8 +80,8 @@ class _OnTime(WorkflowInstance):
             done.successful.ClearField("versioning_behavior")
         return done
 
-    def _untimely(self, act: WorkflowActivation) -> bool:
-        """A server whose clock was set back looks the same: its tasks are tried again until it has caught up."""
+    def _stands_still(self, act: WorkflowActivation) -> bool:
+        """History has grown, and time has not; or it had not before, and there is nothing newer to go by."""
         if self._last is None or act.is_replaying:
             return False
         *time, length = self._last

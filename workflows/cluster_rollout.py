@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
         long_run,
         look_reducers,
         mailing,
+        objections,
         plan_reducers,
         time_reducers,
     )
@@ -39,6 +40,7 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.decide import decide, urgent
     from models.rollout.effect_table import EFFECT
     from models.rollout.effects import EffectKind
+    from models.rollout.fitting import fitted
     from models.rollout.messages import (
         CommandAnswer,
         HealthChanged,
@@ -64,6 +66,7 @@ with workflow.unsafe.imports_passed_through():
         SearchName,
         TellAnswer,
     )
+    from workflows import patches
     from workflows.cancellation import lived
     from workflows.failures import reason_of, room_at
     from workflows.options import (
@@ -89,18 +92,6 @@ _SETTLED = timedelta(seconds=10)
 """A run this old moves on to another build of the worker; a deployment that flaps must not make a storm of runs."""
 _OVERDUE = timedelta(minutes=5)
 """From then on a new run begins even while a side loop's call is being tried."""
-_LEAVES_PROMPTLY = "leaves-promptly"
-"""The patch since which neither a flood nor an outage keeps a rollout from its next run."""
-_UNDO_FIRST = "undo-first"
-"""The patch since which archive and mail wait while a breach is answered."""
-_WARNS = "at-risk-told"
-"""The patch since which teams are told of a quota that is at risk."""
-_LOOKS_FIRST = "told-after-a-look"
-"""The patch since which teams are told of a rollback after a look at what stands behind their quotas then."""
-_CALLS_OWNER = "owner-told"
-"""The patch since which owners are told of breaches, and of holds that come of commands and of time."""
-_CONFIRMS_RISES = "rises-confirmed"
-"""The patch since which an implausible rise of health waits for more samples, as a drop does."""
 _HASTE = timedelta(seconds=5)
 """How long they wait at most: an answer that does not get through has to be told."""
 _GRANT_PATIENCE = timedelta(seconds=20)
@@ -171,8 +162,8 @@ class ClusterRollout:
                 self._set(self._state.but(look_asked=True))
             self._set(time_reducers.advance(self._state, now))
             if self._state.post.unseen and not self._looks_first:
-                self._looks_first = workflow.patched(_LOOKS_FIRST)
-            if news_for_owner(self._state, now) and workflow.patched(_CALLS_OWNER):
+                self._looks_first = workflow.patched(patches.LOOKS_FIRST)
+            if news_for_owner(self._state, now) and workflow.patched(patches.CALLS_OWNER):
                 self._set(owner_told(self._state, now))
             self._show(now)
             action = decide(self._state, now)
@@ -193,7 +184,7 @@ class ClusterRollout:
             if self._haste_ends is not None:
                 self._haste_ends.cancel()
             self._haste, self._haste_ends = False, None
-        elif self._haste_ends is None and workflow.patched(_UNDO_FIRST):
+        elif self._haste_ends is None and workflow.patched(patches.UNDO_FIRST):
             self._haste = True
             self._haste_ends = asyncio.get_running_loop().call_later(_HASTE.total_seconds(), self._haste_over)
 
@@ -233,13 +224,13 @@ class ClusterRollout:
         if not (upgrades or info.is_continue_as_new_suggested()):
             self._leaving, self._leaving_since = False, None  # another build was wanted, and is no more
             return
-        if workflow.patched(_LEAVES_PROMPTLY):
+        if workflow.patched(patches.LEAVES_PROMPTLY):
             self._leaving_since = self._leaving_since or now
         elif isinstance(action, Look):
             return
         if self._may_continue(now):
             workflow.continue_as_new(
-                RolloutInput(launch=self._start.launch, state=self._state, runs=self._start.runs + 1),
+                RolloutInput(launch=self._start.launch, state=fitted(self._state, now), runs=self._start.runs + 1),
                 initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
             )
         self._leaving = True
@@ -306,9 +297,9 @@ class ClusterRollout:
             self._set(look_reducers.look_failed(self._state, reason_of(error)[1], workflow.now()))
             return
         now = workflow.now()
-        rises = look_reducers.rise_waits(self._state, seen) and workflow.patched(_CONFIRMS_RISES)
+        rises = look_reducers.rise_waits(self._state, seen) and workflow.patched(patches.CONFIRMS_RISES)
         self._set(look_reducers.looked(self._state, seen, now, r.fence, rises=rises))
-        if any(news_of_risk(self._state, now)) and workflow.patched(_WARNS):
+        if any(news_of_risk(self._state, now)) and workflow.patched(patches.WARNS):
             self._set(warned(self._state, now))
 
     async def _draft(self, action: Draft) -> None:
@@ -487,7 +478,10 @@ class ClusterRollout:
             raise ApplicationError(why, type="Refusal", non_retryable=True)
 
     def _obey(self, command: Command, request: CommandRequest) -> CommandAnswer:
-        r, said = obey(self._state, command, request, workflow.now())
+        r = self._state
+        stood = command is Command.OBJECT and any(objections.of_team(r, request.team))
+        one = not stood or workflow.patched(patches.ONE_OBJECTION)
+        r, said = obey(r, command, request, workflow.now(), one_objection=one)
         self._set(r)
         return CommandAnswer(cluster=r.cluster, command=command, stage=r.stage, said=said)
 

@@ -7,15 +7,20 @@ from datetime import datetime
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
+from models.base import shortened
+
+_WORDS_BYTES = 2000
+"""Of somebody else's error: a rollout carries it."""
+
 
 def reason_of(error: ActivityError) -> tuple[str, str]:
     """The class name of an activity's failure, and its sentence."""
     cause = error.cause
     if isinstance(cause, ApplicationError):
-        return cause.type or "ApplicationError", cause.message
+        return cause.type or "ApplicationError", shortened(cause.message, _WORDS_BYTES)
     if isinstance(cause, ActivityTimeout):
         return "Unavailable", "no answer in time"
-    return type(cause).__name__, str(cause)
+    return type(cause).__name__, shortened(str(cause), _WORDS_BYTES)
 
 
 def room_at(error: ActivityError) -> datetime | None:

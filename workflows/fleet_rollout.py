@@ -152,7 +152,11 @@ class FleetRolloutWorkflow:
         upgrades = info.is_target_worker_deployment_version_changed() and aged
         if (upgrades or info.is_continue_as_new_suggested()) and workflow.all_handlers_finished():
             workflow.continue_as_new(
-                FleetInput(launch=self._launch.launch, state=self._state, runs=self._launch.runs + 1),
+                FleetInput(
+                    launch=self._launch.launch,
+                    state=reducers.fitted(self._state, workflow.now()),
+                    runs=self._launch.runs + 1,
+                ),
                 initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
             )
 

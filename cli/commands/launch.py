@@ -29,6 +29,7 @@ from cli.session import ask
 from models.errors import BadInput
 
 if TYPE_CHECKING:
+    from cli.answers import LaunchedAnswer
     from client.backstop import Backstop
     from models.planning.plan import Plan
     from models.rollout.messages import LaunchAnswer
@@ -42,6 +43,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop launch h100-worked --buffer 0.10 --policy notice=1d --yes",
             "backstop launch --fleet --pilot h100-1,h100-2 --pace parallel=20 --reason 'Q1 rollout'",
             "backstop launch --wave unscheduled --shadow",
+            "backstop launch --adopt --all --reason 'the Temporal database is gone'",
         ),
         rich_help_panel=ROLL_OUT,
     )(launch)
@@ -72,6 +74,7 @@ def launch(
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Take over what an earlier, lost rollout left behind.")
     ] = False,
+    every: Annotated[bool, typer.Option("--all", help="With --adopt: every rollout that is lost.")] = False,
     buffer: Buffer = "",
     max_tier: MaxTier = "",
     policy: SettingsOption = None,
@@ -85,12 +88,20 @@ def launch(
     No quota changes before the plan is approved, its notice period is over and its gate has opened.
 
     A fleet goes through in waves, pilots first: `backstop fleet status` follows it.
+
+    Where Temporal has lost rollouts that the ledger has open, --adopt takes over one, and --adopt --all each of them.
     """
     from models.rollout.messages import LaunchRequest
 
     person = who(actor)
     overlay = _overlay(buffer, max_tier, policy)
     request: dict[str, Any] = {"owner": owner or person, "reason": reason, "shadow": shadow, "policy": overlay.settings}
+    if every:
+        _adopt_all(cluster, adopt=adopt, fleet=bool(fleet or wave or pilot or pace), shadow=shadow)
+        from cli.commands.adopt import adopt_all
+
+        adopt_all(person, owner=owner, reason=reason, policy=overlay.settings, yes=yes, as_json=as_json)
+        return
     if fleet or wave or pilot:
         if cluster or adopt:
             given = f"CLUSTER {cluster!r}" if cluster else "--adopt"
@@ -114,6 +125,15 @@ def launch(
         return await door.launch(launching)
 
     _launched(ask(person, question), shadow=shadow, as_json=as_json)
+
+
+def _adopt_all(cluster: str, *, adopt: bool, fleet: bool, shadow: bool) -> None:
+    """Errors: BadInput where --all has no place."""
+    if not adopt:
+        raise BadInput("--all goes with --adopt: every rollout that Temporal has lost (a whole fleet: --fleet)")
+    for given, what in ((cluster, f"CLUSTER {cluster!r}"), (fleet, "what is of a fleet"), (shadow, "--shadow")):
+        if given:
+            raise BadInput(f"{what} is given beside --adopt --all: it takes over each lost rollout as it was")
 
 
 def _overlay(buffer: str, max_tier: str, policy: list[str] | None) -> Overlay:
@@ -151,25 +171,29 @@ def _confirm(cluster: str, actor: str, overlay: Overlay) -> None:
         raise typer.Exit(1)
 
 
-def _launched(answer: LaunchAnswer, *, shadow: bool, as_json: bool) -> None:
+def launched_answer(answer: LaunchAnswer, *, shadow: bool) -> LaunchedAnswer:
     from cli.answers import LaunchedAnswer, PlanAnswer
-    from cli.output import line, show, show_json
-    from cli.views.plan import plan_parts
     from models.rollout.stages import Command, command_line
 
-    approve = (
-        "" if answer.plan is None else f"{command_line(Command.APPROVE, answer.cluster)} --plan {answer.plan.hash}"
+    approve = command_line(Command.APPROVE, answer.cluster)
+    approve = "" if answer.plan is None else f"{approve} --plan {answer.plan.hash}"
+    return LaunchedAnswer(
+        cluster=answer.cluster,
+        rollout=answer.rollout,
+        stage=answer.stage,
+        shadow=shadow,
+        plan=None if answer.plan is None else PlanAnswer.of(answer.plan),
+        approve=approve,
     )
+
+
+def _launched(answer: LaunchAnswer, *, shadow: bool, as_json: bool) -> None:
+    from cli.output import line, show, show_json
+    from cli.views.plan import plan_parts
+
+    approve = launched_answer(answer, shadow=shadow).approve
     if as_json:
-        launched = LaunchedAnswer(
-            cluster=answer.cluster,
-            rollout=answer.rollout,
-            stage=answer.stage,
-            shadow=shadow,
-            plan=None if answer.plan is None else PlanAnswer.of(answer.plan),
-            approve=approve,
-        )
-        show_json(launched.as_json())
+        show_json(launched_answer(answer, shadow=shadow).as_json())
         return
     if answer.plan is not None:
         show(*plan_parts(answer.plan), line())

@@ -91,7 +91,7 @@ def resolve(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Lift an objection or another hold. An objection takes the rollout's owner or an authority."""
+    """Lift an objection or another hold. It takes the rollout's owner or somebody whom the policy names."""
     _give("resolve", cluster, actor, reason, as_json, hold=hold, how=how)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from client.backstop import Backstop
     from client.doctor import Check
     from models.fleet.messages import FleetStatus
+    from models.questions import Overview
     from models.reports.rollout_summary import RolloutSummary
     from models.requests.state import RequestState
     from models.rollout.messages import RolloutStatus
@@ -98,18 +99,20 @@ class Filters:
 
 
 def _show_one(cluster: str, person: str, as_json: bool) -> None:
-    from cli.output import show, show_json
+    from cli.output import line, show, show_json
     from cli.views.overview import watch_parts
     from cli.views.request import request_lines
     from cli.views.status import status_parts
+    from client.lost_rollouts import lost_sentence
 
-    (rollout, requests, source_at), watching = ask(
+    (rollout, requests, source_at, lost), watching = ask(
         person, lambda door: _with_watch(door, _with_requests(door, cluster, not as_json), not as_json)
     )
     if as_json:
         show_json(rollout.model_dump(mode="json", by_alias=True))
         return
-    parts = [*status_parts(rollout, source_at=source_at), *request_lines(requests)]
+    said = [line((lost_sentence(row), "red")) for row in lost]
+    parts = [*said, *status_parts(rollout, source_at=source_at), *request_lines(requests)]
     show(*parts, *([] if rollout.stage.ended else watch_parts(watching)))
 
 
@@ -152,12 +155,16 @@ async def _with_fleet(
 
 async def _with_requests(
     door: Backstop, cluster: str, shown: bool
-) -> tuple[RolloutStatus, list[RequestState], datetime | None]:
-    """With its requests for more quota (JSON has a command of its own for them), and of when its source's health is."""
+) -> tuple[RolloutStatus, list[RequestState], datetime | None, list[Overview]]:
+    """With its requests for more quota (JSON has a command of its own for them), of when its source's health is, and
+    what the ledger has open there that runs no more."""
     status = await door.status(cluster)
     if not shown:
-        return status, [], None
-    return status, await door.open_requests(cluster), None if status.stage.ended else await door.health_at(cluster)
+        return status, [], None, []
+    requests = await door.open_requests(cluster)
+    if status.stage.ended:
+        return status, requests, None, []
+    return status, requests, await door.health_at(cluster), await door.lost(cluster)
 
 
 def _one_of(option: str, text: str, values: Sequence[str]) -> None:

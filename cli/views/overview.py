@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cli.output import clean, count, gpus, line, moment, row, span, table
 from client.doctor import Check
+from client.lost_rollouts import ADOPT_ALL, adopt_line
 from client.rollouts import STALE
 from models.cluster.policy import Tier
 from models.reports.rollout_summary import RolloutSummary
@@ -31,9 +32,17 @@ def overview_parts(rollouts: Sequence[RolloutSummary], now: datetime, *, all_lin
         return [line("There is no rollout yet. Look at `backstop plan`, then `backstop launch CLUSTER`.")]
     opened = [r for r in rollouts if r.open]
     if all_lines or len(rollouts) <= FEW_CLUSTERS:
-        return [_lines(rollouts), *_asked(rollouts, most=len(rollouts)), *_silent(opened, now)]
+        return [*_lost(opened), _lines(rollouts), *_asked(rollouts, most=len(rollouts)), *_silent(opened, now)]
     title = line((count(len(opened), "open rollout"), "bold"), f", {len(rollouts) - len(opened)} ended")
-    return [title, Text(), _stages(rollouts), *_asked(rollouts, most=_SHOWN), *_risks(opened), *_silent(opened, now)]
+    return [
+        *_lost(opened),
+        title,
+        Text(),
+        _stages(rollouts),
+        *_asked(rollouts, most=_SHOWN),
+        *_risks(opened),
+        *_silent(opened, now),
+    ]
 
 
 def watch_parts(watching: Check | None) -> list[RenderableType]:
@@ -41,6 +50,17 @@ def watch_parts(watching: Check | None) -> list[RenderableType]:
     if watching is None or watching.ok:
         return []
     return [Text(), line((f"The watch is {watching.text}.", "yellow"), " See `backstop doctor`.")]
+
+
+def _lost(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
+    lost = [r.cluster for r in opened if r.lost]
+    if not lost:
+        return []
+    one = len(lost) == 1
+    said = "1 rollout is" if one else f"{len(lost)} rollouts are"
+    said += f" open in the ledger, and Temporal does not run {'it' if one else 'them'}"
+    what = f" Nobody guards what stands there. Take over: `{adopt_line(lost[0]) if one else ADOPT_ALL}`."
+    return [line((f"{said}.", "red"), what), Text()]
 
 
 def _lines(rollouts: Sequence[RolloutSummary]) -> Table:
@@ -89,7 +109,7 @@ def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType
     for r in needy[:most]:
         row(rows, r.cluster, _stage(r), r.needs)
     more = [line(f"and {len(needy) - most} more: backstop status --needs")] if len(needy) > most else []
-    unasked = sum(r.asked_at is None for r in needy)
+    unasked = sum(r.asked_at is None and not r.lost for r in needy)
     if unasked:
         which = "All" if unasked == len(needy) else f"{unasked}"
         more.append(

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from models.base import Documented, Name, PositiveCount, Words, fault_at
+from models.base import Documented, NameGiven, PositiveCount, Words, brief, fault_at, of_ordinary_bytes
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
 from models.cluster.sources import PrometheusSource, SlurmSource
 from models.cluster.windows import Window
 
+NAMES_BYTES = 48 * 1024
+"""Of the names of a cluster's quotas, compressed."""
 MOST_QUOTAS = 10_000
 """Of one cluster: what its rollout carries through Temporal was tried up to here (docs/adr/0011)."""
+
+
+def _check_name(name: str, where: tuple[str | int, ...]) -> None:
+    """Errors: ValueError, which knows where the name stands."""
+    try:
+        of_ordinary_bytes(name)
+    except ValueError as error:
+        raise fault_at(where, f"name {brief(name)} {error}") from None
+
+
+def _check_size(quotas: tuple[Quota, ...]) -> None:
+    """A rollout carries each name dozens of times. Errors: ValueError."""
+    size = len(zlib.compress("\n".join(quota.team for quota in quotas).encode(), 1))
+    if size > NAMES_BYTES:
+        many = f"the names of its {len(quotas)} quotas take {size} bytes when compressed"
+        raise ValueError(f"{many}, and at most {NAMES_BYTES} are taken: shorten them")
 
 
 class ClusterSpec(Documented):
     """A scheduling domain of one GPU model with its quotas."""
 
-    name: Name
+    name: NameGiven
     """The cluster's name, unique in the fleet."""
     gpu_model: Words | None = None
     """For people to read. Without it: none."""
@@ -47,9 +66,14 @@ class ClusterSpec(Documented):
             if name in seen:
                 raise fault_at(("islands", number), f"island {name!r} is given twice (cluster {self.name})")
             seen.add(name)
+            _check_name(name, ("islands", number))
             if "," in name:
                 what = f"island {name!r} has a comma, which separates the names of islands"
                 raise fault_at(("islands", number), what)
+        for number, quota in enumerate(self.quotas):
+            for name in (quota.team, *(quota.namespaces or ())):  # parents and islands are such names too
+                _check_name(name, ("quotas", number))
+        _check_size(self.quotas)
         QuotaTree(self.quotas)
         check_islands(self.quotas, seen)
         for window in self.windows:
@@ -62,7 +86,7 @@ class ClusterSpec(Documented):
 class Team(Documented):
     """Whom to tell. `contacts` are channel addresses: log, mailto:, slack or webhook URLs."""
 
-    name: Name
+    name: NameGiven
     """As in quotas."""
     contacts: tuple[Words, ...] = ()
     """Beside the log: e-mail addresses, Slack or webhook URLs (docs/notices.md). Without it: the log."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from models.base import Count, Documented, Duration, GpuCount, Model, Name, PositiveCount, Share, brief
+from models.base import Count, Documented, Duration, GpuCount, Model, NameGiven, PositiveCount, Share, brief
 from models.cluster.derived_buffer import Derived, HealthTerms
 
 
@@ -115,6 +115,8 @@ def _buffer(value: Any) -> Any:
     return value
 
 
+MOST_NAMES = 100
+"""People whom a policy names for one thing."""
 OF_THE_CLUSTER = ("owners", "requests")
 """Settings that speak of a cluster whether or not a rollout of it is open: no launch sets them."""
 
@@ -184,9 +186,9 @@ class Policy(Documented):
     """More than this must lie between it and the plan's health. Without it: one node."""
     safety_poll: Duration = timedelta(hours=1)
     """How often a rollout looks at its cluster unasked: it catches a lost signal or a dead watch."""
-    authorities: tuple[Name, ...] = ()
-    """Who may resolve another's objection, beside the owner. Without it: the owner alone."""
-    owners: tuple[Name, ...] = ()
+    authorities: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
+    """Who may resolve an objection or another hold, beside the owner. Without it: the owner alone."""
+    owners: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
     """Who decides on requests for more quota, beside the owner of an open rollout. Without it: that owner alone."""
     requests: Requests = Requests.WAIT
     """While a rollout is on its way to monitored, requests: wait or refuse."""

@@ -80,6 +80,27 @@ def active(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
     return tuple(w for w in windows if w.starts <= now < w.ends)
 
 
+MOST_WINDOWS, WINDOWS_BYTES = 200, 65_536
+"""At most so many windows, and bytes of them as JSON, does a rollout carry of what it last saw."""
+
+
+def nearest(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
+    """As many as a rollout carries, in their order: those under way first, the longest; then the next to begin.
+
+    At the end of each it looks again, and sees what was left out.
+    """
+    under_way = sorted((w for w in windows if w.starts <= now), key=lambda w: w.ends, reverse=True)
+    to_come = sorted((w for w in windows if w.starts > now), key=lambda w: w.starts)
+    kept: set[int] = set()
+    room = WINDOWS_BYTES
+    for window in (*under_way, *to_come)[:MOST_WINDOWS]:
+        room -= len(window.model_dump_json().encode())
+        if room < 0 and kept:
+            break
+        kept.add(id(window))
+    return tuple(w for w in windows if id(w) in kept)
+
+
 FILE = ""
 """The source of what a fleet file declares: an import of the cluster replaces it."""
 

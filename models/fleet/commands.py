@@ -8,19 +8,21 @@ from typing import Literal
 from pydantic import Field
 
 from models.audit import AuditKind
-from models.base import Model, Name, Text, Words
+from models.base import ActorGiven, Model, Name, Text, Words, shortened
 from models.fleet.gates import rest_until
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Wave
 from models.rollout.holds import HoldKind
 
 FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "abort"]
 FLEET_COMMANDS: tuple[FleetCommand, ...] = ("approve", "pause", "resume", "skip", "move", "promote", "abort")
+_WORDS_BYTES = 200
+"""What a member keeps of a reason: there may be thousands of them, and the archive has all."""
 
 
 class FleetCommandRequest(Model):
     """One command from one person. Which fields it needs depends on the command."""
 
-    actor: Text = Field(min_length=1, max_length=200)
+    actor: ActorGiven = Field(min_length=1)
     reason: Words = ""
     plan_hash: Text = Field(default="", max_length=64)
     clusters: tuple[Name, ...] = Field(default=(), max_length=10_000)
@@ -137,7 +139,9 @@ def _resume(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tup
 def _skip(f: FleetRollout, request: FleetCommandRequest) -> FleetRollout:
     members = dict(f.members)
     for cluster in request.clusters:
-        members[cluster] = members[cluster].but(state=MemberState.SKIPPED, held=request.reason, held_until=None)
+        members[cluster] = members[cluster].but(
+            state=MemberState.SKIPPED, held=shortened(request.reason, _WORDS_BYTES), held_until=None
+        )
     return f.but(members=members)
 
 

@@ -7,7 +7,19 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from models.audit import AuditEntry
-from models.base import Count, GpuCount, Model, Name, PositiveCount, Share, Text, Time, Words, of_ordinary_size
+from models.base import (
+    ActorGiven,
+    Count,
+    GpuCount,
+    Model,
+    Name,
+    NameGiven,
+    PositiveCount,
+    Share,
+    Time,
+    Words,
+    of_ordinary_size,
+)
 from models.fleet.state import BudgetLeft, FleetRollout, FleetStage, Member, Pace, Wave
 from models.rollout.holds import Hold
 
@@ -20,9 +32,9 @@ FLEET_STATUS_QUERY = "fleet_status"
 class FleetLaunch(Model):
     """What starts a fleet rollout. No wave named: all of them; pilots go first in any case."""
 
-    fleet: Name
-    owner: Name
-    actor: Text = Field(default="", max_length=200)
+    fleet: NameGiven
+    owner: NameGiven
+    actor: ActorGiven = ""
     reason: Words = ""
     pilots: tuple[Name, ...] = ()
     waves: tuple[Wave, ...] = ()

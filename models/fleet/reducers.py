@@ -25,6 +25,7 @@ from models.fleet.state import (
     MemberState,
     Wave,
 )
+from models.rollout.fitting import MOST_BYTES, entries_left_out, mail_given_up, packed, queues
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Stage
 from models.wire import TellAnswer
@@ -333,3 +334,14 @@ def _aborted(f: FleetRollout, now: datetime) -> FleetRollout:
     if stuck:
         why += f"; stuck: {', '.join(sorted(stuck))}"
     return f.but(holds=(), ended_because=why).reaching(FleetStage.ABORTED, now, why)
+
+
+def fitted(f: FleetRollout, now: datetime) -> FleetRollout:
+    """The fleet rollout, small enough to be carried to its next run."""
+    if packed(f) <= MOST_BYTES:
+        return f
+    mail, outbox = queues(MOST_BYTES - packed(f.but(outbox=(), mail=())), f.mail, f.outbox)
+    gone, cut = len(f.mail) - len(mail), len(f.outbox) - len(outbox)
+    f = f.but(mail=mail, outbox=outbox)
+    f = f.noting(AuditKind.NOTICE, mail_given_up(gone), now, failed=True) if gone else f
+    return f.noting(AuditKind.NOTICE, entries_left_out(cut), now, failed=True) if cut else f

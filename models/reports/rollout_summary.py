@@ -27,3 +27,5 @@ class RolloutSummary(Model):
     """Nothing is written, and nothing of it was."""
     would_unbacked_gpus: int | None = None
     """Of a shadow: what would be."""
+    lost: bool = False
+    """Open in the ledger, and Temporal runs nothing for it: nobody guards what stands."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from models.base import Model, Text, Words
+from models.base import ActorGiven, Model, Words
 from models.requests.state import RequestStage, RequestState, any_of
 
 
@@ -20,7 +20,7 @@ class RequestCommand(StrEnum):
 class RequestOrder(Model):
     """One command from one person."""
 
-    actor: Text = Field(min_length=1, max_length=200)
+    actor: ActorGiven = Field(min_length=1)
     reason: Words = ""
 
 

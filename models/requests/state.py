@@ -14,7 +14,19 @@ from typing import Any, Self
 from pydantic import Field
 
 from models.audit import BACKSTOP, AuditEntry, AuditKind
-from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Time, Words, gpus_text
+from models.base import (
+    ActorGiven,
+    Count,
+    GpuCount,
+    Model,
+    Name,
+    NameGiven,
+    PositiveCount,
+    Text,
+    Time,
+    Words,
+    gpus_text,
+)
 from models.notices import Notice, NoticeKind
 from models.planning.grants import GrantOrder, Room
 
@@ -44,14 +56,14 @@ class QuotaAsk(Model):
     """What starts a request. Units: whole GPUs, more than the team has."""
 
     request: Text = Field(min_length=1, max_length=100, pattern=r"^[a-z0-9-]+$")
-    team: Name
-    cluster: Name
+    team: NameGiven
+    cluster: NameGiven
     gpus: PositiveCount
     until: Time | None = None
     """When it ends by itself; None: never."""
-    namespace: Text = Field(default="", max_length=200)
+    namespace: ActorGiven = ""
     """On whose behalf; empty: the team's own."""
-    actor: Name
+    actor: NameGiven
     reason: Words = ""
 
 

@@ -8,12 +8,13 @@ from datetime import datetime
 from pydantic import Field
 
 from models.audit import AuditKind
-from models.base import Model, Text, Words, gpus_text
+from models.base import ActorGiven, Model, Text, Words, gpus_text
 from models.cluster.quota import Quota
 from models.cluster.readings import Present
 from models.cluster.snapshot import on_islands
 from models.notices import NoticeKind
 from models.planning.plan import envelope_of
+from models.rollout import objections
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind
 from models.rollout.gates import believed, changed_by_others, doubt_of, mode_drift
@@ -25,11 +26,11 @@ from models.rollout.state import Approval, Rollout, Undo, UndoCause
 class CommandRequest(Model):
     """One command from one person. Which fields it needs depends on the command."""
 
-    actor: Text = Field(min_length=1, max_length=200)
+    actor: ActorGiven = Field(min_length=1)
     reason: Words = ""
     plan_hash: Text = Field(default="", max_length=64)
     """approve: the plan that is meant."""
-    team: Text = Field(default="", max_length=200)
+    team: ActorGiven = ""
     """ack, object: who speaks."""
     hold: Text = Field(default="", max_length=300)
     """resolve: the hold that is lifted."""
@@ -105,9 +106,9 @@ def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
         return _refuse_resolve_of_none(r, request.hold)
     if hold.kind is HoldKind.PAUSED:
         return "a pause is lifted by `resume`"
-    if hold.kind is HoldKind.OBJECTION and request.actor not in (r.owner, *r.policy.authorities):
-        who = " or ".join(dict.fromkeys((r.owner, *r.policy.authorities)))
-        return f"{request.actor} has no authority to resolve an objection here: ask {who}"
+    if request.actor not in (may := _may_lift(r, hold)):
+        what = f"{'an objection' if hold.kind is HoldKind.OBJECTION else f'hold {hold.id}'} here"
+        return f"{request.actor} has no authority to resolve {what}: ask {' or '.join(may)}"
     if hold.kind is HoldKind.DRIFT and hold.id != REPLAN and r.looked_after != r.fence:
         # What was seen is older than our own last write, which would be taken for somebody else's change.
         if r.stage in (Stage.ROLLING_BACK, Stage.STUCK):
@@ -120,6 +121,12 @@ def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
     if request.how == "restore" and (hold.id != "drift" or not r.stage.guarded or r.shadow):
         return f"only a drift of a rollout that has set quotas can be restored, and {r.cluster} is {r.stage}"
     return None
+
+
+def _may_lift(r: Rollout, hold: Hold) -> tuple[str, ...]:
+    """Who answers for the rollout; beside them who decides in the cluster, but not on what its teams object to."""
+    owners = () if hold.kind is HoldKind.OBJECTION else r.policy.owners
+    return tuple(dict.fromkeys((r.owner, *r.policy.authorities, *owners)))
 
 
 def _refuse_resolve_of_none(r: Rollout, name: str) -> str | None:
@@ -138,7 +145,7 @@ def _refuse_resolve_of_none(r: Rollout, name: str) -> str | None:
 _REFUSE: dict[Command, Callable[[Rollout, CommandRequest], str | None]] = {
     Command.APPROVE: _refuse_approve,
     Command.ACK: _refuse_unknown_team,
-    Command.OBJECT: _refuse_unknown_team,
+    Command.OBJECT: lambda r, q: _refuse_unknown_team(r, q) or objections.refused(r, q.team, q.actor),
     Command.PAUSE: lambda r, _: "already paused" if _paused(r) else None,
     Command.RESUME: lambda r, _: None if _paused(r) else "not paused",
     Command.RESOLVE: _refuse_resolve,
@@ -150,8 +157,13 @@ _REFUSE: dict[Command, Callable[[Rollout, CommandRequest], str | None]] = {
 _PROMOTED = "already promoted: the other conditions of this gate cannot be waived"
 
 
-def obey(r: Rollout, command: Command, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
-    """The rollout after a command that is not refused, and one sentence about what follows."""
+def obey(
+    r: Rollout, command: Command, request: CommandRequest, now: datetime, *, one_objection: bool = True
+) -> tuple[Rollout, str]:
+    """The rollout after a command that is not refused, and one sentence about what follows.
+
+    `one_objection`: an actor's objection takes the place of the one before; so it is since patch `one-objection`.
+    """
     said = r.noting(
         AuditKind.COMMAND,
         f"{command} by {request.actor}",
@@ -168,7 +180,7 @@ def obey(r: Rollout, command: Command, request: CommandRequest, now: datetime) -
             acks = tuple(sorted({*said.announced.acks, request.team}))
             return said.announcing(acks=acks), f"{request.team} has acknowledged"
         case Command.OBJECT:
-            return _object(said, request, now)
+            return _object(said, request, now, one_objection)
         case Command.PAUSE:
             hold = Hold(id="paused", kind=HoldKind.PAUSED, reason=request.reason, actor=request.actor, at=now)
             return _held(said, hold, now), "paused: gates stay shut, effects under way finish, rollbacks still run"
@@ -214,34 +226,14 @@ def _approve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollou
     return lifting(approved, REALIGN, now, request.actor, "approved"), f"plan {r.plan.hash} is approved"
 
 
-def _object(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
-    late = r.stage in (Stage.ENFORCED, Stage.MONITORED)  # rolled back, it is early for the next attempt
-    hold = Hold(
-        id=_objection_id(r, request),
-        kind=HoldKind.OBJECTION,
-        reason=request.reason,
-        actor=request.actor,
-        at=now,
-        team=request.team,
-        after_enforced=late,
-    )
+def _object(r: Rollout, request: CommandRequest, now: datetime, one_objection: bool) -> tuple[Rollout, str]:
+    hold = objections.objection(r, request.team, request.actor, request.reason, now, one_each=one_objection)
+    late = hold.after_enforced
     said = "recorded: too late to hold the rollout, a person must answer it" if late else "holds the rollout"
-    return _held(r, hold, now), f"the objection of {request.team} is {said}" if late else f"the objection {said}"
-
-
-def _objection_id(r: Rollout, request: CommandRequest) -> str:
-    """Its own id for each objection: a resolve on its way means the one that was read, not what came after.
-
-    The same words of the same person are the same objection, said again.
-    """
-    first = f"objection-{request.team}"
-    standing = {h.id: h for h in r.holds}
-    for number in range(1, len(standing) + 2):
-        name = first if number == 1 else f"{first}-{number}"
-        found = standing.get(name)
-        if found is None or (found.team, found.actor, found.reason) == (request.team, request.actor, request.reason):
-            return name
-    raise AssertionError("one of the names is free")
+    gone = objections.earlier(r, hold) if one_objection else ()
+    instead = " in place of the one before" if {*gone} - {hold.id} else ""
+    held = _held(r.but(holds=tuple(h for h in r.holds if h.id not in gone)), hold, now)
+    return held, f"the objection{f' of {request.team} is' * late} {said}{instead}"
 
 
 def _held(r: Rollout, hold: Hold, now: datetime) -> Rollout:

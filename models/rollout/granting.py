@@ -20,6 +20,8 @@ from models.rollout.effects import Receipt
 from models.rollout.stages import Stage
 from models.rollout.state import Granting, Rollout, UndoCause
 
+MOST_GRANTS = 1000
+"""Grants that a rollout carries."""
 _REMEMBERED = 200
 """Grants whose end is remembered, so that whoever asks again is not given a second answer."""
 
@@ -54,6 +56,9 @@ def settled(r: Rollout) -> Rollout:
         if theirs or order.team not in r.written:
             return _answered(r, order, GrantOutcome.NO, f"others have changed {', '.join(theirs) or order.team} since")
         return r
+    if len(r.grants) >= MOST_GRANTS:
+        said = f"{len(r.grants)} grants stand in {r.cluster}: its next rollout begins with them, and can take more"
+        return _answered(r, order, GrantOutcome.NO, said)
     if order.team not in r.baseline.tree.leaves:
         return _answered(r, order, GrantOutcome.NO, f"{order.team} holds no quota in {r.cluster} that jobs run in")
     if r.sight.known is None:

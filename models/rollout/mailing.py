@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from models.audit import AuditKind
+from models.base import shortened
 from models.notices import Notice, NoticeKind
+from models.rollout.fitting import MOST_UNDELIVERED
 from models.rollout.messages import RecordRequest
 from models.rollout.state import Rollout
 from models.wire import TellAnswer
+
+_WORDS_BYTES = 500
+"""Of what a channel says: the state carries it, the archive has all."""
 
 
 def noticing(r: Rollout, now: datetime) -> Rollout:
@@ -76,9 +81,11 @@ def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetim
         elif notice.key in answer.refused:
             reason = answer.refused[notice.key]
             if notice.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED):
-                r = r.announcing(undelivered=(*r.announced.undelivered, f"{notice.audience}: {reason}"))
+                why = shortened(f"{notice.audience}: {reason}", _WORDS_BYTES)
+                r = r.announcing(undelivered=(*r.announced.undelivered, why)[-MOST_UNDELIVERED:])
             r = r.noting(AuditKind.NOTICE, f"{notice.audience} could not be told: {reason}", now, failed=True)
-    return r.but(post=r.post.but(trouble="; ".join(sorted(set(answer.failed.values())))))
+    trouble = "; ".join(sorted(set(answer.failed.values())))
+    return r.but(post=r.post.but(trouble=shortened(trouble, 4 * _WORDS_BYTES)))
 
 
 def recorded(r: Rollout, request: RecordRequest) -> Rollout:

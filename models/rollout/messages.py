@@ -9,14 +9,15 @@ from pydantic import Field, field_validator, model_validator
 
 from models.audit import AuditEntry
 from models.base import (
+    ActorGiven,
     Count,
     Duration,
     GpuCount,
     Model,
     Name,
+    NameGiven,
     PositiveCount,
     Share,
-    Text,
     Time,
     Words,
     of_ordinary_size,
@@ -40,19 +41,19 @@ from models.rollout.state import Rollout
 class LaunchRequest(Model):
     """What starts a rollout. `policy` lays over the cluster's own."""
 
-    cluster: Name
-    rollout: Name
-    owner: Name
-    actor: Text = Field(default="", max_length=200)
+    cluster: NameGiven
+    rollout: NameGiven
+    owner: NameGiven
+    actor: ActorGiven = ""
     """Who launches; empty: the owner."""
     reason: Words = ""
     shadow: bool = False
     adopt: bool = False
     policy: dict[str, Any] = Field(default_factory=dict)
 
-    fleet: Text = Field(default="", max_length=200)
+    fleet: ActorGiven = ""
     """The fleet rollout that launches it: what was approved of that one's plan is approved here."""
-    approved_by: Text = Field(default="", max_length=200)
+    approved_by: ActorGiven = ""
 
     _sized = field_validator("policy")(of_ordinary_size)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit import BACKSTOP, AuditKind
+from models.base import some_of
 from models.cluster.policy import OnBreach
 from models.notices import NoticeKind
 from models.rollout import granting
@@ -101,9 +102,9 @@ def _rolled_back(r: Rollout, now: datetime) -> Rollout:
         why = "; ".join(f"{u.kind} is not undone: {u.reason}" for u in r.stuck_on)
         return calling(r, f"{r.undo.why}, by {r.undo.actor}: {r.undo.reason}").reaching(Stage.STUCK, now, why)
     undo, breach = r.undo, r.undo.why is UndoCause.BREACH
-    notes = [f"broken floors: {'; '.join(undo.broken_floors)}"] if undo.broken_floors else []
+    notes = [f"broken floors: {some_of(undo.broken_floors)}"] if undo.broken_floors else []
     if r.foreign:
-        notes.append(f"left as others changed it: {', '.join(r.foreign)}")
+        notes.append(f"left as others changed it: {some_of(r.foreign)}")
     more = "".join(f"; {note}" for note in notes)
     r = r.but(
         standing=KEPT_IN_A_BREACH if breach else (),

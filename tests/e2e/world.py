@@ -443,6 +443,7 @@ async def replayed(client: Client, ids: Iterable[str]) -> None:
         data_converter=data_converter,
     )
     for workflow_id in ids:
-        async for run in client.list_workflows(f"WorkflowId = '{workflow_id}'"):
+        quoted = workflow_id.replace("\\", "\\\\").replace("'", "\\'")
+        async for run in client.list_workflows(f"WorkflowId = '{quoted}'"):
             history = await client.get_workflow_handle(workflow_id, run_id=run.run_id).fetch_history()
             await replayer.replay_workflow(history)

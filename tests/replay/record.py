@@ -85,6 +85,24 @@ async def objected(world: World, name: str, _: FaultyQuotas) -> None:
     await close(world, name)
 
 
+async def insisted(world: World, name: str, _: FaultyQuotas) -> None:
+    """Somebody objects in other words, and each objection that stands is resolved, the last one first."""
+    await world.launch(name)
+    for words in ("not on Friday", "nor on Monday"):
+        await world.say(name, Command.OBJECT, actor="bea", team="b", reason=words)
+    await world.approve(name)
+    await asyncio.sleep(0.5)
+    for hold in reversed((await world.status(name)).holds):
+        await asyncio.sleep(0.5)
+        await world.say(name, Command.RESOLVE, hold=hold.id)
+    await close(world, name)
+
+
+async def reworded(world: World, name: str, faults: FaultyQuotas) -> None:
+    """One objection for each actor: `insisted` was recorded before the patch `one-objection`."""
+    await insisted(world, name, faults)
+
+
 async def undone(world: World, name: str, _: FaultyQuotas) -> None:
     await world.start(name)
     await world.until(name, Stage.ENFORCED)
@@ -382,6 +400,7 @@ SCENES: dict[str, Scene] = {
         *(straight, paused, objected, undone, told, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
         *(swift, slow, called, warned, risen, rederived, granted, requested, unheard, untold),
+        *(insisted, reworded),
         *(fleet, fleet_undone, fleet_continued),
     )
 }

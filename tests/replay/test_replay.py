@@ -24,6 +24,7 @@ from models.rollout.stages import Stage
 from tests.replay.record import HISTORIES, LARGEST, SCENES
 from workers.main import FAILURES, sandbox
 from workflows import cluster_rollout, quota_request
+from workflows import patches as since
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
 from workflows.quota_request import QuotaRequest
@@ -126,23 +127,27 @@ def patches(path: Path) -> set[str]:
 
 
 def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
+    asked = (
+        (since, cluster_rollout, r"workflow\.patched\(patches\.(\w+)\)"),
+        (quota_request, quota_request, r"workflow\.patched\((\w+)\)"),
+    )
     known = {
-        getattr(module, name)
-        for module in (cluster_rollout, quota_request)
-        for name in re.findall(r"workflow\.patched\((\w+)\)", inspect.getsource(module))
+        getattr(names, name) for names, module, how in asked for name in re.findall(how, inspect.getsource(module))
     }
     taken = {path.name: patches(path) for path in FILES}
     assert known == set().union(*taken.values())
     assert taken["continued-1.json.gz"] == set()
-    assert taken["left-1.json.gz"] == {cluster_rollout._LEAVES_PROMPTLY}
+    assert taken["left-1.json.gz"] == {since.LEAVES_PROMPTLY}
     assert taken["breached.json.gz"] == set()
     assert taken["undone.json.gz"] == set()
     assert taken["unheard.json.gz"] == set()
     assert taken["untold.json.gz"] == {quota_request._GIVES_UP}
-    assert taken["told.json.gz"] == {cluster_rollout._LOOKS_FIRST}
-    assert cluster_rollout._CALLS_OWNER in taken["called.json.gz"]
-    assert taken["warned.json.gz"] == {cluster_rollout._WARNS}
-    assert taken["swift.json.gz"] == taken["slow.json.gz"] == {cluster_rollout._UNDO_FIRST}
+    assert taken["told.json.gz"] == {since.LOOKS_FIRST}
+    assert since.CALLS_OWNER in taken["called.json.gz"]
+    assert since.ONE_OBJECTION not in taken["insisted.json.gz"]
+    assert since.ONE_OBJECTION in taken["reworded.json.gz"]
+    assert taken["warned.json.gz"] == {since.WARNS}
+    assert taken["swift.json.gz"] == taken["slow.json.gz"] == {since.UNDO_FIRST}
 
 
 async def test_another_shape_would_be_noticed() -> None:

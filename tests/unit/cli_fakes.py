@@ -34,6 +34,7 @@ from models.questions import (
     LedgerCluster,
     MilestonesNow,
     NoteMilestone,
+    Overview,
     PlanMilestones,
     Question,
     WhyNot,
@@ -139,6 +140,9 @@ class FakeBackstop:
     fleet: FleetStatus | None = None
     points: list[Point] = field(default_factory=list)
     source_at: datetime | None = None
+    lost_rollouts: list[Overview] = field(default_factory=list)
+    taken: tuple[str, ...] = ()
+    """Clusters whose launch is refused."""
     week: Past = field(default_factory=lambda: a_past(3))
     plan: PlanNow = field(
         default_factory=lambda: PlanNow(
@@ -190,6 +194,8 @@ class FakeBackstop:
 
     async def launch(self, request: LaunchRequest) -> LaunchAnswer:
         self._ask("launch", request)
+        if request.cluster in self.taken:
+            raise Refusal(f"{request.cluster} was not launched: another has it")
         return LaunchAnswer(
             launched=True, rollout="h100-worked/1", cluster=request.cluster, stage=Stage.PLANNED, plan=PLAN
         )
@@ -259,6 +265,9 @@ class FakeBackstop:
     async def health_at(self, cluster: str) -> datetime | None:
         self._ask("health_at", cluster)
         return self.source_at
+
+    async def lost(self, cluster: str = "") -> list[Overview]:
+        return self.lost_rollouts
 
     async def audit(self, cluster: str) -> list[AuditRecord]:
         self._ask("audit", cluster)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cli.main import run
-from client.doctor import Check, health_check, unheard
-from models.questions import Overview
+from client.doctor import Check, clock_check, health_check, rollouts_check, unheard
+from models.questions import LedgerCheck, Overview
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import TeamStatus, WouldStand
@@ -181,6 +181,18 @@ def test_what_a_dead_worker_left_behind_is_not_well() -> None:
     assert health_check(rows[:1], now).ok
 
 
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [(0.0, ""), (-59.0, ""), (600.0, "is 10m ahead of Temporal's"), (-7260.4, "is 121m behind Temporal's")],
+)
+def test_a_clock_that_differs_from_temporals_is_named(ahead: float, said: str) -> None:
+    check = clock_check(ahead)
+    assert check.ok is (not said)
+    assert said in check.text
+    asked = LedgerCheck(open_rollouts=0, worker_ahead_seconds=ahead)
+    assert ("worker_ahead_seconds" in asked.model_dump(mode="json")) is bool(said)  # older clients do not know it
+
+
 def test_clusters_that_nobody_reports_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     old = [one(n, stage="monitored", health_at=datetime.now(UTC) - timedelta(hours=n)) for n in range(5)]
     said = status(capsys, [*old, *(one(n, stage="monitored") for n in range(5, 30)), one(99, health_at=None)])
@@ -216,3 +228,48 @@ def test_bad_filters_are_one_sentence(words: list[str], said: str, capsys: pytes
         assert run(["status", *words]) == 2
     assert door.asked == []
     assert capsys.readouterr().err.startswith(f"backstop: {said}")
+
+
+def lost(*names: str) -> list[Overview]:
+    return [
+        Overview(cluster=n, rollout=f"{n}/1", stage="monitored", needs="", health_at=None, owner="ana", opened_at=NOON)
+        for n in names
+    ]
+
+
+def test_lost_rollouts_are_adopted_for_their_owners_and_a_refusal_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    fake = FakeBackstop(lost_rollouts=lost("a", "b", "c d"), taken=("b",))
+    with answering(fake):
+        assert run(["launch", "--adopt", "--all", "--reason", "the database is gone", "--actor", "tpm"]) == 1
+    said = capsys.readouterr().out
+    assert "2 of 3 lost rollouts adopted" in said
+    assert "b was not launched: another has it" in said
+    assert "backstop approve 'c d' --plan" in said
+    requests = [asked[1] for asked in fake.asked if asked[0] == "launch"]
+    assert {(r.cluster, r.owner, r.actor, r.adopt, r.reason) for r in requests} == {
+        (name, "ana", "tpm", True, "the database is gone") for name in ("a", "b", "c d")
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--all"], "--all goes with --adopt"),
+        (["--all", "--adopt", "c"], "CLUSTER 'c' is given beside --adopt --all"),
+        (["--all", "--adopt", "--fleet"], "what is of a fleet is given beside"),
+        (["--all", "--adopt", "--shadow"], "--shadow is given beside"),
+    ],
+)
+def test_all_goes_with_adopt_alone(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(FakeBackstop()):
+        assert run(["launch", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_lost_rollout_is_named_with_what_to_do() -> None:
+    rows = lost("a", "b", "c", "d", "e")
+    assert rollouts_check(rows, []).ok
+    check = rollouts_check(rows, rows[1:])
+    assert check.text == "of 5 open in the ledger, Temporal does not run 4, which nobody guards: b, c, d and 1 more"
+    assert check.remedy.startswith("backstop launch --adopt --all; or one by one:")
+    assert rollouts_check(rows, rows[:1]).remedy == "backstop launch a --adopt"

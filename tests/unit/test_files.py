@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -10,13 +11,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from client.inputs import plain_yaml
 from client.inputs.documents import read_fleet, read_policy
 from client.inputs.health_samples import read_health
-from models.cluster.fleet_file import MOST_QUOTAS, Fleet
+from models.cluster.fleet_file import MOST_QUOTAS, ClusterSpec, Fleet
 from models.cluster.policy import Policy, Tier
 from models.errors import BadInput
+from models.rollout.messages import LaunchRequest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet.yaml"
 GOOD = """\
@@ -468,3 +471,30 @@ def test_a_cluster_larger_than_was_ever_tried_is_refused(tmp_path: Path) -> None
         read_fleet(str(path))
     said = f"{path}, line 1: clusters[0].quotas must have at most {MOST_QUOTAS} entries, not {MOST_QUOTAS + 1}"
     assert refused.value.message == said
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["\N{FIRE}" * 150], ""),
+        (["\N{FIRE}" * 151], "must be at most 600 bytes long, and these 151 characters take 604"),
+        ([f"team-{number:05}" for number in range(10_000)], ""),
+        ([hashlib.sha512(bytes([n % 256, n // 256])).hexdigest() for n in range(2_000)], "shorten them"),
+    ],
+    ids=["600 bytes", "604 bytes", "10,000 regular names", "2,000 names that do not compress"],
+)
+def test_names_are_as_long_as_temporal_and_a_rollouts_state_can_carry(names: list[str], said: str) -> None:
+    def spec(name: str, teams: list[str]) -> ClusterSpec:
+        island = {"name": name, "total_gpus": 8, "healthy_gpus": 8}
+        quotas = [{"team": team, "gpus": 1} for team in teams]
+        return ClusterSpec.model_validate({"name": "c", "islands": [island], "quotas": quotas})
+
+    if not said:
+        assert len(spec("main", names).quotas) == len(names)
+        return
+    with pytest.raises(ValidationError, match=said):
+        spec("main", names)
+    if len(names) == 1:
+        for wrong in (lambda: spec(names[0], ["a"]), lambda: LaunchRequest(cluster=names[0], rollout="r", owner="o")):
+            with pytest.raises(ValidationError, match=said):
+                wrong()

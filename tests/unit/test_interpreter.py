@@ -14,8 +14,10 @@ from models.cluster.windows import WindowKind
 from models.notices import Notice, NoticeKind
 from models.rollout import plan_reducers
 from models.rollout.actions import Action, Aim, Draft, Look, Perform
+from models.rollout.commands import CommandRequest, holding, refusal
 from models.rollout.decide import urgent
 from models.rollout.effects import EffectKind
+from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Undo, UndoCause
 from tests.unit.pure_world import TWO, Refused, World, parent, quota
@@ -151,16 +153,49 @@ def test_a_resolve_lifts_the_objection_that_was_read_and_no_later_one() -> None:
     world = World(**QUICK)
     world.say(Command.OBJECT, actor="bob", team="b", reason="Friday")
     world.say(Command.OBJECT, actor="bob", team="b", reason="Friday")  # the same, said again
-    world.say(Command.OBJECT, actor="bob", team="b", reason="and Monday")
     world.say(Command.OBJECT, actor="eve", team="b", reason="Friday")
-    assert world.holds == {"objection-b", "objection-b-2", "objection-b-3"}
+    assert world.holds == {"objection-b", "objection-b-2"}
+    assert "in place of the one before" in world.say(Command.OBJECT, actor="bob", team="b", reason="and Monday")
+    assert [(h.id, h.reason) for h in world.r.holds] == [("objection-b-2", "Friday"), ("objection-b-3", "and Monday")]
     world.start()
-    world.say(Command.RESOLVE, hold="objection-b")
-    world.say(Command.RESOLVE, hold="objection-b-3")
-    assert [(h.id, h.reason) for h in world.r.holds] == [("objection-b-2", "and Monday")]
-    assert world.stage is Stage.PLANNED
+    with pytest.raises(Refused, match="no such hold: objection-b; standing: objection-b-2, objection-b-3"):
+        world.say(Command.RESOLVE, hold="objection-b")
     world.say(Command.RESOLVE, hold="objection-b-2")
+    assert world.stage is Stage.PLANNED
+    world.say(Command.RESOLVE, hold="objection-b-3")
     assert world.is_in(Stage.BUFFERED)
+
+
+def test_an_angry_team_holds_a_rollout_and_no_more() -> None:
+    """391 long objections once made a state that no next run could begin with."""
+    world = World(**QUICK)
+    for number in range(400):
+        world.say(Command.OBJECT, actor="bob", team="b", reason=f"{number} " + "no! " * 499)
+    (hold,) = world.r.holds
+    assert hold.reason.startswith("399 no! no!")
+    assert hold.reason.endswith(" ...")
+    assert len(hold.reason) == 600
+    for person in ("ann", "cid", "dan", "eve"):
+        world.say(Command.OBJECT, actor=person, team="b")
+    with pytest.raises(
+        Refused, match="b has 5 objections standing in c1, and no more are taken: ann, bob, cid, dan, eve"
+    ):
+        world.say(Command.OBJECT, actor="fay", team="b")
+    world.say(Command.OBJECT, actor="dan", team="b", reason="another word")
+    world.say(Command.OBJECT, actor="fay", team="a")
+    assert len(world.r.holds) == 6
+
+
+@pytest.mark.parametrize("kind", [HoldKind.BREACH, HoldKind.DRIFT, HoldKind.BLAST_RADIUS])
+def test_a_stranger_lifts_no_hold_of_the_guard(kind: HoldKind) -> None:
+    r = at(Stage.BUFFERED, World(authorities=["sre"], owners=["dana"])).r
+    r = holding(r, Hold(id=kind.value, kind=kind, reason="x", actor="guard", at=r.launched_at), r.launched_at)
+
+    def why_not(actor: str) -> str | None:
+        return refusal(r, Command.RESOLVE, CommandRequest(actor=actor, reason="let it go", hold=kind.value))
+
+    assert why_not("mallory") == f"mallory has no authority to resolve hold {kind} here: ask tpm or sre or dana"
+    assert [why_not(actor) for actor in ("tpm", "sre", "dana")] == [None] * 3
 
 
 def test_a_later_objection_is_recorded_and_holds_nothing() -> None:

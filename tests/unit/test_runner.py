@@ -22,16 +22,19 @@ class Inner:
 
 
 REPLAYED, LIVED, ALONE, WITH_A_TASK = "replayed", "lived", "legacy_query", "a query with a task"
+STILL = "lived, at the time of the task before"
+"""A question brought events with it; or the server's clock was set back, and the core shows no earlier time."""
 
 
 def said(*activations: str) -> list[bool]:
-    """Which activations were refused. Each has a longer history and a later time than the one before."""
+    """Which activations were refused. Each has a longer history than the one before, and most a later time."""
     inner: Any = Inner()
-    runner, refused = _OnTime(inner, versioned=False), []
+    runner, refused, time = _OnTime(inner, versioned=False), [], 0
     for number, what in enumerate(activations, 1):
-        act = WorkflowActivation(run_id="r", is_replaying=what not in (LIVED,), history_length=10 * number)
-        act.timestamp.seconds = number
-        if what in (REPLAYED, LIVED):
+        act = WorkflowActivation(run_id="r", is_replaying=what not in (LIVED, STILL), history_length=10 * number)
+        time += what in (REPLAYED, LIVED)
+        act.timestamp.seconds = time
+        if what in (REPLAYED, LIVED, STILL):
             act.jobs.add().fire_timer.seq = number
         else:
             act.jobs.add().query_workflow.query_id = what
@@ -50,6 +53,10 @@ def said(*activations: str) -> list[bool]:
         ((REPLAYED, LIVED, WITH_A_TASK, ALONE), False),
         ((REPLAYED, LIVED, LIVED, ALONE), False),
         ((REPLAYED, ALONE, LIVED, LIVED, ALONE), False),
+        ((REPLAYED, LIVED, LIVED, STILL, ALONE), True),
+        ((REPLAYED, LIVED, LIVED, STILL, LIVED, ALONE), False),
+        ((REPLAYED, LIVED, STILL, STILL, STILL, LIVED), False),
+        ((REPLAYED, LIVED, LIVED, STILL, WITH_A_TASK), False),
     ],
 )
 def test_a_run_that_may_have_lived_for_a_question_alone_leaves_the_cache(

@@ -14,7 +14,7 @@ from models.base import DAY, HOUR
 from models.errors import BlastRadius
 from models.guard_tables import BreachRow
 from models.rollout.effects import Fence
-from models.tables import MoveRow
+from models.tables import MoveRow, ReceiptRow
 
 
 def booked(session: Session, now: datetime) -> tuple[int, int]:
@@ -55,6 +55,14 @@ def reserve_breach(session: Session, cluster: str, most_clusters: int | None, no
 
 def release_breach(session: Session, cluster: str) -> None:
     session.execute(sa.delete(BreachRow).where(col(BreachRow.cluster) == cluster))
+
+
+def give_back(session: Session, fence: Fence) -> None:
+    """The booking of a write that was refused is gone; of one that has a receipt, as a late repetition's, it stays."""
+    one_at_a_time(session, "moves")
+    landed = sa.exists().where(col(ReceiptRow.rollout) == fence.rollout, col(ReceiptRow.counter) == fence.counter)
+    mine = (col(MoveRow.rollout) == fence.rollout, col(MoveRow.counter) == fence.counter)
+    session.execute(sa.delete(MoveRow).where(*mine, ~landed))
 
 
 def _check(session: Session, cluster: str, gpus: int, limit: int, now: datetime, span: timedelta, named: str) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, func, select
 
 from activities.adapters.ledger.archive import LedgerArchive, append_all, never_dropped
-from activities.adapters.ledger.blast_radius import booked, release_breach, reserve, reserve_breach
+from activities.adapters.ledger.blast_radius import booked, give_back, release_breach, reserve, reserve_breach
 from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.observations import latest_health
@@ -160,7 +160,9 @@ class LedgerRegistry(LedgerArchive):
         is_last = ~sa.exists().where(
             col(later.cluster) == col(RolloutRow.cluster), col(later.opened_at) > col(RolloutRow.opened_at)
         )
-        columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "shadow")]
+        columns = [
+            getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "shadow", "owner", "opened_at")
+        ]
         of_open = col(RolloutRow.id).in_(sa.select(col(ClusterRow.open_rollout)))
         past_shadow = sa.and_(col(RolloutRow.shadow), col(RolloutRow.ended_at).is_not(None), is_last)
         with self._database.reading() as session:
@@ -178,6 +180,8 @@ class LedgerRegistry(LedgerArchive):
                 health_at=health[row.cluster].at if not ended and row.cluster in health else None,
                 shadow=row.shadow,
                 ended=ended,
+                owner=row.owner,
+                opened_at=row.opened_at,
             )
 
         return (*(told(row, ended=False) for row in rows), *(told(row, ended=True) for row in ended))
@@ -203,6 +207,10 @@ class LedgerRegistry(LedgerArchive):
     def release_breach(self, cluster: str) -> None:
         with self._database.writing() as session:
             release_breach(session, cluster)
+
+    def give_back_moves(self, fence: Fence) -> None:
+        with self._database.writing() as session:
+            give_back(session, fence)
 
     def booked(self, now: datetime) -> tuple[int, int]:
         with self._database.reading() as session:

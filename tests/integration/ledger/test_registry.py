@@ -8,15 +8,19 @@ from fractions import Fraction
 from functools import partial
 
 import pytest
+from temporalio.exceptions import ApplicationError
 
 from activities.adapters.ledger.facade import Ledger
+from activities.effects import QuotaActivities
 from activities.ports import OpenRollout
 from models.cluster.policy import Ramp, Tier
+from models.cluster.readings import LimitMode
 from models.errors import BlastRadius, Conflict, Refusal, Unavailable
 from models.fleet.messages import Noted
 from models.planning.plan import Envelope
 from models.questions import Overview
 from models.rollout.effects import EffectKind, Fence
+from models.rollout.messages import EffectRequest
 from tests.integration.ledger.world import (
     CLUSTER,
     NOW,
@@ -292,6 +296,41 @@ def test_a_full_book_says_when_there_is_room_again(ledger: Ledger) -> None:
     assert room(71) == NOW + minutes(80)
     assert room(101) is None
     book(ledger, 3, 11, after=minutes(60))
+
+
+def test_a_refused_write_gives_its_booking_back_and_one_that_landed_keeps_it(ledger: Ledger, tool: ForeignTool) -> None:
+    open_rollout(ledger)
+    activities = QuotaActivities(ledger.quotas, ledger.registry)
+
+    def perform(counter: int, generation: int) -> str:
+        """How it ended; each call is delivered twice."""
+        change = effect(
+            EffectKind.SET_SOFT,
+            counter,
+            expected_generation=generation,
+            writes=values(("b", 120, 110), mode=LimitMode.SOFT),
+        )
+        request = EffectRequest(change=change, shadow=False, limit_gpus=15, at=NOW)
+
+        def once() -> str:
+            try:
+                activities.apply_effect(request)
+            except ApplicationError as error:
+                return error.type or ""
+            return "landed"
+
+        return twice(once)
+
+    today = tool.generation()
+    assert perform(1, today + 7) == "Drift"
+    assert moves(tool) == []
+    assert perform(2, today) == "landed"  # there is room again
+    assert moves(tool) == [(2, 10)]
+
+    # A late repetition of a write that landed is refused once another has: what it moved stays booked.
+    set_soft(ledger, 3, ("b", 110, 109))
+    assert perform(2, today) == "Conflict"
+    assert moves(tool) == [(2, 10)]
 
 
 def test_a_days_limit_is_kept_beside_the_hours(ledger: Ledger) -> None:

@@ -1,0 +1,78 @@
+"""Rollouts that the ledger has open and Temporal does not run: its database is gone, or they were terminated.
+
+Their effects stand, and nobody guards them, until a launch adopts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
+
+from models.questions import Overview
+from models.reports.rollout_summary import RolloutSummary
+from models.wire import rollout_workflow_id
+
+ADOPT_ALL = "backstop launch --adopt --all"
+_AT_ONCE = 16
+
+
+async def lost_of(client: Client, rows: Sequence[Overview], listed: Collection[str] = ()) -> list[Overview]:
+    """Those of the ledger's rows that are open and run nowhere. `listed`: clusters whose rollout is known to run.
+
+    A list of Temporal is a moment late, so each one that is not in it is asked for by its name.
+    """
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def runs(cluster: str) -> bool:
+        async with turn:
+            return await is_running(client, cluster)
+
+    doubted = [row for row in rows if not row.ended and row.cluster not in listed]
+    running = await asyncio.gather(*(runs(row.cluster) for row in doubted))
+    return [row for row, alive in zip(doubted, running, strict=True) if not alive]
+
+
+async def is_running(client: Client, cluster: str) -> bool:
+    try:
+        described = await client.get_workflow_handle(rollout_workflow_id(cluster)).describe()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return False
+    return described.status is WorkflowExecutionStatus.RUNNING
+
+
+def adopt_line(cluster: str) -> str:
+    return f"backstop launch {shlex.quote(cluster)} --adopt"
+
+
+def lost_sentence(row: Overview) -> str:
+    """What is so, and what to do."""
+    return (
+        f"rollout {row.rollout} of {row.cluster} is open in the ledger ({row.stage}) and Temporal does not run it: "
+        f"nobody guards what stands there; take it over with `{adopt_line(row.cluster)}`"
+    )
+
+
+def as_summary(row: Overview, other: RolloutSummary | None) -> RolloutSummary:
+    """In place of what Temporal says of an earlier rollout there. What is not in the ledger is not known."""
+    since = datetime.min.replace(tzinfo=UTC) if other is None else other.started  # a worker of an older build said none
+    return RolloutSummary(
+        cluster=row.cluster,
+        stage=row.stage,
+        wave="" if other is None else other.wave,
+        owner=row.owner,
+        unbacked_gpus=None,
+        started=row.opened_at or since,
+        closed=None,
+        open=True,
+        needs=f"it is lost: {adopt_line(row.cluster)}",
+        health_at=row.health_at,
+        shadow=row.shadow,
+        lost=True,
+    )

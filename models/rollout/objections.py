@@ -1,0 +1,92 @@
+"""Objections: one that stands for each team and actor, so many for all, and what is kept of long words.
+
+A rollout carries its holds from run to run, so that whoever may object must not be able to make it grow without end.
+The archive has every word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import count
+
+from models.base import shortened
+from models.rollout.holds import Hold, HoldKind
+from models.rollout.stages import Stage
+from models.rollout.state import Rollout
+
+OF_A_TEAM, OF_ALL = 5, 100
+"""So many stand at most; a team without one may always make its first."""
+WORDS_BYTES = 600
+"""What a hold keeps of its reason."""
+
+
+def refused(r: Rollout, team: str, actor: str) -> str | None:
+    """Why the team cannot object once more; None where it can, or takes another one's place."""
+    standing = [h for h in r.holds if h.kind is HoldKind.OBJECTION]
+    mine = list(of_team(r, team))
+    if not mine or any(h.actor == actor for h in mine):
+        return None
+    who = f"{', '.join(sorted({h.actor for h in mine}))} can say theirs anew, or {r.owner} can resolve one"
+    if len(mine) >= OF_A_TEAM:
+        return f"{team} has {len(mine)} objections standing in {r.cluster}, and no more are taken: {who}"
+    if len(standing) >= OF_ALL:
+        return f"{len(standing)} objections stand in {r.cluster}, and {team} has one of them already: {who}"
+    return None
+
+
+def objection(r: Rollout, team: str, actor: str, reason: str, now: datetime, *, one_each: bool = True) -> Hold:
+    """The hold that it makes. `one_each`: it takes the place of the actor's earlier one for this team."""
+    words = shortened(reason, WORDS_BYTES)
+    return Hold(
+        id=(_id_after if one_each else _lowest_id)(r, team, actor, words),
+        kind=HoldKind.OBJECTION,
+        reason=words,
+        actor=actor,
+        at=now,
+        team=team,
+        after_enforced=r.stage in (Stage.ENFORCED, Stage.MONITORED),  # rolled back, it is early for the next attempt
+    )
+
+
+def of_team(r: Rollout, team: str) -> Iterator[Hold]:
+    """Those that stand for the team."""
+    return (h for h in r.holds if h.kind is HoldKind.OBJECTION and h.team == team)
+
+
+def earlier(r: Rollout, new: Hold) -> tuple[str, ...]:
+    """The ids of those whose place the new one takes."""
+    return tuple(h.id for h in of_team(r, new.team or "") if h.actor == new.actor)
+
+
+def _id_after(r: Rollout, team: str, actor: str, words: str) -> str:
+    """Its own id for each objection: a resolve on its way means the one that was read, not what came after.
+
+    The same words of the same person are the same objection, said again.
+    """
+    first, last = _first_id(team), 0
+    for hold in of_team(r, team):
+        if (hold.actor, shortened(hold.reason, WORDS_BYTES)) == (actor, words):
+            return hold.id
+        number = hold.id.removeprefix(first).lstrip("-")
+        last = max(last, int(number) if number.isdecimal() else 1)
+    taken = {h.id for h in r.holds}  # also that of a team whose name ends with a number
+    names = (first if number == 1 else f"{first}-{number}" for number in count(last + 1))
+    return next(name for name in names if name not in taken)
+
+
+def _lowest_id(r: Rollout, team: str, actor: str, words: str) -> str:
+    """As rollouts counted them while each new wording stood beside the one before."""
+    standing = {h.id: h for h in r.holds}
+    for number in range(1, len(standing) + 2):
+        name = _first_id(team) if number == 1 else f"{_first_id(team)}-{number}"
+        found = standing.get(name)
+        if found is None:
+            return name
+        if (found.team, found.actor, shortened(found.reason, WORDS_BYTES)) == (team, actor, words):
+            return name
+    raise AssertionError("one of the names is free")
+
+
+def _first_id(team: str) -> str:
+    return f"objection-{team}"

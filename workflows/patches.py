@@ -1,0 +1,21 @@
+"""Since when a rollout does what it did not do before: the patches of workflows/cluster_rollout.py.
+
+A history that began before one of them replays as it was. docs/change-a-workflow.md says when one may go.
+"""
+
+from __future__ import annotations
+
+LEAVES_PROMPTLY = "leaves-promptly"
+"""Neither a flood nor an outage keeps a rollout from its next run."""
+UNDO_FIRST = "undo-first"
+"""Archive and mail wait while a breach is answered."""
+WARNS = "at-risk-told"
+"""Teams are told of a quota that is at risk."""
+LOOKS_FIRST = "told-after-a-look"
+"""Teams are told of a rollback after a look at what stands behind their quotas then."""
+CALLS_OWNER = "owner-told"
+"""Owners are told of breaches, and of holds that come of commands and of time."""
+ONE_OBJECTION = "one-objection"
+"""An actor's objection takes the place of the one before."""
+CONFIRMS_RISES = "rises-confirmed"
+"""An implausible rise of health waits for more samples, as a drop does."""
