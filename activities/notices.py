@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import copy_context
 from itertools import groupby
 
 from temporalio import activity
@@ -51,7 +52,8 @@ class NoticeActivities:
         rounds = [_Round(tuple(notices)) for _, notices in groupby(request.notices, key=lambda n: n.audience)]
         away = []
         for each in rounds:
-            away.append(self._postmen.submit(self._go, each, contacts, ends))
+            # With the call's context: whoever logs says of which call it is.
+            away.append(self._postmen.submit(copy_context().run, self._go, each, contacts, ends))
             wait(away[-1:], timeout=_MOMENT_SECONDS)
         while time.monotonic() < ends and not _leaving() and wait(away, timeout=_MOMENT_SECONDS).not_done:
             pass
