@@ -13,7 +13,9 @@ from temporalio import activity
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import (
+    CalendarPort,
     FleetPort,
+    HealthSourcesPort,
     JobPort,
     MilestonePort,
     OpenRollout,
@@ -54,6 +56,8 @@ class DeskActivities:
         milestones: MilestonePort,
         jobs: JobPort,
         schedulers: SchedulerPort,
+        health: HealthSourcesPort,
+        calendar: CalendarPort,
     ) -> None:
         self._fleet = fleet
         self._registry = registry
@@ -61,6 +65,8 @@ class DeskActivities:
         self._reports = ReportFacts(tallies, report, milestones)
         self._milestones = milestones
         self._schedulers = schedulers
+        self._health = health
+        self._calendar = calendar
         # A question, with the request that it came in: who asks, and under which name.
         self._answers: dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]] = {
             ask.StageImport: self._stage_import,
@@ -233,8 +239,12 @@ class DeskActivities:
         return self._reports.plan_now()
 
     def _check(self, _: ask.CheckLedger, __: DeskRequest) -> ask.LedgerCheck:
-        schedulers = self._schedulers.check()
-        return ask.LedgerCheck(open_rollouts=len(self._registry.open_clusters()), schedulers=schedulers)
+        return ask.LedgerCheck(
+            open_rollouts=len(self._registry.open_clusters()),
+            schedulers=self._schedulers.check(),
+            prometheus=self._health.check(),
+            windows=self._calendar.faults(),
+        )
 
 
 def _request_id() -> str:

@@ -234,6 +234,7 @@ class Facts:
     islands: tuple[Island, ...] | None
     stale: bool
     ahead: bool
+    at_fault: bool
     windows: tuple[Window, ...]
     to_come: tuple[Window, ...]
 
@@ -248,6 +249,7 @@ def facts_of(
         islands=None if sample is None else sample.islands,
         stale=sample is not None and now - sample.at >= _STALE,
         ahead=sample is not None and (sample.ahead_to is not None or truthful(sample, now) is None),
+        at_fault=sample is not None and bool(sample.fault),
         windows=active(windows, now),
         to_come=tuple(w for w in windows if w.starts > now),
     )
@@ -263,6 +265,7 @@ def fingerprint(reading: QuotaReading, facts: Facts, before: str = "") -> str:
         return "no health"
     parts = [f"generation {reading.generation}", "stale" if facts.stale else "fresh"]
     parts += ["dated ahead"] * facts.ahead
+    parts += ["its source is at fault"] * facts.at_fault
     parts += [f"{w.kind} {w.reason}" for w in facts.windows]
     parts += [f"to come {span_text(w)}" for w in facts.to_come]
     if facts.guarded:

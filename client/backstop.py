@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 
 from client.calls import NO_WORKER
 from client.connection import connect, current_actor, find_target
-from client.doctor import Check, health_check, temporal_checks, unheard, watch_check
+from client.doctor import Check, health_check, health_source_checks, temporal_checks, unheard, watch_check
 from client.fleet_rollouts import FleetRollouts
 from client.requests import QuotaRequests
 from client.rollouts import Rollouts
@@ -60,6 +60,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests):
             remedy = _SLURM_REMEDY if check.wrong else ""
             text = f"{cluster}: {check.wrong or well}"
             checks.append(Check(name="slurm", ok=not check.wrong, text=text, remedy=remedy))
+        checks += health_source_checks(ledger)
         return [*checks, health_check(await self.ask(OpenRollouts()), datetime.now(UTC))]
 
     async def watch(self) -> Check:

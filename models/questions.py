@@ -173,6 +173,10 @@ class LedgerCheck(Model):
 
     open_rollouts: int
     schedulers: dict[str, SchedulerCheck] = Field(default_factory=dict)
+    prometheus: dict[str, str] = Field(default_factory=dict)
+    """What is wrong with the health of each cluster that a Prometheus has; empty: nothing."""
+    windows: dict[str, str] = Field(default_factory=dict)
+    """Of a cluster with windows that are none: which, and why."""
 
 
 class StageImport(Question[None], kind="stage_import"):

@@ -129,6 +129,8 @@ def make_worker(
                 ledger.milestones,
                 ledger.jobs,
                 slurms,
+                prometheuses,
+                ledger.calendar,
             ).answer,
             WatchActivities(client, quota_port, health, ledger.calendar, ledger.registry, tallier).watch,
         ],

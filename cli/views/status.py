@@ -83,6 +83,8 @@ def _standing(s: RolloutStatus, now: datetime, source_at: datetime | None) -> It
         looked = "" if s.buffer_at is None else f"; looked at again {moment(s.buffer_at)}"
         yield "buffer", line(_buffer(s.buffer), looked)
     yield "health", _seen(s, now, source_at)
+    if s.health_fault and not s.stage.ended:
+        yield "source", line((s.health_fault, "yellow"))
     if not s.stage.ended:
         yield _WHEN.get(s.stage, "now"), _sums(s)
         if s.would is not None:

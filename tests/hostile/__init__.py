@@ -1,7 +1,7 @@
 """Rubbish from outside, thrown at the real adapters.
 
 A file for each source (`test_prometheus.py`, `test_slurm.py`, ...). Its table is a list of `Rubbish`; each row is run
-against the real adapter with two healthy clusters (teams, series, contacts) beside it, whose answer must stay what it is.
+against the real adapter with two healthy clusters (teams, series, contacts) beside it, whose answer must stay as it is.
 A new source joins with a file of its own: `threw(SOURCE)` counts what was thrown and is said at the end of a run.
 """
 

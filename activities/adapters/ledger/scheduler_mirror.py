@@ -116,6 +116,11 @@ class SchedulerBook:
         with self._database.reading() as session:
             return dict(sources_of(session, clusters).slurm)
 
+    def all_sources(self) -> Sources:
+        """Of every cluster that something beside the ledger speaks for."""
+        with self._database.reading() as session:
+            return sources_of(session, None)
+
     def standing(self, cluster: str) -> MirroredCluster:
         with self._database.reading() as session:
             return _standing(session, cluster)
@@ -184,6 +189,12 @@ class SchedulerBook:
                 if row is not None:
                     row.gpus = gpus
                     session.add(row)
+
+    def forget(self, cluster: str, names: Sequence[str]) -> None:
+        """These limits are none of the cluster's any more: whatever stands there is somebody else's."""
+        with self._database.writing() as session:
+            of = (col(SchedulerLimitRow.cluster) == cluster, col(SchedulerLimitRow.name).in_(names))
+            session.execute(sa.delete(SchedulerLimitRow).where(*of))
 
     def note_islands(self, cluster: str, islands: Sequence[Island]) -> None:
         """The installed GPUs are these. A change of them is one by others, as the ledger's triggers count it."""
