@@ -376,8 +376,9 @@ def observed(
     reading, sample = known.reading, known.sample
     values: Mapping[str, int] = reading.values if request.values is None else request.values
     timely = truthful(sample, by or request.at)
-    ahead_to = None
+    ahead_to, fault = None, ""
     if sample is not None:
+        fault = sample.fault
         ahead_to = sample.at if timely is None else sample.ahead_to
     windows = tuple(w for w in known.windows if w.ends > request.at)
     bare = Observation(
@@ -386,6 +387,7 @@ def observed(
         reading=reading,
         health=None,
         ahead_to=ahead_to,
+        fault=fault,
         windows=nearest(windows, request.at),
         tested=dict(values),
     )
@@ -402,7 +404,7 @@ def observed(
     present = tested.with_values({p.team: p.as_quota().gpus for p in reading.quotas})
     return bare.model_copy(
         update={
-            "health": timely,
+            "health": timely.model_copy(update={"fault": ""}),
             **_tested(tested, windows, known),
             "flex": None if request.flex_after is None else _flex(tested if request.shadow else present, least or {}),
             "long_run": _long_run(tested.islands, usual or {}),

@@ -13,9 +13,11 @@ from temporalio import activity
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import (
+    CalendarPort,
     Described,
     DoubtPort,
     FleetPort,
+    HealthSourcesPort,
     JobPort,
     MilestonePort,
     RegistryPort,
@@ -60,6 +62,8 @@ class DeskActivities:
         jobs: JobPort,
         schedulers: SchedulerPort,
         doubts: DoubtPort,
+        health: HealthSourcesPort,
+        calendar: CalendarPort,
     ) -> None:
         self._fleet = fleet
         self._registry = registry
@@ -68,6 +72,8 @@ class DeskActivities:
         self._milestones = milestones
         self._schedulers = schedulers
         self._doubts = doubts
+        self._health = health
+        self._calendar = calendar
         # A question, with the request that it came in: who asks, and under which name.
         self._answers: dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]] = {
             ask.StageImport: self._stage_import,
@@ -278,11 +284,12 @@ class DeskActivities:
 
     def _check(self, _: ask.CheckLedger, __: DeskRequest) -> ask.LedgerCheck:
         ahead = (datetime.now(UTC) - activity.info().started_time).total_seconds()  # first: what follows takes time
-        schedulers = self._schedulers.check()
         opened, senseless = self._registry.open_clusters(), self._fleet.senseless()
         return ask.LedgerCheck(
             open_rollouts=len(opened),
-            schedulers=schedulers,
+            schedulers=self._schedulers.check(),
+            prometheus=self._health.check(),
+            windows=self._calendar.faults(),
             doubts=self._doubts.sources_in_doubt(),
             senseless=senseless,
             worker_ahead_seconds=ahead,

@@ -274,6 +274,7 @@ class Facts:
     ahead: bool
     beyond: bool
     doubted: str
+    at_fault: bool
     windows: tuple[Window, ...]
     to_come: tuple[Window, ...]
     senseless: str = ""
@@ -297,6 +298,7 @@ def facts_of(
         ahead=sample is not None and (sample.ahead_to is not None or truthful(sample, now) is None),
         beyond=sample is not None and sample.beyond is not None,
         doubted=doubted,
+        at_fault=sample is not None and bool(sample.fault),
         windows=active(windows, now),
         to_come=tuple(w for w in windows if w.starts > now),
     )
@@ -313,6 +315,7 @@ def fingerprint(reading: QuotaReading, facts: Facts, before: str = "") -> str:
     parts = [f"generation {reading.generation}", "stale" if facts.stale else "fresh"]
     parts += ["dated ahead"] * facts.ahead + ["more than installed"] * facts.beyond
     parts += [f"source {facts.doubted} in doubt"] if facts.doubted else []
+    parts += ["its source is at fault"] * facts.at_fault
     parts += [f"{w.kind} {w.reason}" for w in facts.windows]
     parts += [f"to come {span_text(w)}" for w in facts.to_come]
     if facts.guarded:

@@ -165,6 +165,14 @@ class SchedulerPort(Protocol):
         ...
 
 
+class HealthSourcesPort(Protocol):
+    """Sources of health beside the ledger."""
+
+    def check(self) -> dict[str, str]:
+        """For each cluster that has one: what is wrong with what it says now; empty: nothing."""
+        ...
+
+
 class NotifyPort(Protocol):
     def deliver(self, notice: Notice, subject: str, body: str) -> tuple[Delivery, ...]:
         """The notice has reached each of its audience's channels, once per key."""
@@ -173,7 +181,14 @@ class NotifyPort(Protocol):
 
 class CalendarPort(Protocol):
     def windows(self, clusters: Sequence[str]) -> ByCluster[tuple[Window, ...]]:
-        """Declared windows that have not been deleted, past ones included; a cluster without any is left out."""
+        """Declared windows that have not been deleted, past ones included; a cluster without any is left out.
+
+        A row that is none is left out, and costs no other one anything.
+        """
+        ...
+
+    def faults(self) -> dict[str, str]:
+        """Clusters with rows that are no windows: which, and why."""
         ...
 
 

@@ -115,6 +115,8 @@ class CalendarAnswer(JsonAnswer, schema="calendar"):
     taken_back: tuple[Entry, ...] = ()
     """By an import: what its events declared before, and do no more."""
     foretold: dict[str, tuple[Foretold, ...]]
+    left_out: tuple[str, ...] = ()
+    """By an import: what is wrong with each event that was not taken."""
 
 
 class BufferAnswer(JsonAnswer, schema="buffer"):
@@ -268,6 +270,8 @@ class ImportAnswer(JsonAnswer, schema="import"):
     counts: dict[str, int]
     health_rows: int
     jobs: int = 0
+    left_out: dict[str, str] = Field(default_factory=dict)
+    """Clusters whose health was not taken, each with the first thing that is wrong with it."""
 
 
 class LimitBack(Model):

@@ -20,6 +20,7 @@ from client.doctor import (
     doubt_check,
     grants_check,
     health_check,
+    health_source_checks,
     rollouts_check,
     senseless_check,
     temporal_checks,
@@ -73,6 +74,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests):
             remedy = _SLURM_REMEDY if check.wrong else ""
             text = f"{cluster}: {check.wrong or well}"
             checks.append(Check(name="slurm", ok=not check.wrong, text=text, remedy=remedy))
+        checks += health_source_checks(ledger)
         checks += [doubt_check(one) for one in ledger.doubts]
         checks.append(clock_check(ledger.worker_ahead_seconds))
         rollouts, now = await self.ask(OpenRollouts()), datetime.now(UTC)

@@ -16,7 +16,7 @@ from client.rollouts import STALE
 from client.versions import builds, by_build, current_of, pollers
 from models.base import Model, count_text, duration_text
 from models.cluster.source_doubts import DoubtedSource
-from models.questions import CLOCK_SKEW_SECONDS, Overview
+from models.questions import CLOCK_SKEW_SECONDS, LedgerCheck, Overview
 from models.requests.state import RequestState
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 
@@ -111,6 +111,22 @@ def unheard(check: Check) -> Check:
             "remedy": "backstop up, or backstop worker",
         }
     )
+
+
+def health_source_checks(ledger: LedgerCheck) -> list[Check]:
+    """Clusters whose Prometheus does not say what it should, and rows of the calendar that are no windows, by name."""
+    wrong = {cluster: text for cluster, text in sorted(ledger.prometheus.items()) if text}
+    checks = [
+        Check(name="prometheus", ok=False, text=f"{cluster}: {text}", remedy="mend its series (docs/prometheus.md)")
+        for cluster, text in wrong.items()
+    ]
+    if ledger.prometheus and not wrong:
+        checks.append(Check(name="prometheus", ok=True, text=f"tells the health of {len(ledger.prometheus)} clusters"))
+    remedy = "declare it anew with `backstop hold`, and delete its row"
+    return checks + [
+        Check(name="calendar", ok=False, text=f"{cluster}: {text}", remedy=remedy)
+        for cluster, text in sorted(ledger.windows.items())
+    ]
 
 
 def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:

@@ -19,6 +19,7 @@ from client.audit import AuditRecord, audit_of
 from client.calls import QUERY_FAILED, UPDATE_FAILED
 from client.lost_rollouts import as_summary, is_running, lost_of, lost_sentence
 from client.questions import Questions
+from client.visibility import quoted
 from models.errors import BackstopError, Refusal
 from models.questions import OpenRollouts, Overview
 from models.reports.rollout_summary import RolloutSummary
@@ -177,8 +178,8 @@ class Rollouts(Questions):
     async def audit(self, cluster: str) -> list[AuditRecord]:
         """What the workflow history says of every run there is, in order of time; requests for more quota included."""
         own = rollout_workflow_id(cluster)
-        rollouts = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND WorkflowId = '{own}'"
-        requests = f"WorkflowType = '{REQUEST_WORKFLOW}' AND {SearchName.CLUSTER} = {_quoted(cluster)}"
+        rollouts = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND WorkflowId = {quoted(own)}"
+        requests = f"WorkflowType = '{REQUEST_WORKFLOW}' AND {SearchName.CLUSTER} = {quoted(cluster)}"
         try:
             asked = [(run.id, run.run_id) async for run in self._client.list_workflows(requests)]
             runs = sorted([run async for run in self._client.list_workflows(rollouts)], key=lambda r: r.start_time)
@@ -220,10 +221,6 @@ def _asked(summary: RolloutSummary, status: RolloutStatus | None, now: datetime)
     if status.would is not None:
         update |= {"unbacked_gpus": status.phantom_gpus, "would_unbacked_gpus": status.would.phantom_gpus}
     return summary.model_copy(update=update)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _summary(run: WorkflowExecution) -> RolloutSummary:

@@ -21,6 +21,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from client.visibility import quoted
 from models.base import Model, Time
 from models.errors import BadInput, Refusal
 from models.wire import DEPLOYMENT, ROLLOUT_WORKFLOW, TASK_QUEUE
@@ -62,7 +63,7 @@ async def builds(client: Client) -> list[Build]:
     for summary in deployment.version_summaries:
         build = summary.deployment_version.build_id
         held = await client.count_workflows(
-            f"{_VERSION} = '{DEPLOYMENT}:{build}' AND WorkflowType = '{ROLLOUT_WORKFLOW}' "
+            f"{_VERSION} = {quoted(f'{DEPLOYMENT}:{build}')} AND WorkflowType = '{ROLLOUT_WORKFLOW}' "
             "AND ExecutionStatus = 'Running'"
         )
         every.append(

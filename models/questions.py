@@ -207,6 +207,10 @@ class LedgerCheck(Model):
     """By cluster: what stands in the ledger of it and makes no sense, in a sentence each."""
     worker_ahead_seconds: float = Field(default=0.0, exclude_if=lambda seconds: abs(seconds) <= CLOCK_SKEW_SECONDS)
     """By how much the worker's clock is ahead of Temporal's; below zero: behind. Left out where they agree."""
+    prometheus: dict[str, str] = Field(default_factory=dict)
+    """What is wrong with the health of each cluster that a Prometheus has; empty: nothing."""
+    windows: dict[str, str] = Field(default_factory=dict)
+    """Of a cluster with windows that are none: which, and why."""
 
 
 class StageImport(Question[None], kind="stage_import"):

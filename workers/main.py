@@ -155,6 +155,8 @@ def make_worker(
                 ledger.jobs,
                 slurms,
                 ledger.doubts,
+                prometheuses,
+                ledger.calendar,
             ).answer,
         ],
         activity_executor=executor,

@@ -29,7 +29,7 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.cluster.fleet_file import ClusterSpec
-    from models.cluster.windows import Declaration, Entry
+    from models.cluster.windows import Declaration, Declared, Entry
     from models.planning.window_forecast import Foretold
 
 Kind = Annotated[
@@ -143,22 +143,54 @@ def import_calendar(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Declare the events of an iCalendar file, all or none; again, it takes the place of its earlier self.
+    """Declare the events of an iCalendar file; again, it takes the place of its earlier self.
 
-    An event is known by its UID. Cancelled ones are taken back; series are followed for a year.
+    An event is known by its UID. Cancelled ones are taken back; series are followed for a year. One that is wrong is
+    left out and named: what it declared before stands, the others are declared, and the command ends with 1.
     """
+    from cli.output import complain
     from client.inputs.calendars import read_calendar
 
-    declared = read_calendar(file, datetime.now(UTC), _names(cluster) or (), kind)
+    calendar = read_calendar(file, datetime.now(UTC), _names(cluster) or (), kind)
 
-    async def question(door: Backstop) -> tuple[Declaration, list[ClusterSpec]]:
-        from models.questions import Declare
+    async def question(door: Backstop) -> tuple[Declaration, list[str], list[ClusterSpec]]:
+        declaration, refused = await _declare(door, calendar.declared)
+        return declaration, refused, await door.clusters()
 
-        return await door.ask(Declare(declared=tuple(declared))), await door.clusters()
-
-    declaration, clusters = ask(who(actor), question)
+    declaration, refused, clusters = ask(who(actor), question)
     wanted = {e.cluster for e in declaration.stand}
-    _answer(declaration.stand, declaration.gone, [c for c in clusters if c.name in wanted], as_json)
+    left_out = (*calendar.left_out, *refused)
+    _answer(declaration.stand, declaration.gone, [c for c in clusters if c.name in wanted], as_json, left_out)
+    if left_out:
+        for sentence in left_out:
+            complain(f"left out: {sentence}")
+        raise typer.Exit(1)
+
+
+async def _declare(door: Backstop, declared: Sequence[Declared]) -> tuple[Declaration, list[str]]:
+    """What became of it, and of each event that the ledger refuses why. Errors: BadInput where it refuses all."""
+    from models.cluster.windows import Declaration
+    from models.questions import Declare
+
+    try:
+        return await door.ask(Declare(declared=tuple(declared))), []
+    except BadInput as error:
+        if len(declared) == 1:
+            raise error from None
+    taken, refused = [], []
+    for one in declared:
+        try:
+            taken.append(await door.ask(Declare(declared=(one,))))
+        except BadInput as error:
+            refused.append(error)
+    if not taken:
+        raise refused[0]
+    whole = Declaration(
+        stand=tuple(e for each in taken for e in each.stand),
+        new=tuple(e for each in taken for e in each.new),
+        gone=tuple(e for each in taken for e in each.gone),
+    )
+    return whole, [error.message for error in refused]
 
 
 def end(
@@ -215,7 +247,13 @@ def _names(text: str) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in text.split(",") if name.strip()) or None
 
 
-def _answer(entries: Sequence[Entry], gone: Sequence[Entry], clusters: Sequence[ClusterSpec], as_json: bool) -> None:
+def _answer(
+    entries: Sequence[Entry],
+    gone: Sequence[Entry],
+    clusters: Sequence[ClusterSpec],
+    as_json: bool,
+    left_out: Sequence[str] = (),
+) -> None:
     from cli.answers import CalendarAnswer
     from cli.output import show, show_json
     from cli.views.calendar import calendar_parts
@@ -224,7 +262,10 @@ def _answer(entries: Sequence[Entry], gone: Sequence[Entry], clusters: Sequence[
     foretold = {c.name: _foretold(c, now) for c in clusters}
     foretold = {name: ahead for name, ahead in foretold.items() if ahead}
     if as_json:
-        show_json(CalendarAnswer(windows=tuple(entries), taken_back=tuple(gone), foretold=foretold).as_json())
+        answer = CalendarAnswer(
+            windows=tuple(entries), taken_back=tuple(gone), foretold=foretold, left_out=tuple(left_out)
+        )
+        show_json(answer.as_json())
     else:
         show(*calendar_parts(entries, gone, foretold, now))
 

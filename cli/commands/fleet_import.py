@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cli.answers import ImportAnswer
     from client.backstop import Backstop
     from models.cluster.fleet_file import Fleet
+    from models.cluster.readings import HealthSample
 
 
 def add_to(group: typer.Typer) -> None:
@@ -79,7 +80,8 @@ def import_(
     """Bring a fleet file into the ledger, whole or not at all. Both files are checked before anything is sent.
 
     What the file leaves out stays as it is: nothing is removed. Health may come alone, for clusters that the ledger
-    has: a file with the quotas of before a rollout is refused while that is open.
+    has: a file with the quotas of before a rollout is refused while that is open. Then a wrong row costs its own
+    cluster alone, which is named: the others' health stands, and the command ends with 1.
     """
     from client.inputs.documents import read_fleet
     from client.inputs.health_samples import read_health
@@ -98,21 +100,47 @@ def import_(
 
     from cli.answers import ImportAnswer  # with the planner behind it, for which a refusal need not wait
     from cli.direct import stage_import
-    from cli.output import show_json
+    from cli.output import complain, show_json
 
     async def question(door: Backstop) -> ImportAnswer:
         whole = await _from_slurm(door, named(slurm), source, policy) if slurm else fleet
         counts = {} if whole is None else await door.import_fleet(whole, stage_import)
-        looks = read_health(health, await door.clusters()) if health and fleet is None else samples
-        rows = await door.add_health(looks) if looks else 0
+        left_out: dict[str, str] = {}
+        feed = health and fleet is None
+        looks = read_health(health, await door.clusters(), left_out=left_out) if feed else samples
+        rows = await _add_health(door, looks, left_out) if looks else 0
         many = await door.add_jobs(by_name) if by_name else 0
-        return ImportAnswer(file=file or slurm, counts=counts, health_rows=rows, jobs=many)
+        return ImportAnswer(file=file or slurm, counts=counts, health_rows=rows, jobs=many, left_out=left_out)
 
     answer = ask(who(actor), question)
     if as_json:
         show_json(answer.as_json())
     else:
         _show_imported(answer, file, slurm, health, jobs)
+    if answer.left_out:
+        for cluster, why in sorted(answer.left_out.items()):
+            complain(f"the health of {cluster} was left out: {why}")
+        raise typer.Exit(1)
+
+
+async def _add_health(door: Backstop, samples: Sequence[HealthSample], left_out: dict[str, str]) -> int:
+    """Answers how many rows stand. What the ledger refuses of one cluster is left out; of all, it is an error."""
+    try:
+        return await door.add_health(samples)
+    except BadInput as error:
+        clusters = sorted({sample.cluster for sample in samples})
+        if len(clusters) == 1:
+            raise error from None
+    rows, wrong = 0, []
+    for cluster in clusters:
+        try:
+            rows += await door.add_health([sample for sample in samples if sample.cluster == cluster])
+        except BadInput as error:
+            wrong.append(error)
+            left_out[cluster] = error.message
+    if len(wrong) == len(clusters):
+        raise wrong[0]
+    return rows
 
 
 def _source(

@@ -86,6 +86,8 @@ def _standing(s: RolloutStatus, now: datetime, source_at: datetime | None) -> It
     yield "health", _seen(s, now, source_at)
     if s.look_failed:
         yield "NOT seen", line((f"the last look failed: {s.look_failed}", "red"))
+    if s.health_fault and not s.stage.ended:
+        yield "source", line((s.health_fault, "yellow"))
     if not s.stage.ended:
         yield _WHEN.get(s.stage, "now"), _sums(s)
         if s.would is not None:

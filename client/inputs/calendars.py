@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import icalendar
 import recurring_ical_events
@@ -22,51 +22,84 @@ from models.errors import BadInput
 _AHEAD, _BEHIND = timedelta(days=366), timedelta(days=10 * 366)
 _TOO_OFTEN = ("SECONDLY", "MINUTELY")
 _MOST_TIMES = 5_000
+_MOST_IN_ALL = 20_000
 _MOST_BYTES = 16 * 2**20
 _KINDS = {kind.value: kind for kind in WindowKind}
 
 
+class CalendarRead(NamedTuple):
+    """What a file declares, and of each event that is left out what is wrong with it."""
+
+    declared: tuple[Declared, ...]
+    left_out: tuple[str, ...] = ()
+
+
 def read_calendar(
     path: str, now: datetime, clusters: Sequence[str] = (), kind: WindowKind = WindowKind.MAINTENANCE
-) -> tuple[Declared, ...]:
+) -> CalendarRead:
     """What the file's events declare, from now on; an event that is cancelled takes back what it declared.
 
+    One that cannot be read is left out, with all of its UID, and takes nothing back.
     `clusters`: of all events, whatever their location. `kind`: of events without a category that is one.
-    Errors: BadInput naming the file, the event and what is wrong with it.
+    Errors: BadInput naming the file, the event and what is wrong with it, where none is left, and for what is no file.
     """
     name = Path(path).name
     calendar = _parsed(path, name)
+    events: dict[str, list[Any]] = {}
+    left_out: list[BadInput] = []
     try:
-        return _declared(calendar, name, now, clusters, kind)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:  # a property that is broken
+        found = calendar.walk("VEVENT")
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise BadInput(f"{name} has an event that cannot be read: {_words(error)}") from None
+    for event in found:
+        try:
+            events.setdefault(_source(event, name), []).append(event)
+        except BadInput as error:
+            left_out.append(error)
+    declared: list[Declared] = []
+    times = 0
+    for source, its in events.items():
+        try:
+            declared.append(_declared(source, its, name, now, clusters, kind))
+            times += len({window.starts for _, window in declared[-1].windows})
+        except BadInput as error:
+            left_out.append(error)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:  # a property that is broken
+            left_out.append(BadInput(f"{name} has an event that cannot be read: {_words(error)}"))
+        if times > _MOST_IN_ALL:
+            raise BadInput(f"{name}: its events take place more than {_MOST_IN_ALL} times within a year")
+    if not declared:
+        raise left_out[0] if left_out else BadInput(f"{name} has no event")
+    return CalendarRead(tuple(declared), tuple(error.message for error in left_out))
 
 
 def _declared(
-    calendar: Any, name: str, now: datetime, clusters: Sequence[str], kind: WindowKind
-) -> tuple[Declared, ...]:
-    sources: dict[str, list[tuple[str, Window]]] = {}
-    for event in calendar.walk("VEVENT"):
-        sources.setdefault(_source(event, name), [])
+    source: str, events: Sequence[Any], name: str, now: datetime, clusters: Sequence[str], kind: WindowKind
+) -> Declared:
+    """Of the events of one UID: a series, and what departs from it."""
+    for event in events:
         _refuse_nonsense(event, name, now)
-    for event in _coming(calendar, name, now):
+    windows: list[tuple[str, Window]] = []
+    for event in _coming(events, name, now):
         if str(event.get("STATUS", "")).upper() != "CANCELLED":
             window = _window(event, name, kind)
-            sources[_source(event, name)] += [(cluster, window) for cluster in clusters or _clusters(event, name)]
-    if not sources:
-        raise BadInput(f"{name} has no event")
-    return tuple(Declared(source=source, windows=tuple(windows)) for source, windows in sources.items())
+            windows += [(cluster, window) for cluster in clusters or _clusters(event, name)]
+    return Declared(source=source, windows=tuple(windows))
 
 
-def _coming(calendar: Any, name: str, now: datetime) -> list[Any]:
-    """Each time that an event takes place within a year, those that have begun included."""
+def _coming(events: Sequence[Any], name: str, now: datetime) -> list[Any]:
+    """Each time that one of these takes place within a year, those that have begun included."""
+    calendar = icalendar.Calendar()
+    for event in events:
+        calendar.add_component(event)
     try:
         coming: list[Any] = recurring_ical_events.of(calendar, skip_bad_series=False).between(now, now + _AHEAD)
     except Exception as error:  # the library has no error of its own for what it cannot follow
         raise BadInput(f"{name}: a series of events cannot be followed: {_words(error)}") from None
     if len(coming) > _MOST_TIMES:
         raise BadInput(
-            f"{name}: its events take place {len(coming)} times within a year: at most {_MOST_TIMES} are taken"
+            f"{name}: event {_title(events[0])!r} takes place {len(coming)} times within a year: "
+            f"at most {_MOST_TIMES} are taken"
         )
     return coming
 

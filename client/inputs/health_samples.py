@@ -14,6 +14,7 @@ from client.inputs.sentences import first_problem
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
+from models.errors import BadInput
 
 _NEEDED = ("cluster", "time", "total_gpus", "healthy_gpus")
 _OPTIONAL = ("island", "block_gpus")
@@ -21,35 +22,56 @@ _COUNTS = ("total_gpus", "healthy_gpus", "block_gpus")
 
 
 def read_health(
-    path: str | Path, clusters: Sequence[ClusterSpec], now: datetime | None = None
+    path: str | Path,
+    clusters: Sequence[ClusterSpec],
+    now: datetime | None = None,
+    left_out: dict[str, str] | None = None,
 ) -> tuple[HealthSample, ...]:
     """The samples of a health CSV by time, then cluster: one for each cluster and time.
 
     A row without an island (the column may be absent) speaks for its cluster's only island. `now`: this moment.
-    Errors: BadInput.
+    `left_out`: takes clusters with a row that is wrong, and what is; all rows of such a one are left out. Without it,
+    and where none is left, the first such row is refused. Errors: BadInput.
     """
     end = latest(now)
     table = CsvTable.read(path, _NEEDED, _OPTIONAL)
     names = {cluster.name: tuple(island.name for island in cluster.islands) for cluster in clusters}
     lines: dict[tuple[datetime, str, str], int] = {}
     looks: dict[tuple[datetime, str], list[Island]] = {}
+    wrong: dict[str, BadInput] = {}
     for row in table.records():
         try:
-            at = _instant(row["time"])
-        except ValueError as error:
-            raise table.bad(f"time {error}") from None
-        if at.timestamp() > end:
-            raise table.bad(f"time {TOO_LATE}: {row['time']!r}")
-        island = _island(table, row, names)
-        earlier = lines.setdefault((at, row["cluster"], island.name), table.line)
-        if earlier != table.line:
-            what = f"island {island.name!r} of {row['cluster']} at {row['time']}"
-            raise table.bad(f"{what} is given twice, first in line {earlier}")
+            at, island = _instant_of(table, row, end), _island(table, row, names)
+            earlier = lines.setdefault((at, row["cluster"], island.name), table.line)
+            if earlier != table.line:
+                what = f"island {island.name!r} of {row['cluster']} at {row['time']}"
+                raise table.bad(f"{what} is given twice, first in line {earlier}")
+        except BadInput as error:
+            if left_out is None:
+                raise
+            wrong.setdefault(row["cluster"], error)
+            continue
         looks.setdefault((at, row["cluster"]), []).append(island)
-    return tuple(
+    samples = tuple(
         HealthSample(cluster=cluster, at=at, islands=tuple(sorted(islands, key=lambda i: i.name)))
         for (at, cluster), islands in sorted(looks.items())
+        if cluster not in wrong
     )
+    if wrong and not samples:
+        raise next(iter(wrong.values()))
+    if left_out is not None:
+        left_out.update({cluster: error.message for cluster, error in wrong.items()})
+    return samples
+
+
+def _instant_of(table: CsvTable, row: Mapping[str, str], end: float) -> datetime:
+    try:
+        at = _instant(row["time"])
+    except ValueError as error:
+        raise table.bad(f"time {error}") from None
+    if at.timestamp() > end:
+        raise table.bad(f"time {TOO_LATE}: {row['time']!r}")
+    return at
 
 
 def _island(table: CsvTable, row: Mapping[str, str], names: Mapping[str, tuple[str, ...]]) -> Island:

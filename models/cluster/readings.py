@@ -112,6 +112,8 @@ class HealthSample(Model):
     """The latest date of samples that were left out because they are dated ahead; None: there is none."""
     beyond: Excess | None = None
     """A newer sample that was left out because it has more healthy GPUs than are installed; None: there is none."""
+    fault: str = Field(default="", exclude_if=lambda fault: not fault)
+    """What is wrong with the source of late, so that this is not the newest there could be; empty: nothing."""
 
     @property
     def healthy_gpus(self) -> int:
@@ -189,6 +191,8 @@ class Observation(Model):
     """None: no sample at all; counts as unknown."""
     ahead_to: Time | None = None
     """The source's clock is ahead, or was: samples dated up to this are left out, and no gate opens."""
+    fault: str = Field(default="", exclude_if=lambda fault: not fault)
+    """What is wrong with the cluster's sources of late; empty: nothing."""
     windows: tuple[Window, ...] = ()
     tested: dict[str, int] = Field(default_factory=dict)
     """The values whose backing was looked at: the present ones, or a plan's."""

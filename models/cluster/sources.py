@@ -27,13 +27,17 @@ class SlurmSource(Documented):
     flex_suffix: Name = "-flex"
     """What a team's account for flex has after the team's name."""
     flex_qos: Name = "flex"
-    """The QOS of flex jobs."""
+    """The QOS of flex jobs. Where there is one of this name, `-` and the cluster's name, that is the cluster's own."""
     size_flex: bool = True
     """Whether that QOS is sized, where it is there: it takes an Administrator."""
 
     @property
     def tres(self) -> str:
         return f"gres/{self.gres}"
+
+    def own_flex_qos(self, cluster: str) -> str:
+        """The QOS that is this cluster's alone, where several share a slurmdbd, which has one limit for each QOS."""
+        return f"{self.flex_qos}-{cluster}".lower()
 
 
 class PrometheusSource(Documented):

@@ -217,6 +217,8 @@ class RolloutStatus(Model):
     healthy_gpus: GpuCount | None
     health_at: Time | None
     health_known: bool
+    health_fault: str = ""
+    """What was wrong with its sources when they were last looked at; empty: nothing."""
     assigned_gpus: GpuCount
     backed_gpus: GpuCount
     phantom_gpus: GpuCount

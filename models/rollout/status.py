@@ -53,6 +53,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         healthy_gpus=None if r.sight.known is None else r.sight.known.healthy_gpus,
         health_at=None if r.sight.known is None else r.sight.known.at,
         health_known=health_fresh(r),
+        health_fault="" if seen is None else seen.fault,
         assigned_gpus=stands.assigned_gpus,
         backed_gpus=stands.backed_gpus,
         phantom_gpus=max(0, stands.assigned_gpus - stands.backed_gpus),

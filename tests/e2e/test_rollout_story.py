@@ -395,6 +395,9 @@ async def test_temporal_s_own_cancel_undoes_first(world: World) -> None:
     assert sql.quotas(name) == baseline
     assert sql.row("clusters", name=name) == book
     assert [r.text for r in await world.tpm.audit(name) if r.text.startswith("cancel")] == ["cancel by Temporal"]
+    for strange in ("o'neil", 'a"b', "a\\", "x' OR WorkflowType != '", "%", "\N{FIRE}" * 200):
+        with pytest.raises(Refusal, match="there is no rollout of"):
+            await world.tpm.audit(strange)
     assert [e["actor"] for e in sql.archive(name) if e["text"].startswith("abort")] == ["temporal"]
 
 

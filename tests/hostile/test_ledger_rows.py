@@ -19,6 +19,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger.facade import Ledger
+from activities.adapters.prometheus.prometheus import Prometheuses
 from activities.adapters.slurm.slurm import Slurms
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
@@ -205,6 +206,8 @@ class Site:
             ledger.jobs,
             slurms,
             ledger.doubts,
+            Prometheuses(ledger, {}),
+            ledger.calendar,
         )
 
     def ask(self, question: Question[Any], actor: str = "tpm") -> Any:

@@ -110,7 +110,7 @@ def url(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
         )
         try:
             address = f"http://127.0.0.1:{port}"
-            until(lambda: bool(ask(PrometheusConnection(url=address), "DCGM_FI_DEV_GPU_TEMP")), "it has scraped")
+            until(lambda: bool(ask(PrometheusConnection(url=address), "DCGM_FI_DEV_GPU_TEMP").values), "it has scraped")
             yield address
         finally:
             process.send_signal(signal.SIGTERM)
@@ -220,9 +220,9 @@ def test_own_queries_and_labels(url: str) -> None:
         installed='count by (Hostname) (DCGM_FI_DEV_GPU_TEMP{cluster="west"})',
         healthy="vector(1)",
     )
-    assert ask(own, own.queries.installed) == {("w1", "main"): 8.0}
+    assert ask(own, own.queries.installed).values == {("w1", "main"): 8.0}
     ready = PrometheusConnection(url=url, ready='max by (Hostname) (DCGM_FI_DEV_GPU_TEMP{Hostname!="e1"})').queries
-    assert ask(PrometheusConnection(url=url), ready.healthy)["east", "x"] == 8
+    assert ask(PrometheusConnection(url=url), ready.healthy).values["east", "x"] == 8
 
 
 def test_what_goes_wrong_is_no_answer(url: str, tmp_path: Path) -> None:
@@ -242,7 +242,11 @@ def test_of_a_prometheus_that_does_not_answer_the_last_health_stands(
     health: HealthPort, prometheuses: Prometheuses
 ) -> None:
     known = health.read(["east"])["east"]
-    prometheuses._connections = {"here": PrometheusConnection(url="http://127.0.0.1:1")}
-    assert health.read(["east"])["east"] == known
-    prometheuses._connections = {}
-    assert health.read(["east"])["east"] == known
+    for connections, said in (
+        ({"here": PrometheusConnection(url="http://127.0.0.1:1")}, "did not answer"),
+        ({}, "this worker has no Prometheus 'here'"),
+    ):
+        prometheuses._connections = connections
+        found = health.read(["east"])["east"]
+        assert (counts(found), found.at) == (counts(known), known.at)
+        assert said in found.fault

@@ -100,7 +100,8 @@ def test_a_calendar_is_windows_or_one_sentence(folder: Path, content: bytes) -> 
     said = ""
     declared: tuple[Declared, ...] = ()
     try:
-        declared = read_calendar(str(path), NOW)
+        declared, left_out = read_calendar(str(path), NOW)
+        assert all(one.startswith("c.ics") for one in left_out)
     except BadInput as error:
         said = error.message
     TRIED["calendars that were refused"] += bool(said)

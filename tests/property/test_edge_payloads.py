@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger.facade import Ledger
+from activities.adapters.prometheus.prometheus import Prometheuses
 from activities.adapters.slurm.slurm import Slurms
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
@@ -251,7 +252,7 @@ def desk_of(ledger: Ledger) -> Callable[[DeskRequest], DeskAnswer]:
     slurms = Slurms(ledger, ledger.schedulers)
     desk = DeskActivities(
         *(ledger.fleet, ledger.registry, clusters, ledger.tallies, ledger.report, ledger.milestones),
-        *(ledger.jobs, slurms, ledger.doubts),
+        *(ledger.jobs, slurms, ledger.doubts, Prometheuses(ledger, {}), ledger.calendar),
     )
     return lambda request: ActivityEnvironment().run(desk.answer, request)
 

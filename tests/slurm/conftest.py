@@ -18,7 +18,7 @@ from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
 from activities.ports import HealthPort, UsagePort
-from models.cluster.fleet_file import Fleet
+from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.sources import SlurmSource
 from tests.slurm.lab import CLUSTER, Lab, missing, running
 
@@ -76,14 +76,23 @@ class Site:
         """Of the root and both teams, as sacctmgr tells them."""
         return self.lab.limits(self.root, self.team("a"), self.team("b"))
 
+    def flex_limit(self, qos: str = "flex") -> int | None:
+        """Of a QOS, as sacctmgr tells it."""
+        shown = self.lab.run("sacctmgr", "-n", "-P", "show", "qos", f"name={qos}", "format=GrpTRES")
+        return int(shown.removeprefix("gres/gpu=")) if shown else None
+
     def adopt(self, source: SlurmSource | None = None) -> None:
         """The cluster stands in the ledger as Slurm has it."""
-        fleet = Fleet(clusters=(self.slurms.describe(self.cluster, source or self.source),))
+        self.import_clusters(self.slurms.describe(self.cluster, source or self.source))
+        self.quotas.read(self.cluster)
+
+    def import_clusters(self, *clusters: ClusterSpec) -> None:
+        """They stand in the ledger."""
+        fleet = Fleet(clusters=clusters)
         packed = zlib.compress(json.dumps(json.loads(fleet.model_dump_json(exclude_unset=True))).encode())
         number = f"import {next(_numbers)}"
         self.ledger.fleet.stage_import(number, 0, packed)
         self.ledger.fleet.commit_import(number, 1, "tpm", self.ledger.now())
-        self.quotas.read(self.cluster)
 
 
 @pytest.fixture

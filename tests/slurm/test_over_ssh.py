@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from activities.adapters.slurm.command_line import Connection, Talk
-from activities.adapters.slurm.parsing import ASSOC_FORMAT, accounts_in
+from activities.adapters.slurm.parsing import ASSOC_FORMAT, NUMBERS_FORMAT, accounts_in
 from models.errors import Unavailable
 from tests.slurm.conftest import Site
 
@@ -77,8 +77,9 @@ def connection(site: Site, tmp_path: Path) -> Iterator[Connection]:
 
 def test_limits_are_read_and_written_over_ssh(site: Site, connection: Connection) -> None:
     talk = Talk(connection)
-    asked = ("sacctmgr", "-n", "-P", "show", "assoc", "cluster=lab", "user=", ASSOC_FORMAT)
-    assert accounts_in(talk.run(*asked), "gres/gpu")[site.team("a")].gpus == 24
+    asked = ("sacctmgr", "-n", "-P", "show", "assoc", "cluster=lab", "user=")
+    printed, numbers = talk.run(*asked, ASSOC_FORMAT), talk.run(*asked, NUMBERS_FORMAT)
+    assert accounts_in(printed, "gres/gpu", numbers)[site.team("a")].gpus == 24
     command = f"modify account {site.team('a')} cluster=lab set GrpTRES=gres/gpu=20\n"
     talk.run("sacctmgr", "-i", "-Q", given=command)
     assert site.lab.limit(site.team("a")) == "20"

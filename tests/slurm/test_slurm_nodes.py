@@ -92,7 +92,9 @@ def test_of_a_slurm_that_does_not_answer_the_last_health_stands_and_grows_old(si
     talk = site.slurms.talk(site.source)
     whole, talk._connection = talk._connection, talk._connection.model_copy(update={"conf": "/nowhere/slurm.conf"})
     try:
-        assert site.health.read([site.cluster])[site.cluster] == before
+        found = site.health.read([site.cluster])[site.cluster]
+        assert found.model_copy(update={"fault": ""}) == before
+        assert found.fault.startswith("nodes of Slurm: "), "and it is said why"
     finally:
         talk._connection = whole
     assert site.health.read([site.cluster])[site.cluster].at > before.at

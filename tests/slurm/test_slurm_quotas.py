@@ -39,7 +39,8 @@ def land(site: Site, kind: EffectKind, counter: int, *writes: tuple[str, int, in
     made = tuple(
         ValueWrite(team=site.team(t), expected_gpus=before, gpus=after, mode=mode) for t, before, after in writes
     )
-    change = Change(cluster=site.cluster, kind=kind, fence=Fence(rollout="r-1", counter=counter), writes=made, **more)
+    fence = Fence(rollout=more.pop("rollout", "r-1"), counter=counter)
+    change = Change(cluster=site.cluster, kind=kind, fence=fence, writes=made, **more)
     return twice(lambda: site.quotas.apply(change))
 
 
@@ -70,14 +71,14 @@ def test_a_whole_rollout_is_seen_in_sacctmgr(site: Site) -> None:
     land(site, EffectKind.HARDEN, 3, mode=LimitMode.HARD, expected_generation=reading.generation)
     assert site.limits() == ["32", "16", "16"]
     land(site, EffectKind.FOLLOW, 4, expected_generation=reading.generation, flex_gpus=16)
-    assert site.slurms.qos_limit(site.source) == 48, "16 that no quota stands on, and what quotas may leave unused"
+    assert site.flex_limit() == 48, "16 that no quota stands on, and what quotas may leave unused"
     land(site, EffectKind.UNFOLLOW, 5)
     land(site, EffectKind.SOFTEN, 6, mode=LimitMode.SOFT)
     assert site.limits() == ["40", "24", "16"], "soft again: what was admitted before is"
     land(site, EffectKind.RESTORE, 7, ("a", 16, 24), to=LimitMode.HARD)
     land(site, EffectKind.RELEASE, 8)
     assert site.limits() == ["", "24", "16"], "as it was"
-    assert site.slurms.qos_limit(site.source) is None
+    assert site.flex_limit() is None
     assert site.quotas.read(site.cluster).generation == reading.generation, "none of it was a change by others"
 
 

@@ -63,7 +63,7 @@ def test_an_operator_may_all_but_size_flex(known: Site) -> None:
     land(known, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=LimitMode.HARD)
     land(known, EffectKind.FOLLOW, 3, flex_gpus=16)
     assert known.limits() == ["32", "16", "16"]
-    assert known.slurms.qos_limit(source) is None, "left alone"
+    assert known.flex_limit() is None, "left alone"
     assert known.slurms.check()[known.cluster].wrong == ""
     land(known, EffectKind.UNFOLLOW, 4)
     land(known, EffectKind.RESTORE, 5, ("a", 16, 24), to=LimitMode.HARD)
@@ -77,9 +77,9 @@ def test_an_administrator_may_size_flex(known: Site) -> None:
     level(known, "Admin")
     assert known.quotas.barred(known.cluster) == ""
     land(known, EffectKind.FOLLOW, 1, flex_gpus=16)
-    assert known.slurms.qos_limit(known.source) == 16 + 40
+    assert known.flex_limit() == 16 + 40
     land(known, EffectKind.UNFOLLOW, 2)
-    assert known.slurms.qos_limit(known.source) is None
+    assert known.flex_limit() is None
 
 
 def test_a_coordinator_cannot_bound_what_is_freed(known: Site) -> None:

@@ -111,8 +111,15 @@ def event(starts: str = "20261201T060000Z", ends: str = "20261201T180000Z", more
     return EVENT.format(starts, ends, more)
 
 
+def declared_in(*given: Any) -> tuple[Declared, ...]:
+    """Of a file in which every event can be read."""
+    found = read_calendar(*given)
+    assert found.left_out == ()
+    return found.declared
+
+
 def test_an_event_declares_a_window_for_each_of_its_clusters(tmp_path: Path) -> None:
-    (found,) = read_calendar(ics(tmp_path, event(more="CATEGORIES:Ops,SEV\nX-BACKSTOP-GPUS:64")), NOW)
+    (found,) = declared_in(ics(tmp_path, event(more="CATEGORIES:Ops,SEV\nX-BACKSTOP-GPUS:64")), NOW)
     assert found.source == "ics 1"
     assert [name for name, _ in found.windows] == ["alpha", "beta"]
     made = found.windows[0][1]
@@ -124,24 +131,24 @@ def test_an_event_declares_a_window_for_each_of_its_clusters(tmp_path: Path) -> 
 
 
 def test_clusters_and_kind_may_be_given_for_the_whole_file(tmp_path: Path) -> None:
-    (found,) = read_calendar(ics(tmp_path, event(more="X-BACKSTOP-ISLANDS:pod-1")), NOW, ["gamma"], WindowKind.FREEZE)
+    (found,) = declared_in(ics(tmp_path, event(more="X-BACKSTOP-ISLANDS:pod-1")), NOW, ["gamma"], WindowKind.FREEZE)
     ((name, made),) = found.windows
     assert (name, made.kind, made.islands) == ("gamma", WindowKind.FREEZE, ("pod-1",))
 
 
 def test_zones_days_and_durations_are_understood(tmp_path: Path) -> None:
     days = event("20261201", "20261203").replace("DTSTART:", "DTSTART;VALUE=DATE:")
-    (found,) = read_calendar(ics(tmp_path, days.replace("DTEND:", "DTEND;VALUE=DATE:")), NOW)
+    (found,) = declared_in(ics(tmp_path, days.replace("DTEND:", "DTEND;VALUE=DATE:")), NOW)
     assert found.windows[0][1].ends == datetime(2026, 12, 3, tzinfo=UTC)
     zoned = event("20261201T060000", "20261201T180000").replace("DTSTART:", "DTSTART;TZID=Europe/Paris:")
-    (found,) = read_calendar(ics(tmp_path, zoned.replace("DTEND:20261201T180000", "DURATION:PT2H")), NOW)
+    (found,) = declared_in(ics(tmp_path, zoned.replace("DTEND:20261201T180000", "DURATION:PT2H")), NOW)
     assert found.windows[0][1].starts == datetime(2026, 12, 1, 5, tzinfo=UTC)
     assert found.windows[0][1].ends == datetime(2026, 12, 1, 7, tzinfo=UTC)
 
 
 def test_a_series_is_followed_for_a_year_and_what_is_over_is_left_out(tmp_path: Path) -> None:
     weekly = event("20261101T060000Z", "20261101T070000Z", "RRULE:FREQ=WEEKLY\nEXDATE:20261129T060000Z")
-    (found,) = read_calendar(ics(tmp_path, weekly), NOW, ["c"])
+    (found,) = declared_in(ics(tmp_path, weekly), NOW, ["c"])
     starts = [made.starts for _, made in found.windows]
     assert starts[0] == datetime(2026, 11, 22, 6, tzinfo=UTC)
     assert datetime(2026, 11, 29, 6, tzinfo=UTC) not in starts
@@ -149,7 +156,7 @@ def test_a_series_is_followed_for_a_year_and_what_is_over_is_left_out(tmp_path: 
 
 
 def test_a_cancelled_event_takes_back_what_it_declared(tmp_path: Path) -> None:
-    assert read_calendar(ics(tmp_path, event(more="STATUS:CANCELLED")), NOW) == (Declared(source="ics 1"),)
+    assert declared_in(ics(tmp_path, event(more="STATUS:CANCELLED")), NOW) == (Declared(source="ics 1"),)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +179,7 @@ def test_a_cancelled_event_takes_back_what_it_declared(tmp_path: Path) -> None:
         ),
         (
             [event("20261101T060000Z", "20261101T060001Z", "RRULE:FREQ=HOURLY")],
-            "m.ics: its events take place 8784 times within a year: at most 5000 are taken",
+            "m.ics: event 'new firmware' takes place 8784 times within a year: at most 5000 are taken",
         ),
         ([event("20261202T060000Z", "20261201T070000Z")], "m.ics: event 'new firmware' ends before it starts"),
         ([event().replace("DTSTART:20261201T060000Z\n", "")], "m.ics: event 'new firmware' has no DTSTART"),
@@ -266,6 +273,34 @@ def test_an_import_says_what_it_took_back(tmp_path: Path, capsys: pytest.Capture
     with answering(Taking()):
         assert run(["calendar", "import", ics(tmp_path, event(more="STATUS:CANCELLED"))]) == 0
     assert capsys.readouterr().out.startswith("Taken back: maintenance of 39 GPUs from ")
+
+
+def test_what_is_left_out_of_an_import_is_named_and_the_rest_is_declared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One event cannot be read, one is of a cluster that the ledger has not."""
+    asked = []
+
+    class Strict(FakeBackstop):
+        async def ask(self, question: Question[Any]) -> Declaration:
+            assert isinstance(question, Declare)
+            asked.append([d.source for d in question.declared])
+            if any(name == "alpha" for d in question.declared for name, _ in d.windows):
+                raise BadInput("the ledger has no cluster 'alpha'")
+            return Declaration(stand=tuple(fake().entries), new=(), gone=())
+
+    other = event().replace("UID:1", "UID:2").replace("LOCATION:alpha\\, beta", "LOCATION:h100-worked")
+    nonsense = event(more="X-BACKSTOP-GPUS:many").replace("UID:1", "UID:3")
+    with answering(Strict()):
+        assert run(["calendar", "import", ics(tmp_path, event(), other, nonsense), "--json"]) == 1
+    assert asked == [["ics 1", "ics 2"], ["ics 1"], ["ics 2"]]
+    said = capsys.readouterr()
+    assert [w["id"] for w in json.loads(said.out)["windows"]] == [7]
+    assert said.err.splitlines() == [
+        "backstop: left out: m.ics: event 'new firmware': gpus must be a whole number, not 'many'",
+        "backstop: left out: the ledger has no cluster 'alpha'",
+    ]
+    assert len(json.loads(said.out)["left_out"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ NAMES = """
 
 def test_the_desk_has_an_answer_to_every_question() -> None:
     nobody: Any = Mock()
-    desk = DeskActivities(nobody, nobody, nobody, nobody, nobody, nobody, nobody, nobody, nobody)
+    desk = DeskActivities(*[nobody] * 11)
     assert set(desk._answers) == set(QUESTIONS.values())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from activities.adapters.slurm.command_line import Connection, Talk
 from activities.adapters.slurm.parsing import (
+    Node,
     accounts_in,
     actors_in,
     admitted,
@@ -34,21 +34,28 @@ from workers.settings import load_settings
 NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)
 SOURCE = SlurmSource(root="org")
 ASSOCS = """\
-1|root||
-2|org|root|
-3|lab|org|gres/gpu=64
-4|lab-a|lab|cpu=900,gres/gpu=40,gres/gpu:h100=40
-5|group|lab|
-6|lab-b|group|gres/gpu=24
-7|open|org|cpu=12
-8|flex-pool|org|gres/gpu=8
-9|lab-a-flex|flex-pool|gres/gpu=8
-10|elsewhere|root|gres/gpu=99
+1|0||root
+2|1||org
+3|2|gres/gpu=64|lab
+4|3|cpu=900,gres/gpu=40,gres/gpu:h100=40|lab-a
+5|3||group
+6|5|gres/gpu=24|lab-b
+7|2|cpu=12|open
+8|2|gres/gpu=8|flex-pool
+9|8|gres/gpu=8|lab-a-flex
+10|1|gres/gpu=99|elsewhere
 """
+NUMBERS = "".join(f"{n}\n" for n in range(1, 11))
 
 
-def node(name: str, state: str, gres: str = "gpu:h100:8", cfg: str = "cpu=64,gres/gpu=8") -> str:
-    return f"NodeName={name} Arch=x86_64 Gres={gres} State={state} Partitions=a,b CfgTRES={cfg} AllocTRES="
+def node(name: str, state: str, gres: str = "gpu:h100:8", cfg: str = "cpu=64,gres/gpu=8") -> dict[str, Any]:
+    """As 22.05 tells it; `state`: as scontrol writes it, a word and its flags."""
+    base, *flags = state.split("+")
+    return {"name": name, "state": base.lower(), "state_flags": flags, "gres": gres, "tres": cfg, "reason": ""}
+
+
+def nodes(*rows: dict[str, Any], gres: str = "gpu") -> tuple[Node, ...]:
+    return nodes_in({"nodes": list(rows)}, gres)
 
 
 def job(number: int, account: str, **more: Any) -> dict[str, Any]:
@@ -67,14 +74,14 @@ def job(number: int, account: str, **more: Any) -> dict[str, Any]:
 
 
 def read(*rows: dict[str, Any]) -> Any:
-    return jobs_in(json.dumps({"jobs": list(rows)}), "gres/gpu")
+    return jobs_in({"jobs": list(rows)}, "gres/gpu")
 
 
 # --- accounts ----------------------------------------------------------------------------------
 
 
 def test_quotas_are_the_limited_accounts_under_the_root() -> None:
-    found = quotas_of(accounts_in(ASSOCS, "gres/gpu"), SOURCE)
+    found = quotas_of(accounts_in(ASSOCS, "gres/gpu", NUMBERS), SOURCE)
     assert {name: (q.gpus, q.parent) for name, q in found.items()} == {
         "lab": (64, None),
         "lab-a": (40, "lab"),
@@ -84,7 +91,7 @@ def test_quotas_are_the_limited_accounts_under_the_root() -> None:
 
 def test_what_is_no_association_is_no_answer() -> None:
     with pytest.raises(Unavailable, match="what is no association"):
-        accounts_in("sacctmgr: error: something\n", "gres/gpu")
+        accounts_in("sacctmgr: error: something\n", "gres/gpu", "")
 
 
 def test_a_limit_of_one_kind_of_gpu_is_another_limit() -> None:
@@ -108,11 +115,12 @@ def test_a_soft_quota_admits_what_was_admitted_before(
 
 def test_who_changed_an_association_last() -> None:
     printed = (
-        "2026-11-22T09:00:25|root|Modify Associations|(id_assoc=5)|grp_tres = '1001=24'\n"
-        "2026-11-22T09:00:26|root|Add Accounts|team-b|description='team|b'\n"
-        "2026-11-22T09:00:27|admin|Modify Associations|(id_assoc=5 or id_assoc=7)|grp_tres = '1001=20'\n"
+        "2026-11-22T09:00:25|Modify Associations|root|(id_assoc=5)\n"
+        "2026-11-22T09:00:26|Add Accounts|root|team|b\n"
+        "2026-11-22T09:00:26|Add Associations|root|id_assoc=9\n"
+        "2026-11-22T09:00:27|Modify Associations|admin|(id_assoc=5 || id_assoc=7)\n"
     )
-    assert actors_in(printed) == {"5": "admin", "7": "admin"}
+    assert actors_in(printed) == {"5": "admin", "7": "admin", "9": "root"}
 
 
 # --- nodes -------------------------------------------------------------------------------------
@@ -142,8 +150,10 @@ def test_who_changed_an_association_last() -> None:
     ],
 )
 def test_only_what_is_known_to_take_jobs_is_healthy(state: str, healthy: bool) -> None:
-    (found,) = nodes_in(node("gpu001", state), "gpu")
+    (found,) = nodes(node("gpu001", state))
     assert found.healthy is healthy
+    (newer,) = nodes({**node("gpu001", ""), "state": state.split("+"), "state_flags": None})
+    assert newer.healthy is healthy, "as a list, in later releases"
 
 
 def test_gpus_are_counted_by_kind_and_without_the_configured_tres() -> None:
@@ -153,8 +163,8 @@ def test_gpus_are_counted_by_kind_and_without_the_configured_tres() -> None:
         node("c", "IDLE", "(null)", "cpu=64"),
         node("d", "IDLE", "gpu:3", ""),
     ]
-    assert {n.name: n.gpus for n in nodes_in("\n".join(lines), "gpu")} == {"a": 8, "b": 6, "d": 3}
-    assert {n.name: n.gpus for n in nodes_in("\n".join(lines), "gpu:h100")} == {"a": 8, "b": 4}
+    assert {n.name: n.gpus for n in nodes(*lines)} == {"a": 8, "b": 6, "d": 3}
+    assert {n.name: n.gpus for n in nodes(*lines, gres="gpu:h100")} == {"a": 8, "b": 4}
 
 
 def test_islands_are_the_leaf_switches() -> None:
@@ -165,8 +175,8 @@ def test_islands_are_the_leaf_switches() -> None:
     )
     islands = islands_in(printed)
     assert islands == {"s1": {"gpu001", "gpu002", "gpu004"}, "s2": {"gpu003", "login1"}}
-    nodes = nodes_in("\n".join(node(f"gpu00{n}", "DOWN" if n == 2 else "IDLE") for n in range(1, 6)), "gpu")
-    assert [(i.name, i.total_gpus, i.healthy_gpus) for i in capacity(nodes, islands)] == [
+    found = nodes(*(node(f"gpu00{n}", "DOWN" if n == 2 else "IDLE") for n in range(1, 6)))
+    assert [(i.name, i.total_gpus, i.healthy_gpus) for i in capacity(found, islands)] == [
         ("main", 8, 8),
         ("s1", 24, 16),
         ("s2", 8, 8),
@@ -195,10 +205,12 @@ def test_jobs_are_read_in_the_forms_of_several_releases() -> None:
     assert read(job(5, "lab-a", tres_alloc_str="cpu=9")) == ()
 
 
-@pytest.mark.parametrize("text", ["", "{}", "not json", '{"jobs": [{}]}', '{"jobs": [{"job_state": []}]}'])
-def test_what_is_no_list_of_jobs_is_no_answer(text: str) -> None:
+@pytest.mark.parametrize("document", [{}, [], None, {"jobs": [{}]}, {"jobs": [{"job_state": []}]}, {"jobs": 7}])
+def test_what_is_no_list_of_jobs_or_nodes_is_no_answer(document: Any) -> None:
     with pytest.raises(Unavailable, match="what we cannot read"):
-        jobs_in(text, "gres/gpu")
+        jobs_in(document, "gres/gpu")
+    with pytest.raises(Unavailable, match="what we cannot read"):
+        nodes_in(document, "gpu")
 
 
 def test_flex_jobs_stand_on_no_quota() -> None:
@@ -251,12 +263,19 @@ def test_a_tool_is_run_with_its_settings_in_plain_english_and_utc(tmp_path: Path
         ("echo 'sacctmgr: error: Unable to contact' >&2; exit 1", Unavailable, "Unable to contact"),
         ("echo 'sacctmgr: error: nothing' >&2; exit 0", Unavailable, "sacctmgr failed"),
         ("echo ' Access denied' >&2; exit 1", Refusal, "Slurm does not let us run sacctmgr"),
+        ("echo 'sacctmgr: error: Access/permission denied' >&2", Refusal, "Slurm does not let us run sacctmgr"),
+        ("echo 'Permission denied'; exit 1", Unavailable, "sacctmgr failed: Permission denied"),
         ("exit 3", Unavailable, "exit code 3"),
     ],
 )
 def test_what_goes_wrong_is_told_apart(script: str, error: type[Exception], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=sentence):
         tool(tmp_path, "sacctmgr", script).run("sacctmgr", "show")
+
+
+def test_words_of_an_answer_are_no_refusal(tmp_path: Path) -> None:
+    talk = tool(tmp_path, "sinfo", "echo 'Permission denied'; echo 'Access denied to strangers' >&2; printf '\\377'")
+    assert talk.run("sinfo") == "Permission denied\n\N{REPLACEMENT CHARACTER}"
 
 
 def test_a_tool_that_is_not_there_is_no_answer() -> None:

@@ -9,15 +9,19 @@ from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, among
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.ports import ByCluster
-from activities.sense import each, making_sense, those_that_do
+from activities.sense import making_sense
+from models.base import in_one_sentence
 from models.cluster.windows import FILE, Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
 from models.tables import ClusterRow, IslandRow, WindowRow
+
+_NAMED, _LONGEST = 3, 200
 
 
 class LedgerCalendar:
@@ -38,7 +42,16 @@ class LedgerCalendar:
                 _refuse_unknown_clusters(session, {cluster})
                 rows = rows.where(col(WindowRow.cluster) == cluster)
             order = (col(WindowRow.cluster), col(WindowRow.starts), col(WindowRow.id))
-            return tuple(those_that_do(session.connection().execute(rows.order_by(*order)), _entry))
+            return _entries(session.connection().execute(rows.order_by(*order)))
+
+    def faults(self) -> dict[str, str]:
+        with self._database.reading() as session:
+            columns = sa.select(*sa.inspect(WindowRow).columns).order_by(col(WindowRow.id))
+            wrong: dict[str, list[str]] = {}
+            for row in session.connection().execute(columns):
+                if isinstance(why := _window_or_why(row), str):
+                    wrong.setdefault(row.cluster, []).append(f"window {row.id} is none: {why}")
+        return {name: _some(faults) for name, faults in wrong.items()}
 
     def declare(self, declared: Sequence[Declared], actor: str, now: datetime) -> Declaration:
         """The windows stand, all or none of them, in place of what their sources declared before and is not over.
@@ -56,14 +69,14 @@ class LedgerCalendar:
                 .order_by(col(WindowRow.id))
             )
             wanted = {(name, d.source, _tidy(window)) for d in declared for name, window in d.windows}
-            present = list(those_that_do(session.connection().execute(live), _entry))
+            present = _entries(session.connection().execute(live))
             stale = [e for e in present if (e.cluster, e.source, e.window) not in wanted]
             for entry in stale:
                 _end(session, entry, now)
             new = sorted(wanted - {(e.cluster, e.source, e.window) for e in present}, key=_by_name)
             add(session, WindowRow, [window_row(name, window, source, actor) for name, source, window in new])
             before = {e.id for e in present}
-            stand = tuple(those_that_do(session.connection().execute(live), _entry))
+            stand = _entries(session.connection().execute(live))
             return Declaration(stand=stand, new=tuple(e for e in stand if e.id not in before), gone=tuple(stale))
 
     def end_window(self, cluster: str, number: int, now: datetime) -> Entry:
@@ -78,7 +91,7 @@ class LedgerCalendar:
                     f"cluster {cluster} has no window {number}: `backstop calendar show {cluster}` lists them"
                 )
             with making_sense(cluster, f"its window {number}"):
-                entry = _entry(row)
+                entry = _entry(row, _window(row))
             if row.ends <= now:
                 return entry
             _end(session, entry, now)
@@ -120,7 +133,9 @@ def _by_cluster(
 ) -> ByCluster[tuple[Window, ...]]:
     lines = session.connection().execute(rows, {"clusters": list(clusters)}).all()
     by_cluster = groupby(lines, lambda row: row.cluster)
-    return each("its calendar", by_cluster, lambda _, windows: tuple(_window(row) for row in windows))
+    return ByCluster(
+        {name: tuple(w for row in rows if isinstance(w := _window_or_why(row), Window)) for name, rows in by_cluster}
+    )
 
 
 def window_row(cluster: str, window: Window, source: str, declared_by: str) -> Row:
@@ -173,9 +188,28 @@ def _refuse_unknown_clusters(session: Session, wanted: set[str]) -> None:
         raise BadInput(f"the ledger has no cluster {name!r}")
 
 
-def _entry(row: WindowRow | sa.Row[Any]) -> Entry:
+def _entries(rows: Iterable[sa.Row[Any]]) -> tuple[Entry, ...]:
+    return tuple(_entry(row, w) for row in rows if isinstance(w := _window_or_why(row), Window))
+
+
+def _window_or_why(row: sa.Row[Any]) -> Window | str:
+    """The window, or why it is none: somebody's plain SQL may have written what says nothing (`faults` tells of it)."""
+    try:
+        return _window(row)
+    except ValidationError as error:
+        return in_one_sentence(error)[:_LONGEST]
+    except ValueError as error:
+        return str(error)[:_LONGEST]
+
+
+def _some(faults: Sequence[str]) -> str:
+    more = f"; and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
+    return "; ".join(faults[:_NAMED]) + more
+
+
+def _entry(row: WindowRow | sa.Row[Any], window: Window) -> Entry:
     assert row.id is not None
-    return Entry(id=row.id, cluster=row.cluster, window=_window(row), source=row.source, declared_by=row.declared_by)
+    return Entry(id=row.id, cluster=row.cluster, window=window, source=row.source, declared_by=row.declared_by)
 
 
 def _window(row: WindowRow | sa.Row[Any]) -> Window:

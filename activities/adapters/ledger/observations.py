@@ -5,7 +5,7 @@ Exporters may write the sample tables by plain SQL. None of it moves a cluster's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import groupby
@@ -33,9 +33,9 @@ ENOUGH_SAMPLES = 20
 """From here on one in twenty may lie above the 95th percentile, and nearest-rank is not the maximum."""
 
 
-Refresh = Callable[[Sources], None]
+Refresh = Callable[[Sources], Mapping[str, str]]
 """What a source says of those of these clusters that are its own is in the ledger; where it is silent, what was known
-stands, and grows old."""
+stands, and grows old. Answers what has been wrong with it of late, by cluster. Errors: none."""
 
 
 class _Fed:
@@ -49,22 +49,28 @@ class _Fed:
         self._refreshes = refreshes
         return self
 
-    def _refresh(self, clusters: Sequence[str]) -> None:
+    def _refresh(self, clusters: Sequence[str]) -> dict[str, str]:
+        """Answers what has been wrong of late, by cluster."""
         if not self._refreshes:
-            return
+            return {}
         with self._database.reading() as session:
             sources = sources_of(session, clusters)
+        told: dict[str, str] = {}
         for refresh in self._refreshes:
-            refresh(sources)
+            told |= refresh(sources)
+        return told
 
 
 class LedgerHealth(_Fed):
     """HealthPort on the ledger."""
 
     def read(self, clusters: Sequence[str]) -> ByCluster[HealthSample]:
-        self._refresh(clusters)
+        wrong = self._refresh(clusters)
         with self._database.reading() as session:
-            return latest_health(session, clusters, self._database.now())
+            latest = latest_health(session, clusters, self._database.now())
+        for cluster in latest.keys() & wrong:
+            latest[cluster] = latest[cluster].model_copy(update={"fault": wrong[cluster]})
+        return latest
 
     def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
         with self._database.reading() as session:

@@ -137,6 +137,11 @@ class SchedulerBook:
             raise Refusal(found.senseless[clusters[0]])
         return dict(found)
 
+    def all_sources(self) -> Sources:
+        """Of every cluster that something beside the ledger speaks for."""
+        with self._database.reading() as session:
+            return sources_of(session, None)
+
     def standing(self, cluster: str) -> MirroredCluster:
         with self._database.reading() as session:
             return _standing(session, cluster)
@@ -205,6 +210,12 @@ class SchedulerBook:
                 if row is not None:
                     row.gpus = gpus
                     session.add(row)
+
+    def forget(self, cluster: str, names: Sequence[str]) -> None:
+        """These limits are none of the cluster's any more: whatever stands there is somebody else's."""
+        with self._database.writing() as session:
+            of = (col(SchedulerLimitRow.cluster) == cluster, col(SchedulerLimitRow.name).in_(names))
+            session.execute(sa.delete(SchedulerLimitRow).where(*of))
 
     def note_islands(self, cluster: str, islands: Sequence[Island]) -> None:
         """A cluster that was imported without islands has these. What is imported moves by import alone."""

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
+from activities.adapters.aside import WAITED, Aside, Faults, sentence
 from activities.adapters.ledger.facade import Ledger
-from activities.adapters.prometheus.queries import Queries, answers, dcgm, samples_of, wanted
+from activities.adapters.prometheus.deadline import fetched
+from activities.adapters.prometheus.queries import Found, Queries, SeriesRead, answers, dcgm, samples_of, wanted
 from models.base import Duration, Model, Name
 from models.cluster.sources import PrometheusSource, Sources
-from models.errors import BackstopError, Unavailable
+from models.errors import Unavailable
 
-log = logging.getLogger(__name__)
-_MOST = 50_000_000
+_MOST = 16_000_000
+"""Bytes of one answer: ten times those of 10,000 islands."""
 
 
 class PrometheusConnection(Model):
@@ -39,6 +40,7 @@ class PrometheusConnection(Model):
     healthy: str | None = None
     seen: str | None = None
     timeout: Duration = Field(default=timedelta(seconds=10), gt=timedelta(0), le=timedelta(seconds=50))
+    """For all three queries together."""
 
     @property
     def queries(self) -> Queries:
@@ -61,52 +63,93 @@ class Prometheuses:
         ledger: Ledger,
         connections: Mapping[str, PrometheusConnection],
         every: timedelta = timedelta(seconds=5),
+        patience: timedelta = WAITED,
     ) -> None:
         self._ledger = ledger
         self._connections = connections
         self._every = every.total_seconds()
         self._read_at: dict[str, float] = {}
+        self._faults = Faults(ledger.now)
+        self._aside = Aside(lambda *_: None, patience)  # what is wrong is told of each cluster
 
-    def refresh_health(self, sources: Sources) -> None:
+    def refresh_health(self, sources: Sources) -> dict[str, str]:
+        """What each Prometheus says of its clusters is in the ledger. Answers late faults, by cluster."""
+        by_connection = self._by_connection(sources)
+        now = time.monotonic()
+        due = [name for name in by_connection if now - self._read_at.get(name, -self._every) >= self._every]
+        for name in due:
+            self._read_at[name] = now
+        self._aside.read({name: partial(self._look, name, by_connection[name]) for name in due})
+        return self._faults.lately()
+
+    def check(self) -> dict[str, str]:
+        """By cluster: what is wrong with what its Prometheus says now; empty: nothing. Nothing is kept of it."""
+        sources = self._ledger.schedulers.all_sources()
+        told = dict.fromkeys(sources.prometheus, "its Prometheus does not answer")
+
+        def look(name: str, its: Mapping[str, PrometheusSource]) -> None:
+            found = self._found(name, its)
+            seen = {sample.cluster for sample in found.samples}
+            for cluster in its:
+                told[cluster] = found.wrong.get(
+                    cluster, "" if cluster in seen else "its Prometheus has no series of it"
+                )
+
+        def wrong(name: str, text: str) -> None:
+            told.update(dict.fromkeys(by_connection[name], text))
+
+        by_connection = self._by_connection(sources)
+        Aside(wrong, timedelta(seconds=55)).read({n: partial(look, n, its) for n, its in by_connection.items()})
+        return told
+
+    @staticmethod
+    def _by_connection(sources: Sources) -> dict[str, dict[str, PrometheusSource]]:
         by_connection: dict[str, dict[str, PrometheusSource]] = {}
         for cluster, source in sources.prometheus.items():
             by_connection.setdefault(source.connection, {})[cluster] = source
-        for name, its_clusters in by_connection.items():
-            now = time.monotonic()
-            if now - self._read_at.get(name, -self._every) >= self._every:
-                self._read_at[name] = now
-                self._look(name, its_clusters)
+        return by_connection
 
     def _look(self, name: str, sources: Mapping[str, PrometheusSource]) -> None:
         """What is known stands where it does not answer: it grows old, and whoever reads it sees that."""
         try:
-            connection = self._connections.get(name)
-            if connection is None:
-                raise Unavailable(f"this worker has no Prometheus {name!r}: BACKSTOP_PROMETHEUS names them")
-            labels = wanted({cluster: source.cluster for cluster, source in sources.items()})
-            queries = connection.queries
-            installed, healthy, seen = (ask(connection, q) for q in (queries.installed, queries.healthy, queries.seen))
-            for sample in samples_of(installed, healthy, seen, labels):
+            found = self._found(name, sources)
+        except Exception as error:
+            for cluster in sources:
+                self._faults.found("health", cluster, f"Prometheus {name}: {sentence(error)}")
+            raise
+        for cluster, text in found.wrong.items():
+            self._faults.found("health", cluster, f"Prometheus {name} has {text}")
+        for sample in found.samples:
+            try:
                 self._ledger.schedulers.note_islands(sample.cluster, sample.islands)
                 self._ledger.samples.keep(sample, "prometheus")
-        except BackstopError as error:
-            log.warning("Prometheus %s was not read: %s", name, error.message)
+            except Exception as error:  # what the ledger does not take of one keeps it from taking no other's
+                self._faults.found("health", sample.cluster, f"Prometheus {name}: {sentence(error)}")
+
+    def _found(self, name: str, sources: Mapping[str, PrometheusSource]) -> Found:
+        """Errors: Unavailable."""
+        connection = self._connections.get(name)
+        if connection is None:
+            raise Unavailable(f"this worker has no Prometheus {name!r}: BACKSTOP_PROMETHEUS names them")
+        labels = wanted({cluster: source.cluster for cluster, source in sources.items()})
+        ends = time.monotonic() + connection.timeout.total_seconds()
+        q = connection.queries
+        installed, healthy, seen = (ask(connection, query, ends) for query in (q.installed, q.healthy, q.seen))
+        return samples_of(installed, healthy, seen, labels, self._ledger.now())
 
 
-def ask(connection: PrometheusConnection, query: str) -> dict[tuple[str, str], float]:
-    """The answer to one instant query. Errors: Unavailable."""
+def ask(connection: PrometheusConnection, query: str, ends: float | None = None) -> SeriesRead:
+    """The answer to one instant query. `ends`: by time.monotonic(), when it must be there. Errors: Unavailable."""
     if not connection.url.startswith(("http://", "https://")):
         raise Unavailable(f"a Prometheus is reached by http or https, not by {connection.url}")
     where, given = f"{connection.url.rstrip('/')}/api/v1/query", urllib.parse.urlencode({"query": query}).encode()
     asked = urllib.request.Request(where, data=given, headers=_headers(connection))  # noqa: S310 - checked above
+    seconds = connection.timeout.total_seconds() if ends is None else max(0.01, ends - time.monotonic())
+    body = fetched(asked, seconds, _MOST)
     try:
-        with urllib.request.urlopen(asked, timeout=connection.timeout.total_seconds()) as answer:  # noqa: S310
-            document: Any = json.loads(answer.read(_MOST))
-    except urllib.error.HTTPError as error:
-        reason = error.read(300).decode(errors="replace")
-        raise Unavailable(f"Prometheus refused a query ({error.code}): {reason}") from None
-    except (OSError, ValueError) as error:
-        raise Unavailable(f"Prometheus at {connection.url} did not answer: {error}") from None
+        document: Any = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"{where} answered what is no JSON: {type(error).__name__} {error}"[:300]) from None
     return answers(document, connection.cluster_label, connection.island_label)
 
 

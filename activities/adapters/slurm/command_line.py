@@ -19,7 +19,8 @@ from models.errors import Refusal, Unavailable
 
 _FORBIDDEN = ("access denied", "permission denied", "you are not running a supported", "only admins", "not privileged")
 _NOTHING = "Nothing modified"
-_SSH = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=10")
+_SSH = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=10", "-oLogLevel=ERROR")
+"""Without its banners, which speak of denied access to whoever has it."""
 
 
 class Connection(Model):
@@ -61,19 +62,22 @@ class Talk:
                 input=given,
                 env=self._environment(),
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",  # of what somebody wrote a letter is lost, and not the answer
                 timeout=seconds,
                 check=False,
             )
         except subprocess.TimeoutExpired:
             raise Unavailable(f"{command[0]} did not answer within {seconds:g} s") from None
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise Unavailable(f"{command[0]} cannot be run: {error}") from None
         reason = " ".join((done.stderr.strip() or done.stdout.strip()).split())[-300:]
-        if any(words in (done.stdout + done.stderr).lower() for words in _FORBIDDEN):
-            raise Refusal(f"Slurm does not let us run {command[0]} {' '.join(command[1:4])}: {reason}")
         # Of commands on standard input sacctmgr tells a failure on standard error alone.
-        if done.returncode != 0 or "error:" in done.stderr:
+        failed = done.returncode != 0 or "error:" in done.stderr
+        # What is printed as the answer is full of words that people have written.
+        if failed and any(words in done.stderr.lower() for words in _FORBIDDEN):
+            raise Refusal(f"Slurm does not let us run {command[0]} {' '.join(command[1:4])}: {reason}")
+        if failed:
             raise Unavailable(f"{command[0]} failed: {reason or f'exit code {done.returncode}'}")
         return done.stdout.strip()
 

@@ -1,7 +1,8 @@
 """What Slurm's own tools print, as models; and what Slurm's limits should be for a cluster's quotas. Pure.
 
-Read of `sacctmgr -n -P`, `scontrol -o` and `squeue --json`, whose forms have stayed the same over many releases; of the
-JSON, whose fields have not, each field is read in the forms that are known. Tried with 22.05.8.
+What people write (reasons, comments, names of jobs and accounts) stands in there beside what is meant. So nodes and
+jobs are read as JSON, each field in the forms of the releases that are known; of `sacctmgr -n -P`, which has no JSON
+before 23.02, what somebody may have chosen stands where it can be told from the rest. Tried with 22.05.8.
 """
 
 from __future__ import annotations
@@ -24,34 +25,98 @@ from models.errors import Unavailable
 # --- accounts ----------------------------------------------------------------------------------
 
 
+_BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RecursionError)
+"""What comes of a document that is another one than it should be."""
+_LONGEST_NAME = 150
+
+
+def document_in(printed: str) -> Any:
+    """What was printed as JSON. Errors: Unavailable."""
+    try:
+        return json.loads(printed)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"Slurm printed what is no JSON: {type(error).__name__} {error}"[:300]) from None
+
+
+def _written(text: str) -> str:
+    """What somebody wrote, as every database and every line can hold it."""
+    one_line = "".join(char if char.isprintable() else " " for char in text[:_LONGEST_NAME])
+    return " ".join(one_line.split())
+
+
 class Account(Model):
     """An account's own association. Units: whole GPUs; None: no limit."""
 
     number: str
-    name: Name
+    name: str
     parent: str
     gpus: int | None = None
+
+
+_WHOLE = re.compile(r"\d{1,18}", re.ASCII)
+_MOST_GPUS = 10**7
+"""A limit above is none."""
 
 
 def tres_of(text: str) -> dict[str, int]:
     """`cpu=4,gres/gpu=8` by name; what is no whole number is left out."""
     pairs = (part.partition("=") for part in text.split(",") if part)
-    return {name: int(value) for name, _, value in pairs if value.isdigit()}
+    return {name: int(value) for name, _, value in pairs if _WHOLE.fullmatch(value)}
 
 
-ASSOC_FORMAT = "format=ID,Account,ParentName,GrpTRES"
+ASSOC_FORMAT = "format=ID,ParentID,GrpTRES,Account"
+NUMBERS_FORMAT = "format=ID"
+_ASSOCIATION = re.compile(r"(\d+)\|(\d*)\|([^|]*)\|(.*)", re.ASCII)
 
 
-def accounts_in(printed: str, tres: str) -> dict[str, Account]:
-    """By name, of `sacctmgr -n -P show assoc ... user= format=ID,Account,ParentName,GrpTRES`."""
-    accounts = {}
-    for line in printed.splitlines():
-        cells = line.split("|")
-        if len(cells) != 4:
+def accounts_in(printed: str, tres: str, numbers: str) -> dict[str, Account]:
+    """By name, of `sacctmgr -n -P show assoc ... user=` in the first format, and in the second.
+
+    An account's name may have anything in it, lines that look like associations too: what is one, numbers alone say. A
+    name that cannot be a team's is told with its number. Errors: Unavailable for what is no such list.
+    """
+    rows: dict[str, list[str]] = {}
+    number = ""
+    for line in printed.strip("\n").split("\n") if printed.strip() else []:
+        if match := _ASSOCIATION.fullmatch(line):
+            number, *fields = match.groups()
+            if number in rows:
+                raise Unavailable(f"sacctmgr printed association {number} twice: {line[:80]!r}")
+            rows[number] = fields
+        elif not number:
             raise Unavailable(f"sacctmgr printed what is no association: {line[:80]!r}")
-        number, name, parent, limits = cells
-        accounts[name] = Account(number=number, name=name, parent=parent, gpus=tres_of(limits).get(tres))
+        else:
+            rows[number][-1] += f"\n{line}"
+    if rows.keys() != set(numbers.split()):
+        raise Unavailable("sacctmgr printed associations that there are not, or has changed them meanwhile")
+    names = {number: _team_name(name, number) for number, (_, _, name) in rows.items()}
+    accounts: dict[str, Account] = {}
+    for number, (parent, limits, _) in rows.items():
+        limit = tres_of(limits).get(tres, _MOST_GPUS + 1)
+        account = Account(
+            number=number,
+            name=names[number],
+            parent=names.get(parent, ""),
+            gpus=limit if limit <= _MOST_GPUS else None,
+        )
+        if accounts.setdefault(account.name, account) is not account:
+            raise Unavailable(f"sacctmgr printed the account {account.name!r} twice")
     return accounts
+
+
+def _team_name(name: str, number: str) -> str:
+    """The name, where it can be a team's; a colon sets other limits apart from accounts in the ledger."""
+    plain = _written(name).replace(":", " ")
+    return name if name == plain else f"{plain} ({number})"
+
+
+QOS_FORMAT = "format=GrpTRES,Name"
+
+
+def qos_in(printed: str, tres: str) -> dict[str, int | None]:
+    """The limit of each QOS by its name, of `sacctmgr -n -P show qos` in this format; None: no limit."""
+    lines = (line.partition("|") for line in printed.split("\n") if line)
+    return {name: tres_of(limits).get(tres) for limits, _, name in lines}
 
 
 def above(accounts: Mapping[str, Account], name: str) -> Iterator[str]:
@@ -93,18 +158,18 @@ def admitted(gpus: int, mode: LimitMode, earlier: int | None) -> int:
 
 # --- transactions ------------------------------------------------------------------------------
 
-TRANSACTIONS_FORMAT = "format=TimeStamp,Actor,Action,Where,Info"
+TRANSACTIONS_FORMAT = "format=TimeStamp,Action,Actor,Where"
+_OF_ASSOCIATIONS = re.compile(
+    r"[-0-9T:]{19}\|(?:Modify|Add|Remove) Associations\|([^|]{1,100})\|"
+    r"\(?(id_assoc=\d+(?: (?:or|\|\|) id_assoc=\d+)*)\)?",
+    re.ASCII,
+)
 
 
 def actors_in(printed: str) -> dict[str, str]:
-    """Who changed which association last, by its number, of `sacctmgr -n -P list transactions`."""
-    actors = {}
-    for line in printed.splitlines():
-        cells = line.split("|", 4)
-        if len(cells) == 5 and cells[2] in ("Modify Associations", "Add Associations", "Remove Associations"):
-            for number in re.findall(r"id_assoc=(\d+)", cells[3]):
-                actors[number] = cells[1]
-    return actors
+    """Who changed which association last, by its number, of `sacctmgr -n -P list transactions` in this format."""
+    matches = (_OF_ASSOCIATIONS.fullmatch(line) for line in printed.split("\n"))
+    return {number: m[1] for m in matches if m is not None for number in re.findall(r"\d+", m[2])}
 
 
 # --- nodes -------------------------------------------------------------------------------------
@@ -121,23 +186,24 @@ class Node(Model):
     state: str
 
 
-def nodes_in(printed: str, gres: str) -> tuple[Node, ...]:
-    """Nodes that have such GPUs, of `scontrol -o show nodes`."""
-    nodes = []
-    for line in printed.splitlines():
-        fields = dict(re.findall(r"(\w+)=(\S*)", line))
-        if "NodeName" not in fields:
-            continue
-        gpus = tres_of(fields.get("CfgTRES", "")).get(f"gres/{gres}") or _gres(fields.get("Gres", ""), gres)
-        if gpus:
-            state = fields.get("State", "")
-            nodes.append(Node(name=fields["NodeName"], gpus=gpus, healthy=_healthy(state), state=state))
-    return tuple(nodes)
+def nodes_in(document: Any, gres: str) -> tuple[Node, ...]:
+    """Nodes that have such GPUs, of the JSON of `sinfo` or `scontrol show nodes`. Errors: Unavailable."""
+    try:
+        return tuple(node for row in document["nodes"] if (node := _node(row, gres)) is not None)
+    except _BROKEN as error:
+        raise Unavailable(f"Slurm told of nodes what we cannot read: {type(error).__name__} {error}"[:300]) from None
 
 
-def _healthy(state: str) -> bool:
-    base, *flags = state.split("+")
-    return base in _BASES and set(flags) <= _HARMLESS
+def _node(row: Mapping[str, Any], gres: str) -> Node | None:
+    gpus = tres_of(str(row.get("tres") or "")).get(f"gres/{gres}") or _gres(str(row.get("gres") or ""), gres)
+    words = [row["state"], row.get("state_flags") or []]  # a word and its flags, and in later releases a list of both
+    state = [str(word).upper() for one in words for word in ([one] if isinstance(one, str) else one)]
+    return Node(name=row["name"], gpus=gpus, healthy=_healthy(state), state="+".join(state)) if gpus else None
+
+
+def _healthy(state: Collection[str]) -> bool:
+    """Known to take jobs: one base state that does, and nothing beside it that is not known to be harmless."""
+    return len(_BASES.intersection(state)) == 1 and set(state) <= _BASES | _HARMLESS
 
 
 def _gres(text: str, gres: str) -> int:
@@ -155,14 +221,18 @@ def islands_in(printed: str) -> dict[str, frozenset[str]]:
     """Nodes by leaf switch, of `scontrol -o show topology`."""
     islands = {}
     for line in printed.splitlines():
-        fields = dict(re.findall(r"(\w+)=(\S*)", line))
+        # The first of a key is Slurm's own: what stands after it may be in a field that somebody wrote.
+        fields = dict(reversed(re.findall(r"(\w+)=(\S*)", line)))
         if fields.get("Level") == "0" and "SwitchName" in fields:
             islands[fields["SwitchName"]] = frozenset(hosts(fields.get("Nodes", "")))
     return islands
 
 
+_MOST_HOSTS = 100_000
+
+
 def hosts(text: str) -> Iterator[str]:
-    """The names that `gpu[001-003,7],login1` stands for."""
+    """The names that `gpu[001-003,7],login1` stands for. Errors: ValueError."""
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         yield from _expanded(part)
 
@@ -175,6 +245,8 @@ def _expanded(part: str) -> Iterator[str]:
     before, after = part[: match.start()], part[match.end() :]
     for piece in match[1].split(","):
         first, _, last = piece.partition("-")
+        if int(last or first) - int(first) > _MOST_HOSTS:
+            raise ValueError(f"{part[:80]!r} stands for more hosts than there are")
         for number in range(int(first), int(last or first) + 1):
             yield from _expanded(f"{before}{number:0{len(first)}d}{after}")
 
@@ -207,14 +279,18 @@ class SlurmJob(Model):
     started: datetime | None = None
     nodes: tuple[str, ...] = Field(default=())
 
+    @property
+    def label(self) -> str:
+        """Its name and number: a name alone is what somebody chose, and many have it."""
+        return f"{self.name} ({self.number})"
 
-def jobs_in(printed: str, tres: str) -> tuple[SlurmJob, ...]:
-    """Jobs with such GPUs, of `squeue --json`. Errors: Unavailable for what is no such document."""
+
+def jobs_in(document: Any, tres: str) -> tuple[SlurmJob, ...]:
+    """Jobs with such GPUs, of the JSON of `squeue`. Errors: Unavailable for what is no such document."""
     try:
-        rows = json.loads(printed)["jobs"]
-        return tuple(job for row in rows if (job := _slurm_job(row, tres)) is not None)
-    except (ValueError, LookupError, TypeError) as error:
-        raise Unavailable(f"squeue --json printed what we cannot read: {type(error).__name__} {error}") from None
+        return tuple(job for row in document["jobs"] if (job := _slurm_job(row, tres)) is not None)
+    except _BROKEN as error:
+        raise Unavailable(f"Slurm told of jobs what we cannot read: {type(error).__name__} {error}"[:300]) from None
 
 
 def _slurm_job(row: Mapping[str, Any], tres: str) -> SlurmJob | None:
@@ -229,7 +305,7 @@ def _slurm_job(row: Mapping[str, Any], tres: str) -> SlurmJob | None:
     started = _number(row.get("start_time"))
     return SlurmJob(
         number=int(row["job_id"]),
-        name=str(row.get("name") or row["job_id"]),
+        name=_written(str(row.get("name") or "")) or str(row["job_id"]),
         account=str(row["account"]),
         qos=str(row.get("qos") or ""),
         gpus=gpus,
@@ -279,7 +355,7 @@ def named_jobs(
         places = {of.get(node, WHOLE) for node in job.nodes}
         named.append(
             Job(
-                job=f"{job.name} ({job.number})",
+                job=job.label,
                 team=whose[0],
                 gpus=job.gpus,
                 on=whose[1],

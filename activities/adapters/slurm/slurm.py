@@ -8,32 +8,31 @@ ours; whoever tries again finishes it. One lock for each cluster keeps two write
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
+from activities.adapters.aside import WAITED, Aside, Faults, sentence
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, SchedulerBook
+from activities.adapters.slurm import sights
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
+from activities.adapters.slurm.flex_qos import FlexQos, advice, flex_qos_of, qos_limits
+from activities.adapters.slurm.names import POOL, QOS, plain
 from activities.adapters.slurm.parsing import (
     ASSOC_FORMAT,
+    NUMBERS_FORMAT,
     TRANSACTIONS_FORMAT,
     Account,
     Held,
-    Node,
-    SlurmJob,
     accounts_in,
     actors_in,
     capacity,
-    islands_in,
-    jobs_in,
     named_jobs,
-    nodes_in,
     quotas_of,
-    tres_of,
     use_of,
 )
 from models.cluster.fleet_file import ClusterSpec
@@ -48,13 +47,13 @@ from models.rollout.effects import Change, Receipt
 
 log = logging.getLogger(__name__)
 
-POOL, QOS = "pool:", "qos:"
 _NOWHERE = "backstop-asks-whether-it-may"
 """An account and a QOS that nobody has: its change changes nothing, and is refused to whoever may not change any."""
 _TRIES = 5
 _NAMES, _LINES = 200, 20
 """Accounts of one command, and commands of one call: it must end well inside a call's time."""
-_PLAIN = re.compile(r"[\w.@+-]{1,100}", re.ASCII)
+_AT_ONCE = 8
+"""Clusters that are checked at the same time: one that is silent takes its call's whole time."""
 _QOS_EVERY = timedelta(minutes=1)
 """How often the limit of the flex QOS is looked at: it takes a call of its own."""
 _USE_EVERY = timedelta(seconds=60)
@@ -71,6 +70,7 @@ class Slurms:
         connections: Mapping[str, Connection] = LOCAL,
         every: timedelta = timedelta(seconds=5),
         use_every: timedelta = _USE_EVERY,
+        patience: timedelta = WAITED,
     ) -> None:
         self.ledger = ledger
         self.book = book
@@ -78,6 +78,15 @@ class Slurms:
         self.use_every = use_every
         self._talks = {name: Talk(connection) for name, connection in {**LOCAL, **connections}.items()}
         self._done: dict[tuple[str, str], float] = {}
+        self._sized: dict[str, str | None] = {}
+        """By cluster: the QOS that sizes its flex, as it was when last looked at."""
+        self._associations: dict[str, tuple[str, str]] = {}
+        """By cluster: what was printed last, and its numbers."""
+        self.faults = Faults(ledger.now)
+        self._aside = {
+            what: Aside(partial(self.faults.found, f"{what} of Slurm"), patience)
+            for what in ("limits", "nodes", "jobs")
+        }
 
     def talk(self, source: SlurmSource) -> Talk:
         talk = self._talks.get(source.connection)
@@ -97,9 +106,14 @@ class Slurms:
     # --- limits ---------------------------------------------------------------------------------
 
     def accounts(self, cluster: str, source: SlurmSource) -> dict[str, Account]:
-        of = f"cluster={_plain(source.cluster or cluster)}"
-        printed = self.talk(source).run("sacctmgr", "-n", "-P", "show", "assoc", of, "user=", ASSOC_FORMAT)
-        accounts = accounts_in(printed, source.tres)
+        of = f"cluster={plain(source.cluster or cluster)}"
+        asked, talk = ("sacctmgr", "-n", "-P", "show", "assoc", of, "user="), self.talk(source)
+        printed = talk.run(*asked, ASSOC_FORMAT)
+        before = self._associations.get(cluster)
+        # What is as it was when its numbers were asked for needs them no more.
+        numbers = before[1] if before is not None and before[0] == printed else talk.run(*asked, NUMBERS_FORMAT)
+        accounts = accounts_in(printed, source.tres, numbers)
+        self._associations[cluster] = printed, numbers
         if source.root not in accounts:
             raise Unavailable(f"Slurm has no account {source.root!r} in cluster {source.cluster or cluster}")
         return accounts
@@ -130,20 +144,45 @@ class Slurms:
         pool = POOL + source.root
         if source.root != "root" or pool in standing.limits:
             bounds[pool] = accounts[source.root].gpus
-        if source.size_flex and self.due("qos", cluster, _QOS_EVERY) and self.has_qos(source):
-            bounds[QOS + source.flex_qos] = self.qos_limit(source)
+        if source.size_flex and self.due("qos", cluster, _QOS_EVERY):
+            bounds |= self._flex_bounds(cluster, source, standing)
+            standing = self.book.standing(cluster)
         # A write of ours that is under way is no change by others.
-        wanted, noted = _wanted(standing, source), standing.limits
-        news = {n: gpus for n, gpus in bounds.items() if n not in noted or gpus not in (noted[n].gpus, wanted[n])}
+        sized, noted = self._sized.get(cluster), standing.limits
+        wanted = _wanted(standing, source, sized)
+        news = {
+            n: gpus for n, gpus in bounds.items() if n not in noted or gpus not in (noted[n].gpus, wanted.get(n, gpus))
+        }
         if not news:
             return standing
-        bounding = {POOL: standing.reserved, QOS: standing.flex_gpus is not None}
-        ours = {n for n in news.keys() & noted if bounding[POOL if n.startswith(POOL) else QOS]}
+        # What is given back is nobody's to put right again.
+        bounding = {pool: standing.reserved, f"{QOS}{sized}": standing.flex_gpus is not None}
+        ours = {n for n in news.keys() & noted if bounding.get(n, False)}
         if ours:
             log.warning("somebody has changed what bounds others in %s: %s", cluster, ", ".join(sorted(ours)))
             self.book.saw(cluster, {n: news[n] for n in ours})
         self.book.note(cluster, {n: gpus for n, gpus in news.items() if n not in ours}, ours=False)
         return self.book.standing(cluster)
+
+    def _flex_bounds(self, cluster: str, source: SlurmSource, standing: MirroredCluster) -> dict[str, int | None]:
+        """The limit of the QOS that sizes flex, and of one that has done so and is to be given back.
+
+        One that another cluster sizes by now is forgotten: nothing of ours is to be taken back there.
+        """
+        flex = self.flex_qos(cluster, source)
+        noted = [name.removeprefix(QOS) for name in standing.limits if name.startswith(QOS)]
+        old = [name for name in noted if name != flex.sized]
+        kept = [name for name in old if flex.given_back(name, source.flex_qos)]
+        if kept != old:
+            self.book.forget(cluster, [QOS + name for name in old if name not in kept])
+        sized = [] if flex.sized is None else [flex.sized]
+        return {QOS + name: flex.limits[name] for name in [*kept, *sized]}
+
+    def flex_qos(self, cluster: str, source: SlurmSource) -> FlexQos:
+        """Errors: Unavailable."""
+        found = flex_qos_of(self.talk(source), self.book, cluster, source)
+        self._sized[cluster] = found.sized
+        return found
 
     def _actors(self, source: SlurmSource, accounts: Mapping[str, Account]) -> dict[str, str]:
         """Who changed which account last, as far as the accounting database tells."""
@@ -162,7 +201,7 @@ class Slurms:
     def push(self, cluster: str, source: SlurmSource) -> None:
         """Slurm's limits are what the ledger's quotas ask for, read back. Errors: Unavailable where some are not."""
         standing = self.book.standing(cluster)
-        wanted = _wanted(standing, source)
+        wanted = _wanted(standing, source, self._sized.get(cluster))
         changes = {name: gpus for name, gpus in wanted.items() if standing.limits[name].gpus != gpus}
         if not changes:
             return
@@ -186,89 +225,88 @@ class Slurms:
     ) -> dict[str, int | None]:
         accounts = self.accounts(cluster, source)
         limits: dict[str, int | None] = {}
+        flex = [name.removeprefix(QOS) for name in names if name.startswith(QOS)]
+        there = qos_limits(self.talk(source), source, flex) if flex else {}
         for name in names:
             if name.startswith(QOS):
-                limits[name] = self.qos_limit(source)
+                limits[name] = there.get(name.removeprefix(QOS))
             else:
                 account = accounts.get(name.removeprefix(POOL))
                 limits[name] = None if account is None else account.gpus
         return limits
 
-    def qos_limit(self, source: SlurmSource) -> int | None:
-        asked = ("sacctmgr", "-n", "-P", "show", "qos", f"name={_plain(source.flex_qos)}", "format=GrpTRES")
-        return tres_of(self.talk(source).run(*asked)).get(source.tres)
-
-    def has_qos(self, source: SlurmSource) -> bool:
-        asked = ("sacctmgr", "-n", "-P", "show", "qos", f"name={_plain(source.flex_qos)}", "format=Name")
-        return bool(self.talk(source).run(*asked))
-
     def barred(self, cluster: str, source: SlurmSource) -> str:
         """What of a rollout's writes Slurm would not let the worker's user do, and who may; empty: it lets us."""
         may, limit = self.talk(source).may, f"GrpTRES={source.tres}=0"
-        of = f"cluster={_plain(source.cluster or cluster)}"
+        of = f"cluster={plain(source.cluster or cluster)}"
         if not may("sacctmgr", "-i", "modify", "account", _NOWHERE, of, "set", limit):
             return "the worker's user may not set limits of accounts in Slurm: AdminLevel Operator may (docs/slurm.md)"
-        sizes_qos = source.size_flex and self.has_qos(source)
-        if not sizes_qos or may("sacctmgr", "-i", "modify", "qos", _NOWHERE, "set", limit):
+        sized = self.flex_qos(cluster, source).sized if source.size_flex else None
+        if sized is None or may("sacctmgr", "-i", "modify", "qos", _NOWHERE, "set", limit):
             return ""
         return (
-            f"the worker's user may not set the limit of the QOS {source.flex_qos} in Slurm: AdminLevel Admin may, "
+            f"the worker's user may not set the limit of the QOS {sized} in Slurm: AdminLevel Admin may, "
             "or import the cluster with --no-size-flex (docs/slurm.md)"
         )
 
     # --- nodes and jobs -------------------------------------------------------------------------
 
-    def islands(self, source: SlurmSource) -> dict[str, frozenset[str]]:
-        with contextlib.suppress(Unavailable):  # without a topology scontrol fails
-            return islands_in(self.talk(source).run("scontrol", "-o", "show", "topology"))
-        return {}
-
-    def nodes(self, source: SlurmSource) -> tuple[Node, ...]:
-        return nodes_in(self.talk(source).run("scontrol", "-o", "show", "nodes"), source.gres)
-
     def capacity(self, source: SlurmSource) -> tuple[Island, ...]:
-        return capacity(self.nodes(source), self.islands(source))
+        talk = self.talk(source)
+        return capacity(sights.nodes(talk, source), sights.islands(talk))
 
-    def jobs(self, source: SlurmSource) -> tuple[SlurmJob, ...]:
-        return jobs_in(self.talk(source).run("squeue", "--json"), source.tres)
+    def refresh_health(self, sources: Sources) -> dict[str, str]:
+        """What nodes are now is in the ledger, but for clusters whose health a Prometheus has. Answers late faults."""
+        due = [c for c in sources.slurm if c not in sources.prometheus and self.due("health", c, self.every)]
+        self._aside["nodes"].read({c: partial(self._look_at_nodes, c, sources.slurm[c]) for c in due})
+        return self.faults.lately()
 
-    def refresh_health(self, sources: Sources) -> None:
-        """What nodes are now is in the ledger, but for clusters whose health a Prometheus has."""
-        for cluster, source in sources.slurm.items():
-            if cluster in sources.prometheus or not self.due("health", cluster, self.every):
-                continue
-            with _tolerated():
-                if islands := self.capacity(source):
-                    self.book.note_islands(cluster, islands)
-                    sample = HealthSample(cluster=cluster, at=self.ledger.now(), islands=islands)
-                    self.ledger.samples.keep(sample, "slurm")
+    def refresh_use(self, sources: Sources) -> dict[str, str]:
+        """What jobs hold now is in the ledger, where the last sample is old enough. Answers late faults."""
+        due = [c for c in sources.slurm if self.due("use", c, self.use_every)]
+        self._aside["jobs"].read({c: partial(self._look_at_jobs, c, sources.slurm[c]) for c in due})
+        return self.faults.lately()
 
-    def refresh_use(self, sources: Sources) -> None:
-        """What jobs hold now is in the ledger, where the last sample is old enough."""
-        for cluster, source in sources.slurm.items():
-            if self.due("use", cluster, self.use_every):
-                with _tolerated():
-                    self._look_at_jobs(cluster, source)
+    def refresh_limits(self, clusters: Sequence[str]) -> None:
+        """The ledger has what these clusters' Slurm has, where it was not looked at just now."""
+        sources = self.book.sources(clusters)
+        due = [c for c in sources if self.due("limits", c, self.every)]
+        self._aside["limits"].read({c: partial(self.sync, c, sources[c]) for c in due})
+
+    def _look_at_nodes(self, cluster: str, source: SlurmSource) -> None:
+        if islands := self.capacity(source):
+            self.book.note_islands(cluster, islands)
+            self.ledger.samples.keep(HealthSample(cluster=cluster, at=self.ledger.now(), islands=islands), "slurm")
 
     def _look_at_jobs(self, cluster: str, source: SlurmSource) -> None:
-        jobs, now = self.jobs(source), self.ledger.now()
+        talk = self.talk(source)
+        jobs, now = sights.jobs(talk, cluster, source), self.ledger.now()
         quotas = self.book.standing(cluster).quotas
         leaves = set(quotas) - {q.parent for q in quotas.values()}
         self.ledger.usage.keep(cluster, use_of(jobs, leaves, source, now))
-        named = named_jobs(jobs, leaves, source, self.islands(source))
-        waiting = {f"{j.name} ({j.number})" for j in jobs if not j.runs}
+        named = named_jobs(jobs, leaves, source, sights.islands(talk))
+        waiting = {j.label for j in jobs if not j.runs}
         self.ledger.jobs.keep(cluster, [ClusterJob(cluster=cluster, **j.model_dump()) for j in named], waiting, now)
 
     def check(self) -> dict[str, SchedulerCheck]:
-        return {cluster: self._checked(cluster, source) for cluster, source in self.book.sources().items()}
+        sources = self.book.sources()
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return dict(zip(sources, pool.map(self._checked, sources, sources.values()), strict=True))
 
     def _checked(self, cluster: str, source: SlurmSource) -> SchedulerCheck:
         try:
             standing, barred = self.sync(cluster, source), self.barred(cluster, source)
-        except BackstopError as error:
-            return SchedulerCheck(wrong=error.message)
-        wrong = [n for n, gpus in sorted(_wanted(standing, source).items()) if standing.limits[n].gpus != gpus]
+            flex = self.flex_qos(cluster, source) if source.size_flex else None
+            talk = self.talk(source)
+            self.capacity(source)
+            sights.jobs(talk, cluster, source)
+        except Exception as error:  # one that cannot be checked keeps nobody else from being
+            return SchedulerCheck(wrong=sentence(error))
+        wanted = _wanted(standing, source, self._sized.get(cluster))
+        wrong = [n for n, gpus in sorted(wanted.items()) if standing.limits[n].gpus != gpus]
         text = f"limits that are not what they should be: {', '.join(wrong)}" if wrong else ""
+        if flex is not None and flex.keeper and not text:
+            text = advice(cluster, source, flex.keeper)
         return SchedulerCheck(wrong=text, barred=barred)
 
     # --- in and out -----------------------------------------------------------------------------
@@ -285,11 +323,12 @@ class Slurms:
         if source.root not in self.talk(source).run(*asked).split("\n"):
             raise BadInput(f"Slurm has no account {source.root!r}")
         held = quotas_of(self.accounts(cluster, source), source)
-        nodes = self.nodes(source)
+        talk = self.talk(source)
+        nodes = sights.nodes(talk, source)
         if not nodes:
             raise BadInput(f"Slurm has no node with {source.tres} in cluster {source.cluster or cluster}")
         parents = {row.parent for row in held.values()}
-        use = {u.team: u for u in use_of(self.jobs(source), held, source, self.ledger.now())}
+        use = {u.team: u for u in use_of(sights.jobs(talk, cluster, source), held, source, self.ledger.now())}
         quotas = tuple(
             Quota(team=t, gpus=row.gpus, parent=row.parent)
             if t in parents
@@ -306,7 +345,7 @@ class Slurms:
         return ClusterSpec(
             name=cluster,
             gpus_per_node=max(node.gpus for node in nodes),
-            islands=capacity(nodes, self.islands(source)),
+            islands=capacity(nodes, sights.islands(talk)),
             quotas=quotas,
             slurm=source,
         )
@@ -357,21 +396,26 @@ def _differences(seen: MirroredCluster, held: Mapping[str, Held]) -> tuple[list[
     return foreign, landed
 
 
-def _wanted(standing: MirroredCluster, source: SlurmSource) -> dict[str, int | None]:
-    """What Slurm's limits should be, by name; only of what the ledger knows to be there."""
+def _wanted(standing: MirroredCluster, source: SlurmSource, sized: str | None) -> dict[str, int | None]:
+    """What Slurm's limits should be, by name; only of what the ledger knows to be there. `sized`: the QOS of flex."""
     wanted: dict[str, int | None] = {
         team: standing.admitted(team) for team in standing.quotas if team in standing.limits
     }
     tops = [team for team, q in standing.quotas.items() if q.parent is None]
     pool = standing.limits.get(POOL + source.root)
-    qos = standing.limits.get(QOS + source.flex_qos) if source.size_flex else None
     if pool is not None:
         # While a rollout is open no account can hand on what it freed, whoever raises which limit below.
         wanted[POOL + source.root] = standing.bound if standing.reserved else pool.first if pool.ours else pool.gpus
-    if qos is not None:
-        # Flex may have what is healthy: what no quota stands on, and what quotas leave unused.
-        size = None if standing.flex_gpus is None else standing.flex_gpus + sum(standing.quotas[t].gpus for t in tops)
-        wanted[QOS + source.flex_qos] = size if size is not None else qos.first if qos.ours else qos.gpus
+    if not source.size_flex:
+        return wanted
+    for name, qos in standing.limits.items():
+        if name == f"{QOS}{sized}":
+            # Flex may have what is healthy: what no quota stands on, and what quotas leave unused.
+            unused = sum(standing.quotas[t].gpus for t in tops)
+            size = None if standing.flex_gpus is None else standing.flex_gpus + unused
+            wanted[name] = size if size is not None else qos.first if qos.ours else qos.gpus
+        elif name.startswith(QOS) and sized is not None and qos.ours:
+            wanted[name] = qos.first  # another one sizes flex by now
     return wanted
 
 
@@ -381,25 +425,18 @@ def _lines(limits: Mapping[str, int | None], cluster: str, source: SlurmSource) 
     lines = []
     for name, gpus in sorted(limits.items()):
         if name.startswith(QOS):
-            lines.append(f"modify qos {_plain(name.removeprefix(QOS))} set GrpTRES={source.tres}={_limit(gpus)}")
+            lines.append(f"modify qos {plain(name.removeprefix(QOS))} set GrpTRES={source.tres}={_limit(gpus)}")
         else:
-            groups.setdefault(gpus, []).append(_plain(name.removeprefix(POOL)))
+            groups.setdefault(gpus, []).append(plain(name.removeprefix(POOL)))
     for gpus, names in groups.items():
         for at in range(0, len(names), _NAMES):
             some = ",".join(names[at : at + _NAMES])
-            lines.append(f"modify account {some} cluster={_plain(cluster)} set GrpTRES={source.tres}={_limit(gpus)}")
+            lines.append(f"modify account {some} cluster={plain(cluster)} set GrpTRES={source.tres}={_limit(gpus)}")
     return lines
 
 
 def _limit(gpus: int | None) -> int:
     return -1 if gpus is None else gpus
-
-
-def _plain(name: str) -> str:
-    """A name that is one word to sacctmgr. Errors: Refusal."""
-    if not _PLAIN.fullmatch(name):
-        raise Refusal(f"{name!r} cannot be a name in Slurm: letters, digits and . _ @ + - are taken")
-    return name
 
 
 class SlurmQuotas:
@@ -420,10 +457,7 @@ class SlurmQuotas:
         return self._ledger.barred(cluster) if source is None else self._slurms.barred(cluster, source)
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
-        for cluster, source in self._slurms.book.sources(clusters).items():
-            if self._slurms.due("limits", cluster, self._slurms.every):
-                with _tolerated():
-                    self._slurms.sync(cluster, source)
+        self._slurms.refresh_limits(clusters)
         return self._ledger.versions(clusters)
 
     def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
@@ -438,15 +472,6 @@ class SlurmQuotas:
             receipt = self._ledger.apply(change)
             self._slurms.push(change.cluster, source)
             return receipt
-
-
-@contextlib.contextmanager
-def _tolerated() -> Iterator[None]:
-    """What is known stands where the scheduler does not answer: it grows old, and whoever reads it sees that."""
-    try:
-        yield
-    except BackstopError as error:
-        log.warning("the scheduler was not read: %s", error.message)
 
 
 __all__ = ["SlurmQuotas", "Slurms"]

@@ -1,0 +1,100 @@
+"""Sources that are read beside each other, so that one which is slow, broken or mad costs nobody but itself.
+
+Each is read in a thread of its own, one reading at a time. A round waits for all of them together no longer than
+`patience`, and not at all for one that was late the last time; what such a one says counts when it has said it.
+Whatever goes wrong with one is kept as its fault, in a sentence, until some time after it was last seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from models.base import brief
+from models.errors import BackstopError
+
+log = logging.getLogger(__name__)
+WAITED = timedelta(seconds=5)
+_STANDS = timedelta(minutes=10)
+"""How long a fault is told after it was last seen: one that comes and goes is one fault, and no stream of news."""
+_LONGEST = 300
+
+
+def sentence(error: Exception) -> str:
+    """What went wrong, short enough to travel."""
+    text = error.message if isinstance(error, BackstopError) else f"{type(error).__name__}: {brief(str(error))}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} and so on"
+
+
+class Faults:
+    """What is wrong with whom, for some time after it was last so."""
+
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._now = now
+        self._seen: dict[tuple[str, str], tuple[datetime, str]] = {}
+
+    def found(self, what: str, name: str, text: str) -> None:
+        """`what` of this one is wrong, now."""
+        before = self._seen.get((name, what))
+        if before is None or before[1] != text:
+            log.warning("%s, %s: %s", name, what, text)
+        self._seen[name, what] = self._now(), text
+
+    def lately(self) -> dict[str, str]:
+        """By name, each with the time at which it was last so."""
+        since = self._now() - _STANDS
+        told: dict[str, list[str]] = {}
+        for (name, what), (at, text) in sorted(self._seen.copy().items()):
+            if at >= since:
+                told.setdefault(name, []).append(f"{what}: {text} (at {at:%H:%M:%SZ})")
+        return {name: "; ".join(texts) for name, texts in told.items()}
+
+
+class Aside:
+    """Readings beside each other. `wrong` is told of each that fails: its name, and what went wrong."""
+
+    def __init__(self, wrong: Callable[[str, str], object], patience: timedelta = WAITED) -> None:
+        self._wrong = wrong
+        self._patience = patience.total_seconds()
+        self._under_way: dict[str, threading.Thread] = {}
+        self._late: set[str] = set()
+        self._lock = threading.Lock()
+
+    def read(self, readings: Mapping[str, Callable[[], object]]) -> None:
+        """Each has been read, or is being read still. Errors: none."""
+        with self._lock:
+            begun = {
+                name: threading.Thread(target=self._one, args=(name, reading), daemon=True, name=f"reads {name}")
+                for name, reading in readings.items()
+                if name not in self._under_way
+            }
+            self._under_way.update(begun)
+        for thread in begun.values():
+            thread.start()
+        self._wait(name for name in begun if name not in self._late)
+
+    def _wait(self, names: Iterable[str]) -> None:
+        ends = time.monotonic() + self._patience
+        for name in names:
+            thread = self._under_way.get(name)
+            if thread is not None:
+                thread.join(max(0.0, ends - time.monotonic()))
+                if thread.is_alive():
+                    self._late.add(name)
+                    log.warning("%s is slow: nobody waits for it any more", name)
+
+    def _one(self, name: str, reading: Callable[[], object]) -> None:
+        try:
+            reading()
+            self._late.discard(name)
+        except BackstopError as error:
+            self._wrong(name, sentence(error))
+        except Exception as error:  # whatever it is, it is this one's alone
+            log.exception("%s could not be read", name)
+            self._wrong(name, sentence(error))
+        finally:
+            with self._lock:
+                self._under_way.pop(name, None)

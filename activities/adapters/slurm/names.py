@@ -1,0 +1,22 @@
+"""Names as Slurm takes them, and as the ledger keeps those of limits that are no team's."""
+
+from __future__ import annotations
+
+import re
+
+from models.errors import Refusal
+
+POOL, QOS = "pool:", "qos:"
+_PLAIN = re.compile(r"[\w.@+-]{1,100}", re.ASCII)
+
+
+def quotable(name: str) -> bool:
+    """Whether it is one word to sacctmgr."""
+    return _PLAIN.fullmatch(name) is not None
+
+
+def plain(name: str) -> str:
+    """A name that is one word to sacctmgr. Errors: Refusal."""
+    if not quotable(name):
+        raise Refusal(f"{name!r} cannot be a name in Slurm: letters, digits and . _ @ + - are taken")
+    return name

@@ -1,0 +1,38 @@
+"""What a Slurm's tools say of its nodes and jobs."""
+
+from __future__ import annotations
+
+from activities.adapters.slurm.command_line import Talk
+from activities.adapters.slurm.parsing import Node, SlurmJob, document_in, islands_in, jobs_in, nodes_in
+from models.cluster.sources import SlurmSource
+from models.errors import Unavailable
+
+_NONE = "No topology information"
+
+
+def islands(talk: Talk) -> dict[str, frozenset[str]]:
+    """Nodes by island; none where there is no topology. Errors: Unavailable."""
+    try:
+        return islands_in(talk.run("scontrol", "-o", "show", "topology"))
+    except Unavailable as error:
+        if _NONE in error.message:
+            return {}
+        raise  # islands that are not known for a moment are not one island
+
+
+def nodes(talk: Talk, source: SlurmSource) -> tuple[Node, ...]:
+    """Errors: Unavailable."""
+    document = document_in(talk.run("sinfo", "--json"))
+    if not isinstance(document, dict) or "nodes" not in document:
+        # From 23.02 on sinfo sums nodes up, and scontrol, which has no JSON before, tells of each.
+        document = document_in(talk.run("scontrol", "show", "nodes", "--json"))
+    return nodes_in(document, source.gres)
+
+
+def jobs(talk: Talk, cluster: str, source: SlurmSource) -> tuple[SlurmJob, ...]:
+    """Those in the QOS that is the cluster's own are told as those in the one that is shared. Errors: Unavailable."""
+    own = source.own_flex_qos(cluster)
+    return tuple(
+        job.model_copy(update={"qos": source.flex_qos}) if job.qos == own else job
+        for job in jobs_in(document_in(talk.run("squeue", "--json")), source.tres)
+    )

@@ -1,0 +1,321 @@
+"""A Prometheus that tells rubbish of one cluster, or of all, beside two that are well (docs/prometheus.md)."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+
+from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses
+from models.cluster.readings import HealthSample
+from tests.hostile import Rubbish, table, threw
+from tests.integration.ledger.world import stage
+from tests.tried import TRIED
+
+SOURCE = "Prometheus"
+WELL = ("east", "west")
+Row = dict[str, Any]
+
+
+def series(cluster: str, value: Any, island: str = "main") -> Row:
+    return {"metric": {"cluster": cluster, "island": island}, "value": [time.time(), value]}
+
+
+class Server:
+    """Answers as Prometheus: 16 GPUs of `east`, `west` and `bad`, 15 of them healthy. `rows` has more, by query."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Callable[[list[Row]], list[Row]]] = {}
+        self.whole: Callable[[BaseHTTPRequestHandler], None] | None = None
+        """What is answered instead of all that."""
+        self.more: dict[str, Any] = {}
+        server = self
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                try:
+                    if server.whole is not None:
+                        server.whole(self)
+                    else:
+                        send(self, json.dumps(server.document(parse_qs(asked)["query"][0])).encode())
+                except OSError:
+                    return  # whoever asked has had enough
+
+            def log_message(self, format: str, *args: Any) -> None:
+                return
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        self.http.daemon_threads = True
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def document(self, query: str) -> Any:
+        value = {"installed": "16", "healthy": "15", "seen": str(time.time())}[query]
+        rows = [series(cluster, value) for cluster in ("east", "bad", "west")]
+        if query in self.rows:
+            rows = self.rows[query](rows)
+        return {"status": "success", "data": {"resultType": "vector", "result": rows}, **self.more}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http.server_port}"
+
+
+def send(request: BaseHTTPRequestHandler, body: bytes, code: int = 200) -> None:
+    request.send_response(code)
+    request.send_header("Content-Type", "application/json")
+    request.send_header("Content-Length", str(len(body)))
+    request.end_headers()
+    request.wfile.write(body)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.http.shutdown()
+
+
+@pytest.fixture
+def beside() -> Iterator[Server]:
+    """Another Prometheus, which is well."""
+    made = Server()
+    yield made
+    made.http.shutdown()
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("ledger") / "ledger.db"
+    upgrade(f"sqlite:///{path}")
+    return path
+
+
+class World:
+    """A ledger with `bad`, `east` and `west` of one Prometheus, and `south` of another."""
+
+    def __init__(self, ledger: Ledger, here: Server, there: Server) -> None:
+        self.ledger = ledger
+        own: dict[str, Any] = {name: name for name in ("installed", "healthy", "seen")}
+        own["timeout"] = timedelta(seconds=1)
+        connections = {
+            "here": PrometheusConnection(url=here.url, **own),
+            "there": PrometheusConnection(url=there.url, **own),
+        }
+        self.sources = Prometheuses(ledger, connections, timedelta(0), patience=timedelta(seconds=2))
+        self._health = ledger.health.fed_by(self.sources.refresh_health)
+
+    def read(self) -> dict[str, HealthSample]:
+        return self._health.read(["bad", "east", "west", "south"])
+
+
+@pytest.fixture
+def world(migrated: Path, tmp_path: Path, server: Server, beside: Server) -> Iterator[World]:
+    path = tmp_path / "ledger.db"
+    path.write_bytes(migrated.read_bytes())
+    names = {"bad": "here", "east": "here", "west": "here", "south": "there"}
+    clusters = [
+        {
+            "name": name,
+            "islands": [{"name": "main", "total_gpus": 16, "healthy_gpus": 12}],
+            "prometheus": {"connection": connection, "cluster": "east" if name == "south" else name},
+        }
+        for name, connection in names.items()
+    ]
+    with Ledger(f"sqlite:///{path}") as ledger:
+        stage(ledger, {"clusters": clusters}, "first")
+        ledger.fleet.commit_import("first", 2, "tpm", ledger.now() - timedelta(minutes=5))
+        yield World(ledger, server, beside)
+
+
+def counts(found: dict[str, HealthSample], name: str) -> tuple[int, int]:
+    return found[name].total_gpus, found[name].healthy_gpus
+
+
+def but(value: Any, *more: Row) -> Callable[[list[Row]], list[Row]]:
+    """The series of `bad` has this value, and there are more of them."""
+
+    def changed(rows: list[Row]) -> list[Row]:
+        return [{**row, "value": [0, value]} if row["metric"]["cluster"] == "bad" else row for row in rows] + [*more]
+
+    return changed
+
+
+OF_ONE = [
+    *(
+        Rubbish(f"{query}: {value[:12]}", (query, but(value)))
+        for query in ("installed", "healthy")
+        for value in ("NaN", "+Inf", "-Inf", "-1", "7.5", "1e9", "20000000", "1e300", "many", "", "9" * 5000)
+    ),
+    *(
+        Rubbish(f"seen: {value}", ("seen", but(value)))
+        for value in ("NaN", "+Inf", "0", "-1", "253402300800", "1e300", "now")
+    ),
+    Rubbish("seen: in milliseconds", ("seen", but(str(time.time() * 1000)))),
+    Rubbish("seen: in two hours", ("seen", but(str(time.time() + 7200)))),
+    Rubbish("a list for a value", ("healthy", but([1]))),
+    Rubbish("nothing for a value", ("healthy", but(None))),
+    Rubbish("a series twice", ("healthy", but("15", series("bad", "3")))),
+    Rubbish("a series twice, and equal", ("installed", but("16", series("bad", "16")))),
+    Rubbish("an island called by 300 letters", ("installed", but("16", series("bad", "1", "x" * 300)))),
+    Rubbish("an island with a line break", ("installed", but("16", series("bad", "1", "a\nb")))),
+    Rubbish("an island with half a letter", ("installed", but("16", series("bad", "1", "\udcff")))),
+    Rubbish(
+        "a row that is cut",
+        ("healthy", lambda rows: [{**r, "value": [1]} if i == 1 else r for i, r in enumerate(rows)]),
+    ),
+]
+
+
+@table(OF_ONE)
+def test_a_series_of_one_cluster_costs_that_cluster_alone_and_is_named(
+    rubbish: Rubbish, server: Server, world: World
+) -> None:
+    query, changed = rubbish.value
+    server.rows = {query: changed}
+    found = world.read()
+    for name in (*WELL, "south"):
+        assert counts(found, name) == (16, 15)
+        assert found[name].fault == ""
+    assert counts(found, "bad") == (16, 12), "what was known of it stands"
+    assert "Prometheus here" in found["bad"].fault
+    told = world.sources.check()
+    assert told["bad"]
+    assert [told[name] for name in (*WELL, "south")] == ["", "", ""]
+    assert "\n" not in told["bad"]
+    assert len(told["bad"]) <= 400
+    server.rows = {}
+    assert counts(world.read(), "bad") == (16, 15), "and mended it is read again"
+    assert world.sources.check()["bad"] == ""
+    threw(SOURCE)
+
+
+OF_NOBODY = [
+    Rubbish("a series without labels", {"metric": {}, "value": [0, "7"]}),
+    Rubbish("a series that is text", "rubbish"),
+    Rubbish("a series that is nothing", None),
+    Rubbish("labels that are a list", {"metric": ["bad"], "value": [0, "7"]}),
+    Rubbish("a cluster that nobody has", series("nobody", "NaN")),
+    Rubbish("a cluster of 10,000 letters", series("x" * 10_000, "NaN")),
+]
+
+
+@table(OF_NOBODY)
+def test_a_series_of_nobody_costs_nobody(rubbish: Rubbish, server: Server, world: World) -> None:
+    server.rows = {query: lambda rows: [rubbish.value, *rows] for query in ("installed", "healthy", "seen")}
+    found = world.read()
+    assert {counts(found, name) for name in found} == {(16, 15)}
+    assert {s.fault for s in found.values()} == {""}
+    threw(SOURCE)
+
+
+def dripping(head: bool) -> Callable[[BaseHTTPRequestHandler], None]:
+    def drip(request: BaseHTTPRequestHandler) -> None:
+        if not head:
+            request.send_response(200)
+            request.end_headers()
+        for _ in range(40):
+            request.wfile.write(b"X" if head else b" ")
+            request.wfile.flush()
+            time.sleep(0.25)
+
+    return drip
+
+
+def cut_short(request: BaseHTTPRequestHandler) -> None:
+    request.send_response(200)
+    request.send_header("Content-Length", "1000")
+    request.end_headers()
+    request.wfile.write(b'{"status": ')
+
+
+def elsewhere(request: BaseHTTPRequestHandler) -> None:
+    request.send_response(307)
+    request.send_header("Location", "http://127.0.0.1:1/")
+    request.end_headers()
+
+
+def body(content: bytes, code: int = 200) -> Callable[[BaseHTTPRequestHandler], None]:
+    return lambda request: send(request, content, code)
+
+
+WHOLE = [
+    Rubbish("503", (body(b"overloaded\n" * 10, 503), "refused a query (503): overloaded")),
+    Rubbish("a page in HTML", (body(b"<html><body>Sign in</body></html>"), "what is no JSON")),
+    Rubbish("nothing", (body(b""), "what is no JSON")),
+    Rubbish("10 MB of letters", (body(b"x" * 10_000_000), "what is no JSON")),
+    Rubbish("20 MB of JSON", (body(b'"' + b"x" * 20_000_000 + b'"'), "more than 16,000,000 bytes")),
+    Rubbish("a deep list", (body(b"[" * 500_000), "what is no JSON")),
+    Rubbish("half a letter", (body(b'{"status": "\xff"}'), "what is no JSON")),
+    Rubbish("another document", (body(b"[]"), "what we cannot read")),
+    Rubbish("a number of 5,000 digits", (body(b"9" * 5000), "what is no JSON")),
+    Rubbish("a dripping head", (dripping(True), "in full in time")),
+    Rubbish("a dripping body", (dripping(False), "in full in time")),
+    Rubbish("a body that is cut", (cut_short, "did not answer")),
+    Rubbish("a redirect", (elsewhere, "refused a query (307)")),
+    Rubbish("a line that is no HTTP", (lambda r: r.wfile.write(b"SSH-2.0-x\r\n"), "did not answer")),
+]
+
+
+@table(WHOLE)
+def test_an_answer_that_is_rubbish_costs_its_own_clusters_alone_and_in_time(
+    rubbish: Rubbish, server: Server, world: World
+) -> None:
+    server.whole, said = rubbish.value
+    began = time.monotonic()
+    found = world.read()
+    assert time.monotonic() - began < 4
+    assert counts(found, "south") == (16, 15)
+    assert found["south"].fault == ""
+    for name in ("bad", *WELL):
+        assert counts(found, name) == (16, 12)
+        assert said in found[name].fault
+    server.whole = None
+    deadline = time.monotonic() + 10
+    while counts(world.read(), "east") != (16, 15):
+        assert time.monotonic() < deadline, "and mended it is read again"
+        time.sleep(0.1)
+    threw(SOURCE)
+
+
+def test_a_slow_prometheus_is_waited_for_once(server: Server, world: World) -> None:
+    """A round that waited for it each time would see every other cluster's failure late."""
+    world.sources._aside._patience = 0.2
+    server.whole = lambda request: time.sleep(0.9)
+    world.read()
+    began = time.monotonic()
+    for _ in range(5):
+        assert counts(world.read(), "south") == (16, 15)
+    assert time.monotonic() - began < 0.8
+
+
+@pytest.mark.parametrize("more", [{"warnings": ["some stores did not answer"]}])
+def test_an_answer_in_part_is_none(server: Server, world: World, more: dict[str, Any]) -> None:
+    """What is missing from it would look like hardware that is gone."""
+    server.more = more
+    server.rows = {"healthy": lambda rows: rows[:1]}
+    found = world.read()
+    assert counts(found, "west") == (16, 12)
+    assert "answered in part" in found["west"].fault
+    threw(SOURCE)
+
+
+def test_ten_megabytes_of_series_are_read(server: Server, world: World) -> None:
+    server.rows = {"healthy": lambda rows: rows + [series(f"c{n}", "8", "x" * 100) for n in range(50_000)]}
+    began = time.monotonic()
+    patient = world.sources._connections["here"].model_copy(update={"timeout": timedelta(seconds=20)})
+    world.sources._connections = {"here": patient}
+    world.sources._aside._patience = 20
+    assert counts(world.read(), "east") == (16, 15)
+    assert math.isfinite(time.monotonic() - began)
+    TRIED["series of others beside ours"] += 50_000

@@ -1,0 +1,322 @@
+"""Words that people write into Slurm, thrown at the adapter: what a real 22.05.8 printed, with rubbish put in.
+
+Three clusters, each a Slurm of its own whose tools print what was recorded; tests/slurm has the same on a real one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.slurm.command_line import Connection
+from activities.adapters.slurm.parsing import accounts_in, actors_in, jobs_in, nodes_in, quotas_of, use_of
+from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
+from models.cluster.sources import SlurmSource
+from models.errors import Unavailable
+from tests.hostile import NAMES, Rubbish, table, threw
+from tests.integration.ledger.world import stage
+from tests.tried import TRIED, examples
+
+SOURCE = "Slurm"
+NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)
+RECORDED = Path(__file__).with_name("recorded")
+NODE = json.loads((RECORDED / "sinfo.json").read_text())["nodes"][0]
+JOB = json.loads((RECORDED / "squeue.json").read_text())["jobs"][0]
+TOPOLOGY = "SwitchName=rack1 Level=0 LinkSpeed=1 Nodes=gpu[001-003]\n"
+ACCOUNTS = "1|0||root\n3|1||org\n5|3|gres/gpu=16|team\n6|3|gres/gpu=8|other\n"
+SCRIPTS = {
+    "sinfo": 'cat "$HERE/sinfo.said"',
+    "scontrol": 'cat "$HERE/topology.said"',
+    "squeue": 'cat "$HERE/squeue.said"',
+    "sacctmgr": 'case "$*" in *=ID) cut -d"|" -f1 "$HERE/numbers.said" ;; *assoc*) cat "$HERE/assoc.said" ;; esac',
+}
+
+
+def node(number: int, **more: Any) -> dict[str, Any]:
+    return {**NODE, "name": f"gpu{number:03d}", **more}
+
+
+def job(number: int, **more: Any) -> dict[str, Any]:
+    return {**JOB, "job_id": number, "account": "team", "nodes": "gpu002", **more}
+
+
+DRAINED = {"state": "idle", "state_flags": ["DRAIN"]}
+
+
+@dataclass
+class Tools:
+    """What a cluster's tools print: three nodes of 8 GPUs, one of them drained, and a job of one GPU."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        for name, script in SCRIPTS.items():
+            path = self.folder / name
+            path.write_text(f"#!/bin/sh\nHERE={self.folder}\n{script}\n")
+            path.chmod(0o755)
+        self.says()
+
+    def says(
+        self, nodes: str | bytes = "", jobs: str | bytes = "", assoc: str = ACCOUNTS, numbers: str = "", words: str = ""
+    ) -> None:
+        """`words`: the reason of the drained node, its comment, and the name and comment of the job."""
+        rows = [node(1, **DRAINED, reason=words, comment=words), node(2), node(3)]
+        holds = job(7, name=words, comment=words)
+        for name, text in {
+            "sinfo": nodes or json.dumps({"nodes": rows}),
+            "squeue": jobs or json.dumps({"jobs": [holds]}),
+            "topology": TOPOLOGY,
+            "assoc": assoc,
+            "numbers": numbers or assoc,
+        }.items():
+            raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+            (self.folder / f"{name}.said").write_bytes(raw)
+
+
+class World:
+    """A ledger, and the clusters `bad`, `east` and `west`."""
+
+    def __init__(self, ledger: Ledger, tools: dict[str, Tools]) -> None:
+        self.ledger, self.tools = ledger, tools
+        connections = {
+            name: Connection(path=str(of.folder), timeout=timedelta(seconds=10)) for name, of in tools.items()
+        }
+        self.slurms = Slurms(
+            ledger, ledger.schedulers, connections, timedelta(0), timedelta(0), patience=timedelta(seconds=15)
+        )
+        self._health = ledger.health.fed_by(self.slurms.refresh_health, self.slurms.refresh_use)
+
+    def healthy(self) -> dict[str, tuple[int, int]]:
+        found = self._health.read(list(self.tools))
+        self.faults = {name: sample.fault for name, sample in found.items()}
+        return {name: (sample.total_gpus, sample.healthy_gpus) for name, sample in found.items()}
+
+    def scheduled(self) -> dict[str, int]:
+        self._health.read(list(self.tools))
+        latest = self.ledger.usage.latest(list(self.tools), self.ledger.now())
+        return {name: teams["team"].scheduled_gpus for name, teams in latest.items()}
+
+    def quotas(self) -> dict[str, dict[str, int]]:
+        SlurmQuotas(self.slurms).versions(list(self.tools))
+        return {name: self.ledger.quotas.read(name).values for name in self.tools}
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path: Path = tmp_path_factory.mktemp("ledger") / "ledger.db"
+    upgrade(f"sqlite:///{path}")
+    return path.read_bytes()
+
+
+@pytest.fixture
+def world(migrated: bytes, tmp_path: Path) -> Iterator[World]:
+    tools = {name: Tools(tmp_path / name) for name in ("bad", "east", "west")}
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    (tmp_path / "ledger.db").write_bytes(migrated)
+    clusters = [
+        {
+            "name": name,
+            "islands": [{"name": "rack1", "total_gpus": 24, "healthy_gpus": 20}],
+            "quotas": [{"team": "team", "gpus": 16}, {"team": "other", "gpus": 8}],
+            "slurm": {"connection": name, "root": "org", "size_flex": False},
+        }
+        for name in tools
+    ]
+    with Ledger(url) as ledger:
+        stage(ledger, {"clusters": clusters}, "first")
+        ledger.fleet.commit_import("first", 2, "tpm", ledger.now() - timedelta(minutes=5))
+        yield World(ledger, tools)
+
+
+WORDS = [
+    *NAMES,
+    Rubbish("permission denied", "Permission denied"),
+    Rubbish("another state", "was State=IDLE CfgTRES=gres/gpu=64"),
+    Rubbish("another node", "x\nNodeName=gpu999 State=IDLE Gres=gpu:8"),
+    Rubbish("JSON", '"}]}'),
+    Rubbish("a letter that is cut", "caf\udcc3"),
+]
+
+
+@table(WORDS)
+def test_what_people_write_is_only_words(rubbish: Rubbish, world: World) -> None:
+    """A drain's reason, comments, and a job's name, as JSON has them and with their bytes as they are."""
+    world.tools["bad"].says(words=rubbish.value)
+    assert world.healthy() == dict.fromkeys(("bad", "east", "west"), (24, 16))
+    assert world.scheduled() == {"bad": 1, "east": 1, "west": 1}
+    assert world.faults == {"bad": "", "east": "", "west": ""}
+    (found,) = world.ledger.jobs.jobs(["bad"], world.ledger.now())["bad"]
+    assert found.job.isprintable()
+    assert found.job.endswith("7") or found.job.endswith("(7)")
+    raw = rubbish.value.replace("\\", "").replace('"', "")
+    bare = json.dumps({"nodes": [node(1, **DRAINED, reason="WORDS"), node(2), node(3)]}).replace(
+        "WORDS", "".join(char for char in raw if char >= " ")
+    )
+    world.tools["bad"].says(nodes=bare)
+    assert world.healthy()["bad"] == (24, 16)
+    threw(SOURCE)
+
+
+ANSWERS = [
+    Rubbish("nothing", "\n"),
+    Rubbish("text", "slurm_load_node error: Unable to contact slurm controller"),
+    Rubbish("a deep list", "[" * 200_000),
+    Rubbish("half of it", json.dumps({"nodes": [NODE], "jobs": [JOB]})[:-9]),
+    Rubbish("another document", '{"nodes": 7, "jobs": 7}'),
+    Rubbish("rows that are none", '{"nodes": [1], "jobs": [1]}'),
+    Rubbish("rows of nothing", '{"nodes": [{}], "jobs": [{}]}'),
+    Rubbish("no text", b"\xff\xfe\x00\x01" * 1000),
+    Rubbish(
+        "20 million GPUs",
+        json.dumps(
+            {"nodes": [node(1, tres="gres/gpu=20000000")], "jobs": [job(1, tres_alloc_str="gres/gpu=20000000")]}
+        ),
+    ),
+    Rubbish(
+        "names of no text",
+        json.dumps({"nodes": [node(1, name=[1])], "jobs": [job(1, job_id="x")]}),
+    ),
+    Rubbish(
+        "a time of no year and a billion hosts",
+        json.dumps({"nodes": [node(1, name="x" * 500)], "jobs": [job(1, start_time=10**18, nodes="gpu[1-999999999]")]}),
+    ),
+]
+
+
+@table(ANSWERS)
+def test_an_answer_that_is_rubbish_costs_its_own_cluster_alone_and_is_named(rubbish: Rubbish, world: World) -> None:
+    world.tools["bad"].says(nodes=rubbish.value, jobs=rubbish.value)
+    assert world.healthy() == {"bad": (24, 20), "east": (24, 16), "west": (24, 16)}, "what was known of it stands"
+    assert "nodes of Slurm: " in world.faults["bad"]
+    assert "jobs of Slurm: " in world.faults["bad"]
+    assert (world.faults["east"], world.faults["west"]) == ("", "")
+    checks = world.slurms.check()
+    assert checks["bad"].wrong
+    assert (checks["east"].wrong, checks["west"].wrong) == ("", "")
+    threw(SOURCE)
+
+
+LISTS = [
+    Rubbish("text", "sacctmgr: something\n"),
+    Rubbish("nothing", "\n"),
+    Rubbish("an association that there is not", ACCOUNTS + "9|3||x\n777|1|gres/gpu=99|ghost\n"),
+    Rubbish("an association twice", ACCOUNTS + "9|3||x\n5|3|gres/gpu=1|team\n"),
+    Rubbish("an account twice", ACCOUNTS + "9|3|gres/gpu=1|team\n"),
+    Rubbish("without its root", "1|0||root\n5|1|gres/gpu=16|team\n"),
+]
+
+
+@table(LISTS)
+def test_a_list_of_accounts_that_is_none_costs_its_own_cluster_alone(rubbish: Rubbish, world: World) -> None:
+    assert world.quotas()["bad"] == {"team": 16, "other": 8}
+    world.tools["bad"].says(assoc=rubbish.value, numbers="1\n3\n5\n6\n9\n")
+    assert [*world.quotas().values()] == [{"team": 16, "other": 8}] * 3
+    assert "limits of Slurm: " in world.slurms.faults.lately()["bad"]
+    world.tools["east"].says(assoc=ACCOUNTS.replace("=16", "=12"))
+    assert world.quotas()["east"] == {"team": 12, "other": 8}, "and the others are read on"
+    threw(SOURCE)
+
+
+@table([row for row in NAMES if "\0" not in row.value and row.value.strip()])
+def test_an_account_may_be_called_anything(rubbish: Rubbish, world: World) -> None:
+    """One with a limit is a quota: under its name, or where that cannot be a team's under one with its number."""
+    world.tools["bad"].says(assoc=f"{ACCOUNTS}9|3|gres/gpu=5|{rubbish.value}\n", numbers="1\n3\n5\n6\n9\n")
+    found = world.quotas()
+    assert found["east"] == {"team": 16, "other": 8}
+    strange = {name: gpus for name, gpus in found["bad"].items() if name not in ("team", "other")}
+    assert list(strange.values()) == [5]
+    (name,) = strange
+    assert name in (rubbish.value, "\N{REPLACEMENT CHARACTER}") or name.endswith("(9)")
+    assert found["bad"].items() >= {("team", 16), ("other", 8)}
+    threw(SOURCE)
+
+
+def test_a_slurm_that_hangs_holds_nobody_up(world: World) -> None:
+    """Its calls end at their time; nobody waits for one that was late before."""
+    world.healthy()
+    world.slurms._aside["nodes"]._patience = 0.3
+    (world.tools["bad"].folder / "sinfo").write_text("#!/bin/sh\nexec sleep 3\n")
+    world.healthy()
+    began = time.monotonic()
+    world.tools["east"].says(nodes=json.dumps({"nodes": [node(1)]}))
+    deadline = began + 20
+    while world.healthy()["east"] != (8, 8):
+        assert time.monotonic() < deadline
+    assert time.monotonic() - began < 3
+    assert world.healthy()["bad"] == (24, 16)
+
+
+# --- fuzzed ------------------------------------------------------------------------------------
+
+FUZZ = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+WRITTEN = st.one_of(
+    st.sampled_from([row.value for row in WORDS]),
+    st.text(max_size=40),
+    st.lists(
+        st.sampled_from(
+            ["State=IDLE", "NodeName=gpu009", "|", "\n", "7|1|gres/gpu=9|x", "error:", "Access denied", '"']
+        ),
+        max_size=6,
+    ).map(" ".join),
+)
+
+
+@pytest.mark.fuzzed
+@settings(FUZZ, max_examples=examples(400))
+@given(st.lists(WRITTEN, min_size=6, max_size=6), st.booleans())
+def test_whatever_is_written_the_nodes_and_jobs_are_the_same(words: list[str], escaped: bool) -> None:
+    """Through JSON as Slurm writes it, with letters escaped and not."""
+    names = ("reason", "comment", "extra", "features", "owner", "mcs_label")
+    free = dict(zip(names, words, strict=True))
+    nodes = [node(1, **{**free, **DRAINED}), node(2, **free)]
+    jobs = [job(n, name=word, comment=word, account="team" if n % 2 else word) for n, word in enumerate(words)]
+    text = json.dumps({"nodes": nodes, "jobs": jobs}, ensure_ascii=escaped)
+    document = json.loads(text.encode("utf-8", "replace" if not escaped else "strict"))
+    assert [(n.name, n.gpus, n.healthy) for n in nodes_in(document, "gpu")] == [
+        ("gpu001", 8, False),
+        ("gpu002", 8, True),
+    ]
+    found = jobs_in(document, "gres/gpu")
+    assert [j.number for j in found] == list(range(len(words)))
+    assert all(j.name.isprintable() and 0 < len(j.name) <= 150 for j in found)
+    (use,) = use_of(found, ["team"], SlurmSource(root="org"), NOW)
+    assert use.scheduled_gpus == sum(1 for j in jobs if j["account"] == "team")
+    TRIED["words in Slurm's nodes and jobs"] += len(words)
+
+
+@pytest.mark.fuzzed
+@settings(FUZZ, max_examples=examples(600))
+@given(st.lists(WRITTEN, max_size=4))
+def test_no_name_of_an_account_moves_another_one_s_limit(words: list[str]) -> None:
+    """Found, or refused as a whole: never with another limit, or with a quota that there is not."""
+    rows = [*ACCOUNTS.splitlines(), *(f"{n}|3||{word}" for n, word in enumerate(words, 10))]
+    numbers = "".join(f"{row.partition('|')[0]}\n" for row in rows)
+    try:
+        found = quotas_of(accounts_in("\n".join(rows), "gres/gpu", numbers), SlurmSource(root="org"))
+    except Unavailable:
+        TRIED["lists of Slurm's accounts that were refused"] += 1
+        return
+    assert {name: held.gpus for name, held in found.items()} == {"team": 16, "other": 8}
+    TRIED["lists of Slurm's accounts"] += 1
+
+
+@pytest.mark.fuzzed
+@settings(FUZZ, max_examples=examples(200))
+@given(WRITTEN)
+def test_no_name_says_who_changed_a_limit(word: str) -> None:
+    one_line = word.replace("\n", " ")
+    printed = (
+        f"2026-11-22T09:00:25|Modify Associations|root|(id_assoc=5)\n2026-11-22T09:00:26|Add Accounts|x|{one_line}\n"
+    )
+    assert actors_in(printed) == {"5": "root"}
