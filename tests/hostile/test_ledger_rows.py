@@ -348,7 +348,7 @@ def test_the_look_and_the_launch_of_the_one_say_what_is_wrong(site: Site, tool: 
         site.ask(FlexOf(cluster=SICK))
 
 
-FORGED = {
+FORGED: dict[str, dict[str, Any]] = {
     "of a rollout's own kind": {"key": "alpha/1/000007", "kind": "effect", "refused": False},
     "under a rollout's key": {"key": "alpha/1/000007"},
     "of another person": {"actor": "guard"},
