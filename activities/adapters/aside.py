@@ -84,7 +84,7 @@ class Aside:
                 thread.join(max(0.0, ends - time.monotonic()))
                 if thread.is_alive():
                     self._late.add(name)
-                    log.warning("%s is slow: nobody waits for it any more", name)
+                    self._wrong(name, f"no answer within {self._patience:g} s, and nobody waits for it any more")
 
     def _one(self, name: str, reading: Callable[[], object]) -> None:
         try:

@@ -248,6 +248,7 @@ def test_a_slurm_that_hangs_holds_nobody_up(world: World) -> None:
     world.slurms._aside["nodes"]._patience = 0.3
     (world.tools["bad"].folder / "sinfo").write_text("#!/bin/sh\nexec sleep 3\n")
     world.healthy()
+    assert "no answer within 0.3 s" in world.faults["bad"]
     began = time.monotonic()
     world.tools["east"].says(nodes=json.dumps({"nodes": [node(1)]}))
     deadline = began + 20

@@ -97,7 +97,7 @@ def test_of_a_slurm_that_does_not_answer_the_last_health_stands_and_grows_old(si
         assert found.fault.startswith("nodes of Slurm: "), "and it is said why"
     finally:
         talk._connection = whole
-    assert site.health.read([site.cluster])[site.cluster].at > before.at
+    until(lambda: site.health.read([site.cluster])[site.cluster].at > before.at, "it is read again")
 
 
 def test_steady_health_keeps_two_rows_an_island_however_often_it_is_read(site: Site) -> None:
