@@ -139,7 +139,7 @@ def of_ordinary_bytes(name: str) -> str:
 NameGiven = Annotated[Name, AfterValidator(of_ordinary_bytes)]
 """A name as it comes in. Inside it is a `Name`: to measure each again would take a workflow task's time."""
 
-ActorGiven = Annotated[Text, Field(max_length=200), AfterValidator(of_ordinary_bytes)]
+ActorGiven = Annotated[str, Field(max_length=200), AfterValidator(_storable), AfterValidator(of_ordinary_bytes)]
 """Who speaks, or for whom, as it comes in."""
 
 Words = Annotated[str, Field(max_length=2000), AfterValidator(_storable)]

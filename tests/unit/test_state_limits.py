@@ -96,6 +96,7 @@ LIMITS: dict[str, Any] = {
     "Observation.shortage": TEAMS,
     "Observation.counted": TEAMS,
     "Observation.changes": TEAMS,
+    "Doubt.counted": TEAMS,
     "Observation.long_run": ISLANDS,
     "PresentBacking.backing": TEAMS,
     "Clocks.by_team": TEAMS,
@@ -141,6 +142,8 @@ LIMITS: dict[str, Any] = {
     "RequestState.hands": FEW,
     "RequestState.outbox": 50,
     "RequestState.mail": 50,
+    "RequestState.unsent": 50,
+    "RequestState.untold": 2 * MOST_NAMES,
     "Assessment.owners": MOST_NAMES,
     "Assessment.elsewhere": MEMBERS,
 }

@@ -36,7 +36,7 @@ _posting: ContextVar[bool] = ContextVar("whether we are in the HTTP client", def
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answered:
     """What the receiver said: its status, and how its text begins."""
 
     status: int
@@ -59,7 +59,7 @@ def post(
     headers: Mapping[str, str] | None = None,
     login: tuple[str, str] = ("", ""),
     verify: bool = True,
-) -> Answer:
+) -> Answered:
     """The answer, whatever it says. Errors: Unavailable, with the reason only; Refusal for a host that is barred."""
     ends = time.monotonic() + _SECONDS
     target = httpx.URL(url)
@@ -93,7 +93,7 @@ async def _posted(
     login: tuple[str, str],
     verify: bool,
     ends: float,
-) -> Answer:
+) -> Answered:
     # The client's own limit begins anew with each byte that trickles in.
     async with asyncio.timeout(max(0.0, ends - time.monotonic())):
         auth = httpx.BasicAuth(*login) if login[0] else None
@@ -107,7 +107,7 @@ async def _posted(
             for last, url in _places(target, addresses):
                 try:
                     async with client.stream("POST", url, json=content, headers=sent, extensions=name) as answer:
-                        return Answer(answer.status_code, await _beginning(answer))
+                        return Answered(answer.status_code, await _beginning(answer))
                 except (httpx.ConnectError, httpx.ConnectTimeout):
                     if last:
                         raise
