@@ -132,7 +132,7 @@ ROWS = [
     Rubbish("a sample of the end of time", Row(_sample("'infinity'"))),
     Rubbish("a sample from before all time", Row(_sample("'-infinity'"))),
     Rubbish("a sample of 44 before Christ", Row(_sample("'0044-03-15 00:00:00+00 BC'"))),
-    Rubbish("a sample of 20 million", Row(_set("health_samples", "total_gpus = 20000000"), named="20000000")),
+    Rubbish("a sample of 20 million", Row(_set("health_samples", "total_gpus = 20000000"), named="10000000")),
     Rubbish("use at the end of time", Row(_USED.format("'infinity'", 8))),
     Rubbish("use of 20 million", Row(_USED.format(_SINCE, 20_000_000), named="left out: 1")),
     Rubbish("a job of 20 million", Row(_JOB.format(_SINCE, 20_000_000), named="20000000")),
@@ -305,9 +305,10 @@ def test_a_senseless_row_is_its_own_cluster_s_trouble(rubbish: Rubbish, site: Si
     else:
         assert tool.run(row.sql)
     assert site.sees() == before
-    told = site.ask(CheckLedger()).senseless
-    assert told.keys() <= {SICK}
-    assert row.named in " ".join(told.get(SICK, ()))
+    answer = site.ask(CheckLedger())
+    assert answer.senseless.keys() | answer.windows.keys() <= {SICK}
+    told = [*answer.senseless.get(SICK, ()), *answer.windows.values()]
+    assert row.named in " ".join(told)
     assert bool(told) == bool(row.named)
     threw("the ledger's tables")
 
