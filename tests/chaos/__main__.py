@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.chaos.check import late
 from tests.chaos.run import Options, run, table
 
 
@@ -40,8 +41,11 @@ def main() -> int:
     print(table(outcome))
     for loss in losses:
         print(f"LOST {loss}")
-    print(f"lost: {len(losses)}")
-    return bool(losses)
+    tardy = late(outcome)
+    for one in tardy:
+        print(f"LATE {one}")
+    print(f"lost: {len(losses)}, answered late: {len(tardy)}")
+    return bool(losses or tardy)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ UNWRITTEN = {"Drift", "BlastRadius"}
 """Failures that say that nothing was written."""
 HARMLESS = {"UNHANDLED_COMMAND", "FORCE_CLOSE_COMMAND", "RESET_STICKY_TASK_QUEUE", "FAILOVER_CLOSE_COMMAND"}
 """Why a workflow task may fail without anybody's fault."""
+LATE = timedelta(seconds=10)
+"""What a promise may outlast breach_after beside the faults, so that nobody is answered late for what others suffer."""
 SLACK = timedelta(seconds=45)
 """What a promise may outlast breach_after beside the faults: two missed heartbeats, and the machine's noise."""
 
@@ -297,10 +299,19 @@ def promises_are_kept(case: Case) -> Iterator[Loss]:
         stage = _stage_at(case, rest["cluster"], _time(rest["at"]))
         if stage in PROMISING and promised > healthy and not withdrawn:
             yield Loss("promise", rest["cluster"], f"{promised} GPUs promised at rest, {healthy} healthy")
+    yield from _too_long(case, SLACK)
+
+
+def late(outcome: Outcome) -> list[Loss]:
+    """Promises above hardware for longer than breach_after and `LATE`, of clusters that nobody attacked."""
+    return list(_too_long(Case(outcome), LATE))
+
+
+def _too_long(case: Case, slack: timedelta) -> Iterator[Loss]:
     for rollout in case.effects:
         for start, end, cluster in _promising(case, rollout):
             if cluster not in case.outcome.attacked:
-                yield from _kept(case, rollout, cluster, start, end)
+                yield from _kept(case, rollout, cluster, start, end, slack)
 
 
 def a_lie_moves_nothing(case: Case) -> Iterator[Loss]:
@@ -313,7 +324,7 @@ def a_lie_moves_nothing(case: Case) -> Iterator[Loss]:
                 yield Loss("a lie", cluster, entry["text"])
 
 
-def _kept(case: Case, rollout: str, cluster: str, start: datetime, end: datetime) -> Iterator[Loss]:
+def _kept(case: Case, rollout: str, cluster: str, start: datetime, end: datetime, slack: timedelta) -> Iterator[Loss]:
     leaves = _leaves(case, cluster)
     moves = [
         (_time(w["at"]), w["after"]) for w in case.writes("quotas") if w["after"] and w["after"]["cluster"] == cluster
@@ -330,7 +341,7 @@ def _kept(case: Case, rollout: str, cluster: str, start: datetime, end: datetime
         short_since = short_since or at
         said = [_time(e["at"]) for e in case.entries[cluster] if _withdraws(e) and at < _time(e["at"]) <= until]
         over = min([until, *said]) - short_since
-        allowed = timedelta(seconds=case.outcome.clocks[cluster]) + SLACK + _disturbed(case, short_since, until)
+        allowed = timedelta(seconds=case.outcome.clocks[cluster]) + slack + _disturbed(case, short_since, until)
         if over > allowed:
             text = f"{promised} GPUs promised for {over.total_seconds():.0f} s from {short_since}, {allowed} allowed"
             yield Loss("promise", rollout, text)

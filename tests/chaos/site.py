@@ -132,6 +132,7 @@ class Site:
             "BACKSTOP_HOME": str(self.home),
             "BACKSTOP_LEDGER_URL": where,
             "BACKSTOP_WATCH_INTERVAL": str(self._watch_seconds),
+            "BACKSTOP_CONTACT_NETWORKS": "127.0.0.0/8",  # where the webhook that drips is
             "TEMPORAL_ADDRESS": self.temporal.address,
             "TEMPORAL_NAMESPACE": NAMESPACE,
         }

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.check import lost
+from tests.chaos.check import late, lost
 from tests.chaos.outcome import TABLES, Outcome, Row
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -374,6 +374,11 @@ def promise_outlasted_its_hardware(o: Outcome) -> None:
         _rewrite(o, entry["key"], at=(datetime.fromisoformat(entry["at"]) + timedelta(hours=1)).isoformat())
 
 
+def lie_of_a_source_was_believed(o: Outcome) -> None:
+    o.attacked = {"c": "liar", "d": "liar"}
+    _rewrite(o, _entry(o, "buffered -> rolling_back: undo: as asked")["key"], text="buffered -> rolling_back: breach")
+
+
 def command_is_not_in_history(o: Outcome) -> None:
     events = o.runs[0]["events"]
     events.remove(next(e for e in events if "workflowExecutionUpdateAcceptedEventAttributes" in e))
@@ -523,6 +528,7 @@ SPOILT: dict[Callable[[Outcome], None], set[str]] = {
     rollout_never_rested: {"no rest"},
     promise_is_broken_at_rest: {"promise"},
     promise_outlasted_its_hardware: {"promise"},
+    lie_of_a_source_was_believed: {"a lie"},
     command_is_not_in_history: {"command"},
     command_is_twice_in_history: {"command"},
     command_is_not_archived: {"command"},
@@ -554,6 +560,20 @@ def test_the_judge_sees(spoil: Callable[[Outcome], None]) -> None:
     spoil(outcome)
     found = lost(outcome)
     assert SPOILT[spoil] <= {loss.kind for loss in found}, found
+
+
+def test_twenty_seconds_beyond_breach_after_are_late_and_not_yet_lost() -> None:
+    spoilt = copy.deepcopy(good())
+    monitored = _entry(spoilt, "enforced -> monitored: as planned")
+    spoilt.health[-1] = {"cluster": "c", "at": monitored["at"], "healthy_gpus": 120}
+    spoilt.rest.clear()
+    closed = _entry(spoilt, "monitored -> closed: as planned")
+    ends = datetime.fromisoformat(monitored["at"]) + timedelta(seconds=20)
+    _rewrite(spoilt, closed["key"], at=ends.isoformat())
+    assert [loss.kind for loss in late(spoilt)] == ["promise"]
+    assert not any(loss.kind == "promise" for loss in lost(spoilt))
+    spoilt.attacked = {"c": "of c"}
+    assert late(spoilt) == []
 
 
 def test_a_second_delivery_is_excused_by_a_death_between_sending_and_remembering() -> None:
