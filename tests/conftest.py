@@ -33,6 +33,8 @@ LONG = (
     "unit",
 )
 """Files and folders, the longest first: whoever is through takes the next, and at the end none waits long."""
+BY_DAY = 6
+"""Of the tables of rubbish each so many-th row is thrown by day."""
 TOGETHER = ("slurm",)
 """Folders whose tests share what is started once for all of them."""
 APART = ("e2e/test_failed_effects.py",)
@@ -58,6 +60,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.nightly)
         if getattr(getattr(item, "module", None), "examples", None) is examples:
             item.add_marker(pytest.mark.fuzzed)
+    for number, item in enumerate(i for i in items if "rubbish" in getattr(i, "fixturenames", ())):
+        if number % BY_DAY:  # as of fuzzed tests: some by day, each by night
+            item.add_marker(pytest.mark.nightly)
 
 
 class ByFile(LoadScopeScheduling):

@@ -127,6 +127,7 @@ async def test_a_rollout_moves_on_to_the_next_build_between_two_runs(world: Worl
         await replayed(world.client, [rollout_workflow_id(old), rollout_workflow_id(young)])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("world", [['matching.PollerHistoryTTL="2s"']], ids=["forgets a silent worker"], indirect=True)
 async def test_a_build_whose_workers_went_too_soon_is_named(world: World, sqlite_ledger_url: str) -> None:
     name = fresh("left")

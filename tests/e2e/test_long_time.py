@@ -203,6 +203,7 @@ async def test_so_do_they_through_many_runs(sqlite_ledger_url: str, tmp_path: Pa
         check(played, year, suggested=few)
 
 
+@pytest.mark.nightly
 async def test_quiet_days_cost_their_polls_alone(played: Played) -> None:
     await monitored(played)
     await played.to(24)
@@ -248,6 +249,7 @@ async def test_a_ledger_that_is_away_for_long_does_not_use_up_the_history(
         assert played.sql.broken_links(played.name) == []
 
 
+@pytest.mark.nightly
 async def test_clocks_of_months_keep_their_time(played: Played) -> None:
     """stale_after 120 d, recover_after 90 d, a poll every 30 d: nothing comes early, nothing wraps."""
     month = 30 * 24
@@ -347,6 +349,7 @@ async def test_a_gate_that_came_due_in_an_outage_stays_shut_on_health_that_grew_
     assert_timeline(played.transitions(), [("buffered", over + 48)])
 
 
+@pytest.mark.nightly
 async def test_a_shortage_that_ended_in_an_outage_is_no_breach_and_one_that_did_not_comes_before_the_gate(
     played: Played,
 ) -> None:

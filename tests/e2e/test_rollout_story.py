@@ -380,6 +380,7 @@ async def test_an_undo_restores_the_baseline_bit_for_bit(world: World) -> None:
     assert sql.broken_links(name) == []
 
 
+@pytest.mark.nightly
 async def test_temporal_s_own_cancel_undoes_first(world: World) -> None:
     sql = world.sql
     name = fresh("cancel")
@@ -460,6 +461,7 @@ async def test_a_lost_rollout_is_adopted_or_refused(world: World) -> None:
     assert sql.broken_links(name) == []
 
 
+@pytest.mark.nightly
 async def test_the_undo_of_an_adopted_rollout_restores_modes(world: World) -> None:
     name = await lost(world, Stage.BUFFERED)
     await adopted_and_undone(world, name)
@@ -513,6 +515,7 @@ async def test_freed_gpus_cannot_be_taken_and_other_writes_show_as_drift(world_o
 # --- people ----------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 async def test_people_hold_release_and_hasten_a_rollout(world: World) -> None:
     sql = world.sql
     name = fresh("people")
@@ -576,6 +579,7 @@ async def test_people_hold_release_and_hasten_a_rollout(world: World) -> None:
     assert sql.broken_links(name) == []
 
 
+@pytest.mark.nightly
 async def test_a_maintenance_window_holds_until_it_ends(world: World) -> None:
     name = fresh("window")
     spec = worked_case(name)
@@ -684,6 +688,7 @@ async def test_a_rollout_that_moves_too_much_at_once_holds(world: World) -> None
 # --- launching -------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 async def test_shadow_goes_all_the_way_and_writes_no_quota(world: World) -> None:
     sql = world.sql
     name = fresh("shadow")
@@ -716,6 +721,7 @@ async def test_shadow_goes_all_the_way_and_writes_no_quota(world: World) -> None
     assert all(r.data["receipt"]["shadow"] for r in shadows)
 
 
+@pytest.mark.nightly
 async def test_of_two_launches_one_wins_and_the_other_is_told(world: World) -> None:
     sql = world.sql
     name = fresh("race")

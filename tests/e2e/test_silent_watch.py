@@ -77,6 +77,7 @@ async def test_a_watch_in_shards_is_well_when_every_shard_is(
             await listed(WATCH_ID)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("rounds", [3, 1000], ids=["continues as new", "stays in its run"])
 async def test_a_watch_that_is_called_again_tells_nothing_twice(
     rounds: int, temporal: Client, sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -79,6 +79,7 @@ async def test_flex_follows_health_and_no_quota_moves(world_on_each: World) -> N
     assert flex(world, name) is None
 
 
+@pytest.mark.nightly
 async def test_nothing_changes_and_the_history_does_not_grow(world: World) -> None:
     name = fresh("quiet")
     await monitored(world, name, worked_case(name))
@@ -117,6 +118,7 @@ def drifts(world: World, name: str) -> list[str]:
     return [e["text"] for e in world.sql.archive(name) if e["text"].startswith("drift: ")]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", ["hold", "restore", "accept"])
 async def test_drift_is_found_by_the_watch_and_says_who_changed_what(world_on_each: World, policy: str) -> None:
     """The safety poll is an hour away: what is found in seconds, the watch found in its next round."""
@@ -146,6 +148,7 @@ async def test_drift_is_found_by_the_watch_and_says_who_changed_what(world_on_ea
     assert len(drifts(world, name)) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", ["hold", "restore", "accept"])
 async def test_a_mode_that_others_set_is_drift_too(world_on_each: World, policy: str) -> None:
     world, name = world_on_each, fresh("mode")
@@ -247,6 +250,7 @@ async def test_a_proposal_outside_what_was_approved_waits_for_a_person(world: Wo
     assert world.sql.gpus(name) == {"a": 60, "b": 40}
 
 
+@pytest.mark.nightly
 async def test_a_declined_proposal_is_gone_and_nothing_was_written(world: World) -> None:
     name = fresh("declined")
     quotas = [team("a", 60, busy=50), team("b", 40, busy=10)]

@@ -177,6 +177,7 @@ async def test_a_retry_says_what_it_will_run_and_comes_back_until_the_cause_is_m
     assert "close" not in after
 
 
+@pytest.mark.nightly
 async def test_a_close_says_what_stays_and_what_ends(night: Night) -> None:
     """Somebody else has set one of the quotas meanwhile."""
     night.sql.run("UPDATE quotas SET gpus = 190 WHERE cluster = ? AND team = 'a'", night.name)

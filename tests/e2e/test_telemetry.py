@@ -64,6 +64,7 @@ def wait_until(so: Any, seconds: float, what: str) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(180)
 def test_a_command_is_one_trace_down_to_its_activity_and_numbers_reach_the_collector(
     receiver: tuple[Receiver, str], tmp_path: Path

@@ -95,9 +95,8 @@ def test_opening_again_after_effects_changes_nothing(ledger: Ledger, tool: Forei
 
 def test_what_a_person_has_to_do_is_noted_with_the_stage(ledger: Ledger) -> None:
     open_rollout(ledger)
-    assert ledger.registry.overview() == (
-        Overview(cluster=CLUSTER, rollout="r-1", stage="planned", needs="", health_at=NOW),
-    )
+    shown = Overview(cluster=CLUSTER, rollout="r-1", stage="planned", needs="", health_at=NOW)
+    assert ledger.registry.overview() == (shown.model_copy(update={"owner": "tpm", "opened_at": NOW}),)
     for needs in ("approve the plan", "approve the plan", ""):
         note_stage(ledger, "r-1", "planned", ended=False, completed=False, needs=needs)
         assert [row.needs for row in ledger.registry.overview()] == [needs]
