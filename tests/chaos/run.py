@@ -60,7 +60,7 @@ async def _lived(options: Options, there: Site) -> Outcome:
     attackers = Attackers(there, random.Random(rng.random()))
     await attackers.prepare()
     fleet = {"clusters": [*specs, *attackers.specs], "teams": attackers.teams}
-    await there.person("tpm").import_fleet(Fleet.model_validate(fleet))
+    await there.person("tpm").import_fleet(Fleet.model_validate(fleet), there.stage_import)
     await asyncio.gather(*(c.hardware(0) for c in clusters))
     await attackers.begin()
     _say("the attackers' clusters are monitored")
