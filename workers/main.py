@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import pydantic
 import scipy.optimize  # noqa: F401 - a workflow's task must not wait for its import
@@ -81,6 +81,14 @@ def sandbox() -> SandboxedWorkflowRunner:
     return OnTimeRunner(restrictions=_RESTRICTIONS, versioned=False)
 
 
+class _Calls(NamedTuple):
+    """What is called, by the queue on which."""
+
+    guard: list[Callable[..., Any]]
+    notices: list[Callable[..., Any]]
+    others: list[Callable[..., Any]]
+
+
 def make_worker(
     client: Client,
     ledger: Ledger,
@@ -98,24 +106,7 @@ def make_worker(
     they began a run with (docs/adr/0012).
     """
     slurms = slurms or Slurms(ledger, ledger.schedulers)
-    quota_port: QuotaPort = quotas or SlurmQuotas(slurms)
-    usage = ledger.usage.fed_by(slurms.refresh_use)
-    # Use is sampled beside health, at its own pace: the watch asks for health all the time, and for use nobody does.
-    prometheuses = Prometheuses(ledger, prometheus or {}, slurms.every)
-    health = ledger.health.fed_by(prometheuses.refresh_health, slurms.refresh_health, slurms.refresh_use)
-    rollouts = ClusterActivities(
-        quota_port, health, usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts
-    )
-    fleets = FleetActivities(client, quota_port, health, ledger.calendar, ledger.registry, rollouts)
-    tallier = Tallier(quota_port, health, usage, ledger.registry, ledger.tallies)
-    asked = RequestActivities(client, quota_port, ledger.registry, usage, rollouts)
-    looking = (rollouts.observe, rollouts.aim_rollback)
-    effects = QuotaActivities(quota_port, ledger.registry)
-    tell = NoticeActivities(notify, ledger.registry).tell
-    sweeper = Sweeper(client, ledger.registry)
-    watch = WatchActivities(
-        client, quota_port, health, ledger.calendar, ledger.registry, ledger.doubts, tallier, sweeper
-    ).watch
+    calls = _calls(client, ledger, notify, quotas or SlurmQuotas(slurms), slurms, prometheus or {})
     shared: dict[str, Any] = {
         "interceptors": [Heartbeats()],
         "max_concurrent_activities": _THREADS,
@@ -126,14 +117,48 @@ def make_worker(
         client,
         task_queue=TASK_QUEUE,
         workflows=[ClusterRollout, FleetRolloutWorkflow, HealthWatch, LedgerDesk, QuotaRequest],
-        activities=[
+        # Of runs that a build without the queues below has begun, and grants' writes: all are called here too.
+        activities=[*calls.guard, *calls.notices, *calls.others],
+        activity_executor=executor,
+        workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id)),
+        workflow_failure_exception_types=FAILURES,
+        max_cached_workflows=_CACHED,
+        **shared,
+    )
+    guards, postmen = ThreadPoolExecutor(_THREADS, "guard"), ThreadPoolExecutor(_THREADS, "notices")
+    shared["max_concurrent_activity_task_polls"] = _POLLS
+    guard = Worker(client, task_queue=GUARD_QUEUE, activities=calls.guard, activity_executor=guards, **shared)
+    notices = Worker(client, task_queue=NOTICE_QUEUE, activities=calls.notices, activity_executor=postmen, **shared)
+    return Workers((general, guard, notices), (guards, postmen))
+
+
+def _calls(
+    client: Client,
+    ledger: Ledger,
+    notify: NotifyPort,
+    quotas: QuotaPort,
+    slurms: Slurms,
+    prometheus: Mapping[str, PrometheusConnection],
+) -> _Calls:
+    registry, calendar, doubts = ledger.registry, ledger.calendar, ledger.doubts
+    usage = ledger.usage.fed_by(slurms.refresh_use)
+    # Use is sampled beside health, at its own pace: the watch asks for health all the time, and for use nobody does.
+    prometheuses = Prometheuses(ledger, prometheus, slurms.every)
+    health = ledger.health.fed_by(prometheuses.refresh_health, slurms.refresh_health, slurms.refresh_use)
+    rollouts = ClusterActivities(quotas, health, usage, calendar, registry, ledger.jobs, doubts)
+    fleets = FleetActivities(client, quotas, health, calendar, registry, rollouts)
+    asked = RequestActivities(client, quotas, registry, usage, rollouts)
+    tallier, sweeper = Tallier(quotas, health, usage, registry, ledger.tallies), Sweeper(client, registry)
+    watch = WatchActivities(client, quotas, health, calendar, registry, doubts, tallier, sweeper)
+    reports, sources = (ledger.tallies, ledger.report, ledger.milestones), (doubts, prometheuses, calendar)
+    desk = DeskActivities(ledger.fleet, registry, rollouts, *reports, ledger.jobs, slurms, *sources)
+    return _Calls(
+        guard=[rollouts.observe, rollouts.aim_rollback, QuotaActivities(quotas, registry).apply_effect, watch.watch],
+        notices=[NoticeActivities(notify, registry).tell],
+        others=[
             rollouts.open_rollout,
             rollouts.draft_plan,
-            *looking,  # of runs that a build without the queues below has begun; and grants' writes
-            effects.apply_effect,
-            tell,
-            watch,
-            ArchiveActivities(ledger.registry).record,
+            ArchiveActivities(registry).record,
             asked.assess,
             asked.owners,
             asked.prepare,
@@ -145,37 +170,9 @@ def make_worker(
             fleets.follow,
             fleets.abort,
             fleets.record,
-            DeskActivities(
-                ledger.fleet,
-                ledger.registry,
-                rollouts,
-                ledger.tallies,
-                ledger.report,
-                ledger.milestones,
-                ledger.jobs,
-                slurms,
-                ledger.doubts,
-                prometheuses,
-                ledger.calendar,
-            ).answer,
+            desk.answer,
         ],
-        activity_executor=executor,
-        workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id)),
-        workflow_failure_exception_types=FAILURES,
-        max_cached_workflows=_CACHED,
-        **shared,
     )
-    guards, postmen = ThreadPoolExecutor(_THREADS, "guard"), ThreadPoolExecutor(_THREADS, "notices")
-    shared["max_concurrent_activity_task_polls"] = _POLLS
-    guard = Worker(
-        client,
-        task_queue=GUARD_QUEUE,
-        activities=[*looking, effects.apply_effect, watch],
-        activity_executor=guards,
-        **shared,
-    )
-    notices = Worker(client, task_queue=NOTICE_QUEUE, activities=[tell], activity_executor=postmen, **shared)
-    return Workers((general, guard, notices), (guards, postmen))
 
 
 class Workers:
