@@ -54,6 +54,8 @@ swift: setup
 test: setup packages ## all tests but the nightly ones (ARGS="-k name" for some, JOBS=0 for one process)
 	$(PYTEST) -m "not nightly" $(ARGS)
 
+# What takes minutes fills both cores, and keeps time by them.
+nightly: JOBS = 2
 nightly: setup packages ## the tests that take minutes each: benchmark, Slurm's story, chaos; all examples of fuzzed ones
 	TRIES=all $(PYTEST) -m "nightly or fuzzed" $(ARGS)
 

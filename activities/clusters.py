@@ -32,10 +32,10 @@ from models.cluster.flex_size import FlexSight, flex_pool
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
-from models.cluster.readings import HealthSample, Observation, PresentBacking, QuotaReading, TeamUsage, truthful
+from models.cluster.readings import Doubt, HealthSample, Observation, PresentBacking, QuotaReading, TeamUsage, truthful
 from models.cluster.snapshot import Snapshot, filled, on_islands
 from models.cluster.windows import Window, nearest, without_absences
-from models.errors import BackstopError, Refusal
+from models.errors import BackstopError, Refusal, Unavailable
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow, flex_now
 from models.planning.backing import Backing, back, back_on
@@ -62,6 +62,8 @@ _LIVES = timedelta(days=7)
 """How far back it is told how long flex jobs lived."""
 _SINCE = timedelta(days=30)
 """How far back it is looked for when an island was last whole, or as many GPUs were backed."""
+_READINGS = 5
+"""Of a sample that changes while its source is judged."""
 
 
 class ClusterActivities:
@@ -164,7 +166,7 @@ class ClusterActivities:
         """One fresh look: values, generation, health, windows, and the backing of the tested values."""
         with translated():
             reading = self._quotas.read(request.cluster)
-            sample = one_of(self._health.read([request.cluster]), request.cluster)
+            sample, doubt = self._judged(request)
             windows = one_of(self._calendar.windows([request.cluster]), request.cluster) or ()
             least = {}
             if request.flex_after is not None:
@@ -174,7 +176,7 @@ class ClusterActivities:
                 usual = self._health.usual(request.cluster, request.long_run, request.at)
             usage = self._usage.latest([request.cluster], request.at).get(request.cluster, {})
             known = Evidence(reading, sample, usage, request.at, windows=windows)
-            seen = self._doubting(observed(known, request, least, usual, by=_latest(request.at)), known, request)
+            seen = _doubting(observed(known, request, least, usual, by=_latest(request.at)), known, request, doubt)
             if request.derive is not None and seen.health is not None:
                 derived = self.deriver.derived(
                     request.cluster, seen.health.islands, request.gpus_per_node, request.derive, request.at
@@ -291,15 +293,21 @@ class ClusterActivities:
         doubt = None if sample is None else self._doubts.doubt(cluster, None, None)
         return sample if doubt is None else doubt.before
 
-    def _doubting(self, seen: Observation, known: Evidence, request: ObserveRequest) -> Observation:
-        """With the doubt of the source, and what would be short if it were as before."""
-        if seen.health is None:
-            return seen
-        doubt = self._doubts.doubt(request.cluster, request.plausible_drop, request.max_breaching_clusters)
-        if doubt is None:
-            return seen
-        before = observed(replace(known, sample=doubt.before), request, by=_latest(request.at))
-        return seen.model_copy(update={"doubt": doubt.model_copy(update={"counted": before.counted})})
+    def _judged(self, request: ObserveRequest) -> tuple[HealthSample | None, Doubt | None]:
+        """The latest sample, and the doubt of its source.
+
+        A source is judged by what it says as it is judged. Between the reading and the judging it may have come back
+        from a lie: so what was read counts only where it is what was judged. Errors: Unavailable where it never is.
+        """
+        for _ in range(_READINGS):
+            sample = one_of(self._health.read([request.cluster]), request.cluster)
+            if sample is None:
+                return None, None
+            doubt = self._doubts.doubt(request.cluster, request.plausible_drop, request.max_breaching_clusters)
+            again = one_of(self._health.read([request.cluster]), request.cluster)
+            if doubt is not None or (again is not None and (again.at, again.islands) == (sample.at, sample.islands)):
+                return sample, doubt
+        raise Unavailable(f"the health of {request.cluster} changes faster than it can be judged")
 
     def _snapshot(
         self,
@@ -333,6 +341,14 @@ class ClusterActivities:
             usage_from=usage.source,
             health_at=sample.at,
         )
+
+
+def _doubting(seen: Observation, known: Evidence, request: ObserveRequest, doubt: Doubt | None) -> Observation:
+    """With the doubt of the source, and what would be short if it were as before."""
+    if seen.health is None or doubt is None:
+        return seen
+    before = observed(replace(known, sample=doubt.before), request, by=_latest(request.at))
+    return seen.model_copy(update={"doubt": doubt.model_copy(update={"counted": before.counted})})
 
 
 def _latest(now: datetime) -> datetime:

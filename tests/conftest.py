@@ -60,7 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.nightly)
         if getattr(getattr(item, "module", None), "examples", None) is examples:
             item.add_marker(pytest.mark.fuzzed)
-    for number, item in enumerate(i for i in items if "rubbish" in getattr(i, "fixturenames", ())):
+    rows = (i for i in items if "rubbish" in getattr(i, "fixturenames", ()) and i.get_closest_marker("fuzzed") is None)
+    for number, item in enumerate(rows):
         if number % BY_DAY:  # as of fuzzed tests: some by day, each by night
             item.add_marker(pytest.mark.nightly)
 

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from temporalio.exceptions import ApplicationError
@@ -21,6 +21,8 @@ from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.clusters import ClusterActivities
 from activities.effects import QuotaActivities
 from activities.health_watch import facts_of, fingerprint
+from activities.ports import DoubtPort
+from models.cluster.readings import Doubt
 from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import Refusal
 from models.rollout import calls, effect_reducers, look_reducers, mailing, plan_reducers, time_reducers
@@ -318,3 +320,29 @@ def test_what_declared_windows_take_is_no_fall(site: Site) -> None:
     )
     told(site, lambda m, n: Said(60))
     assert site.ledger.doubts.sources_in_doubt() == ()
+
+
+def test_a_lie_that_ends_between_reading_and_judging_is_not_believed(tmp_path: Path) -> None:
+    """The source is judged by what it says by then, and that is true again: so is what is told."""
+    site = Site(tmp_path)
+    try:
+        site.launched()
+        site.now += timedelta(minutes=1)
+        for name in LIED_ABOUT:
+            site.say(name, Said(0))
+        doubts = site.clusters._doubts
+
+        class Delayed:
+            def doubt(self, *asked: Any) -> Doubt | None:
+                for name in LIED_ABOUT:
+                    site.say(name, Said(100))
+                return doubts.doubt(*asked)
+
+        site.now += timedelta(minutes=1)
+        site.clusters._doubts = cast("DoubtPort", Delayed())
+        seen = site.clusters.observe(calls.look_at(site.rollouts["a0"], Look("told to", None), site.now))
+        assert seen.doubt is None
+        assert seen.health is not None
+        assert seen.health.healthy_gpus == 100
+    finally:
+        site.close()
