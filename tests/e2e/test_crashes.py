@@ -226,10 +226,10 @@ async def the_server_dies_while_the_worker_goes_on(home: Path) -> None:
         await world.archived(name)
         landed_once(world, name, FORWARD)
 
-        # Hardware fails, and the worker dies in the middle of the rollback's first call.
+        # Hardware fails, and the worker dies in the middle of the first call that would write: its source is judged.
         await world.healthy(name, main=(361, 300))
         sql.run("BEGIN IMMEDIATE")
-        await world.calling(name, "apply_effect")
+        await world.calling(name, "observe")
         await killed(worker)
         sql.run("ROLLBACK")
         worker = await running.worker(server.address)
