@@ -26,7 +26,7 @@ from activities.ports import (
     TallyPort,
 )
 from activities.report_facts import ReportFacts
-from activities.sense import one_of
+from activities.sense import its_own_trouble, one_of
 from models import questions as ask
 from models.audit import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry
 from models.base import brief, hash_of
@@ -34,7 +34,7 @@ from models.cluster.contacts import shown
 from models.cluster.fleet_file import Team
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.windows import Declaration, Entry, span_text
-from models.errors import BackstopError, BadInput, Refusal, Unavailable
+from models.errors import BackstopError, BadInput, Refusal
 from models.flex.flex_now import FlexNow
 from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
 from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, PlanNow
@@ -169,8 +169,7 @@ class DeskActivities:
         try:
             snapshot, policy = self._rollouts.present(one.name, now, question.policy, HISTORY_FRESH)
         except BackstopError as error:
-            if isinstance(error, Unavailable):
-                self._registry.names()  # where the ledger itself is away, all is tried again
+            its_own_trouble(error, self._registry)
             return ask.Unplannable(cluster=one.name, why_not=error.message)
         return ask.Plannable(snapshot=snapshot, policy=policy)
 

@@ -18,7 +18,7 @@ from temporalio.service import RPCError
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
-from activities.sense import making_sense
+from activities.sense import its_own_trouble, making_sense
 from models.cluster.fleet_file import merged_policy
 from models.errors import BackstopError, Refusal, Unavailable
 from models.fleet.messages import (
@@ -103,8 +103,7 @@ class FleetActivities:
             with making_sense(cluster, "its quotas"):
                 plan = make_plan(snapshot, own)
         except BackstopError as error:
-            if isinstance(error, Unavailable):
-                self._registry.names()  # where the ledger itself is away, all is tried again
+            its_own_trouble(error, self._registry)
             more = {} if rollout is None else rollout.model_dump()
             return Prospect(cluster=cluster, wave=Wave.AFTER, headroom=-1.0, why_not=error.message, **more), None
         return prospect_of(plan, rollout), plan

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from activities.ports import ByCluster
+from activities.ports import ByCluster, ClustersPort
 from models.base import in_one_sentence
-from models.errors import Refusal
+from models.errors import BackstopError, Refusal, Unavailable
 
 _Row = TypeVar("_Row")
 _T = TypeVar("_T")
@@ -23,10 +23,17 @@ SENSELESS = (ValueError, TypeError, OverflowError)
 """What our models say of rows that make none: pydantic's refusals, JSON that is none, a word that is no stage."""
 
 
+_LONGEST = 300
+
+
+def why_senseless(error: Exception) -> str:
+    """In a short sentence, whoever said it: pydantic's own would fill a screen."""
+    return (in_one_sentence(error) if isinstance(error, ValidationError) else str(error))[:_LONGEST]
+
+
 def fault_of(cluster: str, what: str, error: Exception) -> str:
     """In a sentence: whose row it is, which one, and what is wrong with it."""
-    why = in_one_sentence(error) if isinstance(error, ValidationError) else str(error)[:300]
-    return f"cluster {cluster} in the ledger does not make sense: {what}: {why}"
+    return f"cluster {cluster} in the ledger does not make sense: {what}: {why_senseless(error)}"
 
 
 @contextmanager
@@ -54,6 +61,12 @@ def one_of(answers: ByCluster[_T], cluster: str) -> _T | None:
     if cluster in answers.senseless:
         raise Refusal(answers.senseless[cluster])
     return answers.get(cluster)
+
+
+def its_own_trouble(error: BackstopError, ledger: ClustersPort) -> None:
+    """Errors: Unavailable where the ledger answers nobody: that says nothing of the one that was asked for."""
+    if isinstance(error, Unavailable):
+        ledger.names()
 
 
 def those_that_do(rows: Iterable[_Row], build: Callable[[_Row], _T]) -> Iterator[_T]:

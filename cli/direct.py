@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 from models.errors import Refusal, Unavailable
+from models.wire import NO_LEDGER_EXIT
 
 _SECONDS = 120
-_NO_LEDGER = 3
 
 
 def stage_import(import_id: str, part: int, payload: bytes) -> None:
@@ -18,7 +18,7 @@ def stage_import(import_id: str, part: int, payload: bytes) -> None:
         done = subprocess.run(program, input=payload, capture_output=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         raise Unavailable("the ledger does not answer: try again") from None
-    if done.returncode == _NO_LEDGER:
+    if done.returncode == NO_LEDGER_EXIT:
         raise Refusal(
             "the fleet has contacts that hold secrets, and these do not travel through Temporal, which keeps what it "
             "has seen: import where BACKSTOP_LEDGER_URL reaches the workers' ledger, or write named:NAME and give the "

@@ -14,7 +14,7 @@ from client.connection import TemporalTarget
 from client.lost_rollouts import ADOPT_ALL, adopt_line
 from client.rollouts import STALE
 from client.versions import builds, by_build, current_of, pollers
-from models.base import Model, count_text, duration_text
+from models.base import Model, count_text, duration_text, some_of
 from models.cluster.source_doubts import DoubtedSource
 from models.questions import CLOCK_SKEW_SECONDS, LedgerCheck, Overview
 from models.requests.state import RequestState
@@ -121,7 +121,7 @@ def health_source_checks(ledger: LedgerCheck) -> list[Check]:
         for cluster, text in wrong.items()
     ]
     if ledger.prometheus and not wrong:
-        checks.append(Check(name="prometheus", ok=True, text=f"tells the health of {len(ledger.prometheus)} clusters"))
+        checks.append(Check(name="prometheus", ok=True, text=f"tells the health of {count_text(len(ledger.prometheus), 'cluster')}"))
     remedy = "declare it anew with `backstop hold`, and delete its row"
     return checks + [
         Check(name="calendar", ok=False, text=f"{cluster}: {text}", remedy=remedy)
@@ -139,7 +139,7 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
             ok=True,
             text=f"of {count_text(len(opened), 'open rollout')}, none older than {duration_text(STALE)}",
         )
-    names = ", ".join(r.cluster for r in silent[:3]) + (f" and {len(silent) - 3} more" if len(silent) > 3 else "")
+    names = some_of([r.cluster for r in silent], 3)
     oldest = min((r.health_at for r in silent if r.health_at is not None), default=None)
     since = "" if oldest is None else f", the oldest of {oldest:%Y-%m-%d %H:%M:%SZ}"
     text = (
@@ -150,8 +150,7 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
 
 def doubt_check(doubt: DoubtedSource) -> Check:
     """A health source that is not believed."""
-    names = ", ".join(doubt.clusters[:3]) + (f" and {len(doubt.clusters) - 3} more" if len(doubt.clusters) > 3 else "")
-    text = f"{doubt.why}, at {doubt.since:%Y-%m-%d %H:%M:%SZ}; not believed of: {names}"
+    text = f"{doubt.why}, at {doubt.since:%Y-%m-%d %H:%M:%SZ}; not believed of: {some_of(doubt.clusters, 3)}"
     return Check(name="source", ok=False, text=text, remedy=f"mend it; only if it is so: {doubt.confirming}")
 
 
@@ -160,9 +159,8 @@ def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
     late = [r for r in requests if r.overdue(now)]
     if not late:
         return Check(name="grants", ok=True, text="none is overdue")
-    named = "; ".join(f"{r.ask.request}: {r.wants}, {r.waits_for or r.stage.value}" for r in late[:3])
-    more = f"; and {len(late) - 3} more" if len(late) > 3 else ""
-    text = f"{len(late)} {'is' if len(late) == 1 else 'are'} overdue: {named}{more}"
+    named = some_of([f"{r.ask.request}: {r.wants}, {r.waits_for or r.stage.value}" for r in late], 3, by="; ")
+    text = f"{len(late)} {'is' if len(late) == 1 else 'are'} overdue: {named}"
     return Check(
         name="grants",
         ok=False,
@@ -176,11 +174,10 @@ def senseless_check(found: Mapping[str, Sequence[str]]) -> Check:
     if not found:
         return Check(name="rows", ok=True, text="what stands in the ledger makes sense")
     told = [sentence for _, sentences in sorted(found.items()) for sentence in sentences]
-    more = f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
     return Check(
         name="rows",
         ok=False,
-        text="; ".join(told[:_TOLD]) + more,
+        text=some_of(told, _TOLD, by="; "),
         remedy="put these rows right, by SQL or `backstop fleet import`; the other clusters go on meanwhile",
     )
 
@@ -190,7 +187,7 @@ def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Ch
     opened = sum(not r.ended for r in rollouts)
     if not lost:
         return Check(name="rollouts", ok=True, text=f"of {opened} open in the ledger, Temporal runs all")
-    names = ", ".join(r.cluster for r in lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+    names = some_of([r.cluster for r in lost], 3)
     text = f"of {opened} open in the ledger, Temporal does not run {len(lost)}, which nobody guards: {names}"
     remedy = adopt_line(lost[0].cluster) if len(lost) == 1 else f"{ADOPT_ALL}; or one by one: {adopt_line('CLUSTER')}"
     return Check(name="rollouts", ok=False, text=text, remedy=remedy)

@@ -6,7 +6,6 @@ Their effects stand, and nobody guards them, until a launch adopts them.
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
@@ -15,6 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from models.questions import Overview
 from models.reports.rollout_summary import RolloutSummary
+from models.rollout.stages import command_line
 from models.wire import rollout_workflow_id
 
 ADOPT_ALL = "backstop launch --adopt --all"
@@ -48,7 +48,7 @@ async def is_running(client: Client, cluster: str) -> bool:
 
 
 def adopt_line(cluster: str) -> str:
-    return f"backstop launch {shlex.quote(cluster)} --adopt"
+    return f"{command_line('launch', cluster)} --adopt"
 
 
 def lost_sentence(row: Overview) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic_core import PydanticCustomError
@@ -63,10 +63,10 @@ def shortened(text: str, most_bytes: int) -> str:
 _NAMED = 20
 
 
-def some_of(texts: Sequence[str], most: int = _NAMED) -> str:
+def some_of(texts: Sequence[str], most: int = _NAMED, *, by: Literal[", ", "; "] = ", ") -> str:
     """The first of them, and how many more there are: thousands of teams are not named in a sentence to each."""
     more = len(texts) - most
-    return ", ".join(texts) if more <= 0 else f"{', '.join(texts[:most])} and {more} more"
+    return by.join(texts) if more <= 0 else f"{by.join(texts[:most])}{by.removeprefix(',')}and {more} more"
 
 
 def fault_at(path: tuple[str | int, ...], text: str) -> PydanticCustomError:

@@ -5,7 +5,7 @@ them by SQL. Lists of islands are sorted and comma-joined ("X,Y"), blocks too ("
 Backstop reads (policies, baselines, receipts, audit entries) is JSON text.
 
 A table's shape is made by activities/adapters/ledger/migrations; a test holds the two together. The triggers
-that count foreign changes and refuse grabs of freed capacity live there too, and the constraints of revision 0011:
+that count foreign changes and refuse grabs of freed capacity live there too, and the constraints of revision 0012:
 on sizes, names, times and settings.
 """
 

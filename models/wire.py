@@ -14,6 +14,10 @@ DEPLOYMENT = "backstop"
 """The worker deployment whose versions are our builds."""
 
 
+NO_LEDGER_EXIT = 3
+"""The exit code of workers/stage_import.py where it reaches no ledger."""
+
+
 TASK_QUEUE = "backstop"
 """Of workflows, and of activities that have no queue of their own below."""
 

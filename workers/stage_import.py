@@ -12,9 +12,9 @@ from pathlib import Path
 
 from activities.adapters.ledger.facade import Ledger
 from models.errors import BackstopError
+from models.wire import NO_LEDGER_EXIT
 from workers.settings import ledger_url
 
-_NO_LEDGER = 3
 _FILE = "sqlite:///"
 
 
@@ -22,7 +22,7 @@ def main() -> None:
     import_id, part = sys.argv[1:]
     url = ledger_url()
     if url.startswith(_FILE) and not Path(url.removeprefix(_FILE)).exists():
-        sys.exit(_NO_LEDGER)  # opening it would make an empty one
+        sys.exit(NO_LEDGER_EXIT)  # opening it would make an empty one
     try:
         with Ledger(url) as ledger:
             ledger.fleet.stage_import(import_id, int(part), sys.stdin.buffer.read())

@@ -88,12 +88,12 @@ async def _adopted(
 
 
 def _confirm(lost: list[Overview]) -> None:
-    from cli.output import line, row, show, table
+    from cli.output import count, line, row, show, table
 
     rows = table("CLUSTER", "STAGE", "OWNER", "ROLLOUT")
     for one in lost:
         row(rows, one.cluster, one.stage, one.owner or None, one.rollout)
     show(rows)
-    if not typer.confirm(f"Adopt {len(lost)} lost rollout{'s' * (len(lost) != 1)}?"):
+    if not typer.confirm(f"Adopt {count(len(lost), 'lost rollout')}?"):
         show(line("Nothing was opened."))
         raise typer.Exit(1)

@@ -20,6 +20,7 @@ from cli.options import (
     overlay_of,
     who,
 )
+from models.base import some_of
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -109,8 +110,7 @@ def _from_file(file: str, wanted: str) -> list[tuple[Snapshot, Policy]]:
 
 
 def _some(names: Any) -> str:
-    listed = list(names)
-    return ", ".join(listed[:10]) + (f" and {len(listed) - 10} more" if len(listed) > 10 else "")
+    return some_of([*names], 10)
 
 
 def _from_ledger(wanted: str, actor: str, over: dict[str, Any]) -> tuple[list[tuple[Snapshot, Policy]], dict[str, str]]:

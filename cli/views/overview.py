@@ -14,6 +14,7 @@ from cli.output import clean, count, gpus, line, moment, row, span, table
 from client.doctor import Check
 from client.lost_rollouts import ADOPT_ALL, adopt_line
 from client.rollouts import STALE
+from models.base import some_of
 from models.cluster.policy import Tier
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.stages import Stage
@@ -140,6 +141,5 @@ def _silent(opened: Sequence[RolloutSummary], now: datetime) -> list[RenderableT
     silent = [r for r in opened if r.needs is not None and (r.health_at is None or now - r.health_at >= STALE)]
     if not silent:
         return []
-    names = ", ".join(clean(r.cluster) for r in silent[:3])
-    more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
-    return [Text(), line((f"{len(silent)} without health for {span(STALE)}", "yellow"), f": {names}{more}")]
+    names = some_of([clean(r.cluster) for r in silent], 3)
+    return [Text(), line((f"{len(silent)} without health for {span(STALE)}", "yellow"), f": {names}")]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from models.audit import AuditKind
-from models.base import count_text, gpus_text
+from models.base import count_text, gpus_text, some_of
 from models.fleet.gates import breaker_share, rest_until, through
 from models.fleet.messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
 from models.fleet.state import (
@@ -301,8 +301,7 @@ def _broken(f: FleetRollout, now: datetime) -> FleetRollout:
     failed, counted = breaker_share(f)
     if failed <= f.pace.max_failed * counted or f.hold(BREAKER) is not None:
         return f
-    names = sorted(m.cluster for m in f.failed)
-    some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    some = some_of(sorted(m.cluster for m in f.failed), 5)
     started = len([m for m in f.begun if not m.forgiven])
     why = (
         f"{failed} of {started} clusters rolled back, more than {float(f.pace.max_failed):.0%} of {counted}: "

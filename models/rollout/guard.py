@@ -131,9 +131,9 @@ class Clocks(Model):
         return {team: c.missing_gpus for team, c in self.by_team.items() if c.short_since is not None}
 
     def lacks(self, teams: Iterable[str]) -> str:
-        """What these teams lack now, as a sentence says it."""
-        missing = self.at_risk
-        return lacks_text({team: missing.get(team, 0) for team in teams})
+        """What those of these teams that are short lack now, as a sentence says it."""
+        short = {team: gpus for team, gpus in self.at_risk.items() if team in set(teams)}
+        return lacks_text(short) if short else "what was short is backed again, not yet for long enough"
 
     def breached(self, now: datetime, breach_after: timedelta) -> tuple[str, ...]:
         """Teams whose quota has been short for longer than it may be."""

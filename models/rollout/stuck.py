@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from models.base import gpus_text
+from models.base import gpus_text, some_of
 from models.cluster.policy import RollbackTo
 from models.cluster.readings import LimitMode
 from models.notices import NoticeKind
@@ -256,5 +256,4 @@ def _closing(r: Rollout) -> str:
 
 
 def _few(texts: Iterable[str]) -> str:
-    named = [*texts]
-    return ", ".join(named[:_FEW]) + (f" and {len(named) - _FEW} more" if len(named) > _FEW else "")
+    return some_of([*texts], _FEW)

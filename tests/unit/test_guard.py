@@ -97,6 +97,17 @@ def test_a_quota_that_is_good_for_long_is_forgotten() -> None:
     assert seen((0, {"a": 8}), (5, {}), (40, {})).by_team == {}
 
 
+def test_who_is_short_is_told_what_it_lacks() -> None:
+    assert seen((0, {"a": 8, "b": 1})).lacks(["a", "b"]) == "a lacks 8 GPUs, b lacks 1 GPU"
+    assert seen((0, {"a": 0})).lacks(["a"]) == "a has a protected block that no island holds"
+
+
+def test_who_is_backed_again_is_not_told_that_a_block_is_missing() -> None:
+    clocks = seen((0, {"a": 8, "b": 4}), (5, {"b": 4}))
+    assert clocks.lacks(["a", "b"]) == "b lacks 4 GPUs"
+    assert clocks.lacks(["a"]) == "what was short is backed again, not yet for long enough"
+
+
 # --- sight -----------------------------------------------------------------------------------
 
 

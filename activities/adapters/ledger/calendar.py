@@ -9,19 +9,18 @@ from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
-from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, among
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.ports import ByCluster
-from activities.sense import making_sense
-from models.base import in_one_sentence
+from activities.sense import making_sense, why_senseless
+from models.base import some_of
 from models.cluster.windows import FILE, Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
 from models.tables import ClusterRow, IslandRow, WindowRow
 
-_NAMED, _LONGEST = 3, 200
+_NAMED = 3
 
 
 class LedgerCalendar:
@@ -51,7 +50,7 @@ class LedgerCalendar:
             for row in session.connection().execute(columns):
                 if isinstance(why := _window_or_why(row), str):
                     wrong.setdefault(row.cluster, []).append(f"window {row.id} is none: {why}")
-        return {name: _some(faults) for name, faults in wrong.items()}
+        return {name: some_of(faults, _NAMED, by="; ") for name, faults in wrong.items()}
 
     def declare(self, declared: Sequence[Declared], actor: str, now: datetime) -> Declaration:
         """The windows stand, all or none of them, in place of what their sources declared before and is not over.
@@ -196,15 +195,8 @@ def _window_or_why(row: sa.Row[Any]) -> Window | str:
     """The window, or why it is none: somebody's plain SQL may have written what says nothing (`faults` tells of it)."""
     try:
         return _window(row)
-    except ValidationError as error:
-        return in_one_sentence(error)[:_LONGEST]
     except ValueError as error:
-        return str(error)[:_LONGEST]
-
-
-def _some(faults: Sequence[str]) -> str:
-    more = f"; and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
-    return "; ".join(faults[:_NAMED]) + more
+        return why_senseless(error)
 
 
 def _entry(row: WindowRow | sa.Row[Any], window: Window) -> Entry:

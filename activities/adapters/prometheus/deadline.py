@@ -106,8 +106,8 @@ def fetched(request: urllib.request.Request, seconds: float, most: int) -> bytes
         except urllib.error.HTTPError as error:
             raise Unavailable(f"{where} refused a query ({error.code}): {_reason(error)}") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
-            late = "in full in time" if cut.over else f": {type(error).__name__} {error}"[:_TOLD]
-            raise Unavailable(f"{where} did not answer{' ' * cut.over}{late}") from None
+            late = " in full in time" if cut.over else f": {type(error).__name__} {error}"[:_TOLD]
+            raise Unavailable(f"{where} did not answer{late}") from None
     if cut.over:
         raise Unavailable(f"{where} did not answer in full in time")
     if len(body) > most:

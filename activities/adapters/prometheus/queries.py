@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
 
-from models.base import Model, Name, brief, in_one_sentence
+from activities.sense import why_senseless
+from models.base import MOST_GPUS, Model, Name, brief
 from models.cluster.island import Island
 from models.cluster.readings import CLOCK_SKEW, HealthSample
 from models.cluster.sources import WHOLE
@@ -22,7 +22,6 @@ from models.errors import Unavailable
 HARDWARE_XIDS = (48, 62, 64, 74, 79, 95, 119, 120, 140)
 """After these a GPU is out: of memory, links, firmware and bus. Source: NVIDIA, XID Errors."""
 
-_MOST_GPUS = 10**7
 _OLDEST = timedelta(days=366)
 _LONGEST = 300
 
@@ -144,10 +143,8 @@ def samples_of(
             islands = [_island(p, installed.values[label, p], healthy.values.get((label, p), 0.0)) for p in places]
             when = min(_time(one, now) for one in at)
             found.samples.append(HealthSample(cluster=cluster, at=when, islands=tuple(islands)))
-        except ValidationError as error:
-            found.wrong[cluster] = in_one_sentence(error)[:_LONGEST]
         except ValueError as error:
-            found.wrong[cluster] = str(error)[:_LONGEST]
+            found.wrong[cluster] = why_senseless(error)
     return found
 
 
@@ -158,7 +155,7 @@ def _island(name: str, installed: float, healthy: float) -> Island:
 
 def _count(value: float, island: str, what: str) -> int:
     """Errors: ValueError for what is no number of GPUs."""
-    if not (0 <= value <= _MOST_GPUS and value == int(value)):
+    if not (0 <= value <= MOST_GPUS and value == int(value)):
         raise ValueError(f"{value:g} GPUs are {what} in island {brief(island)}: that is no number of GPUs")
     return int(value)
 

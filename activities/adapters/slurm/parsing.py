@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import Field
 
-from models.base import GpuCount, Model, Name
+from models.base import MOST_GPUS, GpuCount, Model, Name
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn
 from models.cluster.readings import LimitMode, TeamUsage
@@ -54,7 +54,6 @@ class Account(Model):
 
 
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
-_MOST_GPUS = 10**7
 """A limit above is none."""
 
 
@@ -92,12 +91,12 @@ def accounts_in(printed: str, tres: str, numbers: str) -> dict[str, Account]:
     names = {number: _team_name(name, number) for number, (_, _, name) in rows.items()}
     accounts: dict[str, Account] = {}
     for number, (parent, limits, _) in rows.items():
-        limit = tres_of(limits).get(tres, _MOST_GPUS + 1)
+        limit = tres_of(limits).get(tres, MOST_GPUS + 1)
         account = Account(
             number=number,
             name=names[number],
             parent=names.get(parent, ""),
-            gpus=limit if limit <= _MOST_GPUS else None,
+            gpus=limit if limit <= MOST_GPUS else None,
         )
         if accounts.setdefault(account.name, account) is not account:
             raise Unavailable(f"sacctmgr printed the account {account.name!r} twice")
