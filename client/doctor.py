@@ -121,7 +121,8 @@ def health_source_checks(ledger: LedgerCheck) -> list[Check]:
         for cluster, text in wrong.items()
     ]
     if ledger.prometheus and not wrong:
-        checks.append(Check(name="prometheus", ok=True, text=f"tells the health of {count_text(len(ledger.prometheus), 'cluster')}"))
+        told = f"tells the health of {count_text(len(ledger.prometheus), 'cluster')}"
+        checks.append(Check(name="prometheus", ok=True, text=told))
     remedy = "declare it anew with `backstop hold`, and delete its row"
     return checks + [
         Check(name="calendar", ok=False, text=f"{cluster}: {text}", remedy=remedy)
