@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from models.errors import Refusal
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import World, connected, eventually, fresh, worked_case, world_of
 from workers.embedded_temporal import EmbeddedTemporal
@@ -73,4 +75,38 @@ async def test_commands_and_signals_around_a_new_run_are_not_lost(forgetful_worl
 
     await world.say(name, Command.CLOSE)
     assert (await world.ended(name))["stage"] == "closed"
+    assert sql.broken_links(name) == []
+
+
+@pytest.mark.nightly
+async def test_391_long_objections_in_seconds_wedge_no_rollout(forgetful_world: World) -> None:
+    """They once made a state that no next run could begin with: no guard and no command came after."""
+    world, sql = forgetful_world, forgetful_world.sql
+    name = fresh("angry")
+    await world.fleet(worked_case(name, breach_after="0.5s"))
+    await world.launch(name)
+
+    async def objects(person: int) -> list[str]:
+        taken = []
+        for number in range(17):
+            with contextlib.suppress(Refusal):
+                actor = f"p{person}-{number % 3}"
+                await world.say(name, Command.OBJECT, actor=actor, team="research", reason=f"{number} " + "no! " * 499)
+                taken.append(actor)
+        return taken
+
+    taken = {actor for actors in await asyncio.gather(*map(objects, range(23))) for actor in actors}
+    status = await world.status(name)
+    assert status.runs > 2
+    assert len(taken) == 5, "others are refused while five persons of the team object"
+    assert {h.actor for h in status.holds} == taken
+    for hold in status.holds:
+        await world.say(name, Command.RESOLVE, hold=hold.id, reason="agreed")
+    await world.say(name, Command.APPROVE, plan_hash=status.plan_hash)
+    await world.until(name, Stage.MONITORED)
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, Stage.ROLLED_BACK)
+    assert sql.gpus(name) == {"research": 300}
+    await world.say(name, Command.ABORT)
+    await world.ended(name)
     assert sql.broken_links(name) == []
