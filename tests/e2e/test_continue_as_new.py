@@ -102,7 +102,7 @@ async def test_391_long_objections_in_seconds_wedge_no_rollout(forgetful_world: 
     assert {h.actor for h in status.holds} == taken
     for hold in status.holds:
         await world.say(name, Command.RESOLVE, hold=hold.id, reason="agreed")
-    await world.say(name, Command.APPROVE, plan_hash=status.plan_hash)
+    await world.approve(name)
     await world.until(name, Stage.MONITORED)
     await world.healthy(name, main=(361, 300))
     await world.until(name, Stage.ROLLED_BACK)
