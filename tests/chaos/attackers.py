@@ -81,8 +81,8 @@ POISON = (
     ),
     Poison(
         "a policy that is none",
-        'UPDATE clusters SET policy = \'{"breach_after": "soon"}\' WHERE name = %s',
-        "UPDATE clusters SET policy = '{}' WHERE name = %s",
+        """UPDATE clusters SET policy = '{"breach_after": "soon", "was": ' || policy || '}' WHERE name = %s""",
+        "UPDATE clusters SET policy = policy::jsonb ->> 'was' WHERE name = %s AND policy LIKE '%%\"soon\"%%'",
     ),
 )
 
