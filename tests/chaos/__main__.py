@@ -67,7 +67,6 @@ def _one(options: Options, home: Path) -> tuple[Outcome, int, int]:
         flush=True,
     )
     outcome, losses = asyncio.run(run(options, home))
-    outcome.save(home / "outcome.json.gz")
     print(table(outcome))
     for loss in losses:
         print(f"LOST {loss}")

@@ -10,7 +10,8 @@ Where Temporal's database was deleted, this and no more may be lost with it, and
   archive ends before it (a command, and the last entries of all kinds; never one with a later one archived);
 - of the last effect that was under way, whether it landed: the ledger knows, and no history does;
 - notices that nobody was sent yet; of those that were sent, that it is archived;
-- what was under way to the server when it died: it may be answered by the empty one, and count on both;
+- what was under way to the server when it died: it may be answered by the empty one, and count on both (a launch then
+  opens its rollout on both, and what each archives under one key stands beside the other's);
 - time: from the deletion until its rollout is taken over a promise is not guarded, and from then on it is none before
   the new rollout is enforced, which is judged as any other.
 Never: a receipt, an entry that the ledger has acknowledged, a value, the first rollout's baseline.
@@ -45,6 +46,8 @@ UNWRITTEN = {"Drift", "BlastRadius"}
 """Failures that say that nothing was written."""
 HARMLESS = {"UNHANDLED_COMMAND", "FORCE_CLOSE_COMMAND", "RESET_STICKY_TASK_QUEUE", "FAILOVER_CLOSE_COMMAND"}
 """Why a workflow task may fail without anybody's fault."""
+_BESIDE = "/beside/"
+"""In the key of an entry whose own key another one has."""
 LATE = timedelta(seconds=10)
 """What a promise may outlast breach_after beside the faults, so that nobody is answered late for what others suffer."""
 SLACK = timedelta(seconds=45)
@@ -80,6 +83,9 @@ class Case:
         self.registered = {row["id"]: row for row in self.rows("rollouts")}
         self.lost = {t.rollout for t in self.rollouts if t.lost}
         """Rollouts that ran when Temporal's database was deleted."""
+        first = [{t.rollout for t in self.rollouts if t.is_first and t.before is before} for before in (True, False)]
+        self.opened_twice = first[0] & first[1]
+        """Rollouts whose launch was under way as the database was deleted, so that it opened them on both servers."""
         self.deleted = {what: _time(at) for what, at in outcome.deleted.items()}
 
     def rows(self, table: str) -> list[Row]:
@@ -537,10 +543,10 @@ def _commands(told: Told) -> list[str]:
 
 def archives_end_where_they_were_cut(case: Case) -> Iterator[Loss]:
     """What the ledger has acknowledged is archived; what a lost rollout had not archived yet are its last words."""
-    archived = {row["key"]: json.loads(row["entry"])["text"] for row in case.rows("audit")}
+    archived = {(row["key"].partition(_BESIDE)[0], json.loads(row["entry"])["text"]) for row in case.rows("audit")}
     for told in case.rollouts:
         for entry in told.recorded():
-            if archived.get(entry["key"]) != entry["text"]:
+            if (entry["key"], entry["text"]) not in archived:
                 yield Loss("archive", entry["key"], f"it was acknowledged, and is gone: {entry['text']}")
     reasons = {e["reason"] for e in itertools.chain(*case.entries.values()) if e["kind"] == "command"}
     for rollout in case.lost:
@@ -598,9 +604,10 @@ def archive_tells_all(case: Case) -> Iterator[Loss]:
             yield Loss("archive", rollout, text)
         if taken_over:
             continue  # what waited to be archived and sent is gone
-        serials = sorted(
-            int(e["key"].rpartition("/")[2]) for e in case.of_rollout(rollout) if e["key"].startswith(rollout)
-        )
+        keys = [e["key"] for e in case.of_rollout(rollout) if e["key"].startswith(rollout)]
+        if rollout not in case.opened_twice:
+            yield from (Loss("archive", k, "another entry has its key") for k in keys if _BESIDE in k)
+        serials = sorted(int(k.partition(_BESIDE)[0].rpartition("/")[2]) for k in keys)
         told_notices = _notice_serials(case, rollout)
         if sorted({*serials, *told_notices}) != list(range(1, max(serials, default=0) + 1)):
             yield Loss("archive", rollout, f"entries are missing among {serials[-1:]}")

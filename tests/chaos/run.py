@@ -52,6 +52,7 @@ async def run(options: Options, home: Path) -> tuple[Outcome, list[Loss]]:
     """What came of it, and what was lost."""
     async with site(home, options.workers, options.watch_seconds) as there:
         outcome = await _lived(options, there)
+    outcome.save(home / "outcome.json.gz")
     found = await asyncio.to_thread(lost, outcome)
     return outcome, found
 
@@ -75,7 +76,7 @@ async def _lived(options: Options, there: Site) -> Outcome:
     on_call = OnCall(there, {c.name: c for c in every}, random.Random(rng.random()))
     adopting = asyncio.create_task(on_call.work())
     await _rage(options, there, clusters, attackers, rng)
-    await attackers.stop()
+    attackers.mend()
     _say(f"thrown: {attackers.thrown.total()}")
     outcome = Outcome(seed=options.seed, clocks={c.name: BREACH_AFTER for c in every})
     outcome.attacked, outcome.thrown = {c.name: c.source for c in attacked}, dict(attackers.thrown)
@@ -87,7 +88,8 @@ async def _lived(options: Options, there: Site) -> Outcome:
     outcome.faults, outcome.killed = there.faults, there.killed
     for what, count in there.proxy.sprung.items():
         print(f"  sprung: {what}: {count}", flush=True)
-    await _gather(there, outcome, patience=60)
+    await _gather(there, outcome, patience=330)  # five minutes are how long an ended rollout has for its last mail
+    await attackers.stop()
     return outcome
 
 
