@@ -115,12 +115,14 @@ class ClusterActivities:
             if opened.adopted_from:
                 # Only now are the lost rollout's writes dead: one may have landed since the first reading.
                 reading = self._quotas.read(launch.cluster)
+            ours = {q.team: q.gpus for q in opened.baseline.quotas} | opened.written
             return Opening(
                 baseline=opened.baseline.with_islands(baseline.islands),
                 policy=policy,
                 reading=reading,
                 health=sample,
                 adopted_from=opened.adopted_from,
+                written=ours if opened.adopted_from else {},
                 modes=opened.modes,
                 envelope=self._approved_with(launch),
             )

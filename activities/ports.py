@@ -263,6 +263,8 @@ class OpenRollout(Model):
     """The baseline's modes by team: what an undo brings back."""
     adopted_from: str = ""
     """The lost rollout whose effects this one took over."""
+    written: dict[str, int] = Field(default_factory=dict)
+    """Of an adopter: what the lost one, and those that it had adopted, wrote last, by team."""
     fleet: str = ""
     """The fleet rollout that launched it."""
 

@@ -61,6 +61,8 @@ _POLLS = 2
 """Under way for a queue of few kinds of calls."""
 _CACHED = 5_000
 """Rollouts whose state is kept in memory; one more is replayed whenever something happens to it."""
+_KEEP_SECONDS = 10.0
+"""How often a worker looks whether the watch runs."""
 _PASSED = ("models", "pydantic", "pydantic_core", "annotated_types", "numpy", "scipy", "opentelemetry", "activities")
 
 
@@ -213,10 +215,7 @@ def _deployment(build_id: str) -> WorkerDeploymentConfig:
 
 async def ensure_watch(client: Client, interval_seconds: float, shards: int = 1, tally_seconds: float = 3600.0) -> None:
     """The shared watch runs, in as many shards; started once, however many workers ask. Other divisions are ended."""
-    wanted = [
-        WatchInput(interval_seconds=interval_seconds, tally_seconds=tally_seconds, shard=n, shards=shards)
-        for n in range(shards)
-    ]
+    wanted = _watches(interval_seconds, shards, tally_seconds)
     part = "" if shards == 1 else f", one of {shards} parts"
     for watch in wanted:
         await client.start_workflow(
@@ -231,6 +230,38 @@ async def ensure_watch(client: Client, interval_seconds: float, shards: int = 1,
     for other in await watches(client) - {watch.watch_id for watch in wanted}:
         with contextlib.suppress(RPCError):  # it has ended meanwhile
             await client.get_workflow_handle(other).terminate(f"the clusters are watched in {shards} shards now")
+
+
+def _watches(interval_seconds: float, shards: int, tally_seconds: float = 3600.0) -> list[WatchInput]:
+    return [
+        WatchInput(interval_seconds=interval_seconds, tally_seconds=tally_seconds, shard=n, shards=shards)
+        for n in range(shards)
+    ]
+
+
+@asynccontextmanager
+async def watch_kept(client: Client, interval_seconds: float, shards: int) -> AsyncIterator[None]:
+    """Within, a watch that Temporal no longer runs is started again: it was terminated, or the database is gone.
+
+    Where it is divided otherwise it is left alone, or workers that replace each other would end each other's.
+    """
+    await ensure_watch(client, interval_seconds, shards)
+    wanted = {watch.watch_id for watch in _watches(interval_seconds, shards)}
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(_KEEP_SECONDS)
+            try:
+                if await watches(client) < wanted:
+                    await ensure_watch(client, interval_seconds, shards)
+            except RPCError as error:
+                logger.warning("cannot see whether the watch runs: %s", error.message)
+
+    task = asyncio.create_task(keep())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 @asynccontextmanager
@@ -259,8 +290,7 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
             slurms=slurms,
             prometheus=settings.prometheus,
         )
-        async with tended(), worker:
-            await ensure_watch(client, settings.watch_interval_seconds, settings.watch_shards)
+        async with tended(), worker, watch_kept(client, settings.watch_interval_seconds, settings.watch_shards):
             yield client
     flush()
 

@@ -286,6 +286,8 @@ class Opening(Model):
     reading: QuotaReading
     health: HealthSample | None
     adopted_from: str = ""
+    written: dict[str, GpuCount] = Field(default_factory=dict, exclude_if=lambda written: not written)
+    """Of an adopted rollout: the values that are ours. Where another one stands others have changed it since."""
     modes: dict[str, LimitMode] = Field(default_factory=dict)
     envelope: Envelope | None = None
     """What was approved of this cluster with the fleet rollout that launches it."""

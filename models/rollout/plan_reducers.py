@@ -30,7 +30,10 @@ from models.rollout.state import Approval, PublishedFlex, Rollout, Stay, Undo, U
 
 
 def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
-    """A rollout at its start, wanting a plan. One that adopts a lost rollout's effects owes their undo."""
+    """A rollout at its start, wanting a plan. One that adopts a lost rollout's effects owes their undo.
+
+    What others have changed since the lost one wrote is drift to it as it was to that one.
+    """
     adopted = bool(opening.adopted_from)
     follows = (EffectKind.FOLLOW,) if opening.reading.follows_health else ()
     r = Rollout(
@@ -44,7 +47,7 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
         modes=opening.modes,
         generation=opening.reading.generation,
         stay=Stay(since=now, soak_since=now, replan="the first plan"),
-        written=opening.reading.values,
+        written=opening.written or opening.reading.values,
         flex=PublishedFlex(gpus=opening.reading.flex_gpus if adopted else None),
         standing=(*KEPT_IN_A_BREACH, *follows) if adopted else (),
         sight=Sight(known=opening.health),

@@ -7,37 +7,66 @@ import asyncio
 import random
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from tests.chaos.check import late
-from tests.chaos.run import Options, run, table
+from tests.chaos.outcome import Outcome
+from tests.chaos.run import Options, injected, injected_line, run, table
 
 
 def main() -> int:
+    given = _given()
+    home = given.keep or Path(tempfile.mkdtemp(prefix="backstop-chaos-"))
+    seeds = given.seeds or [random.randrange(10**6) if given.seed is None else given.seed]
+    sums: Counter[str] = Counter()
+    for seed in seeds:
+        folder = home / f"seed-{seed}" if len(seeds) > 1 else home
+        options = Options(
+            rollouts=given.rollouts,
+            workers=given.workers,
+            seconds=given.seconds,
+            gap=given.gap,
+            settle_seconds=given.settle,
+            deletes=not given.keep_database,
+            seed=seed,
+        )
+        outcome, lost, tardy = _one(options, folder)
+        faults, thrown = injected(outcome)
+        sums.update(faults=faults, thrown=thrown, lost=lost, late=tardy, failed=bool(lost or tardy))
+    if len(seeds) > 1:
+        print(f"\nseeds {','.join(map(str, seeds))}: {len(seeds) - sums['failed']} of {len(seeds)} are green")
+        print(f"lost: {sums['lost']}, answered late: {sums['late']}")
+        print(injected_line(sums["faults"], sums["thrown"]))
+    return bool(sums["failed"])
+
+
+def _given() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--rollouts", type=int, default=Options.rollouts, help="clusters with rollouts at once")
     parser.add_argument("--workers", type=int, default=Options.workers, help="worker processes")
     parser.add_argument("--seconds", type=float, default=Options.seconds, help="how long it rages")
     parser.add_argument("--gap", type=float, default=Options.gap, help="seconds from fault to fault, on average")
     parser.add_argument("--settle", type=float, default=Options.settle_seconds, help="seconds until all must rest")
-    parser.add_argument("--seed", type=int, default=None, help="the same seed, the same schedule")
+    parser.add_argument("--keep-database", action="store_true", help="Temporal's database is not deleted in between")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--seed", type=int, default=None, help="the same seed, the same schedule")
+    which.add_argument("--seeds", type=_seeds, default=None, help="several, one after the other: 1,2,3; and their sum")
     parser.add_argument("--keep", type=Path, default=None, help="a folder for logs and evidence")
-    given = parser.parse_args()
-    seed = random.randrange(10**6) if given.seed is None else given.seed
-    options = Options(
-        rollouts=given.rollouts,
-        workers=given.workers,
-        seconds=given.seconds,
-        gap=given.gap,
-        settle_seconds=given.settle,
-        seed=seed,
-    )
-    home = given.keep or Path(tempfile.mkdtemp(prefix="backstop-chaos-"))
+    return parser.parse_args()
+
+
+def _seeds(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
+def _one(options: Options, home: Path) -> tuple[Outcome, int, int]:
+    """What came of it, how many losses and how many late answers."""
     print(
-        f"chaos: --seed {seed} --rollouts {options.rollouts} --seconds {options.seconds:g}; logs in {home}", flush=True
+        f"chaos: --seed {options.seed} --rollouts {options.rollouts} --seconds {options.seconds:g}; logs in {home}",
+        flush=True,
     )
     outcome, losses = asyncio.run(run(options, home))
-    outcome.save(home / "outcome.json.gz")
     print(table(outcome))
     for loss in losses:
         print(f"LOST {loss}")
@@ -45,7 +74,8 @@ def main() -> int:
     for one in tardy:
         print(f"LATE {one}")
     print(f"lost: {len(losses)}, answered late: {len(tardy)}")
-    return bool(losses or tardy)
+    print(injected_line(*injected(outcome)), flush=True)
+    return outcome, len(losses), len(tardy)
 
 
 if __name__ == "__main__":

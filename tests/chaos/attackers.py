@@ -81,8 +81,8 @@ POISON = (
     ),
     Poison(
         "a policy that is none",
-        'UPDATE clusters SET policy = \'{"breach_after": "soon"}\' WHERE name = %s',
-        "UPDATE clusters SET policy = '{}' WHERE name = %s",
+        """UPDATE clusters SET policy = '{"breach_after": "soon", "was": ' || policy || '}' WHERE name = %s""",
+        "UPDATE clusters SET policy = policy::jsonb ->> 'was' WHERE name = %s AND policy LIKE '%%\"soon\"%%'",
     ),
 )
 
@@ -101,6 +101,7 @@ class Attackers:
         for name in LIARS:
             self.clusters[name].source = SOURCE
         self._server: asyncio.Server | None = None
+        self._mended = False
         self.teams: list[Row] = []
 
     def _spec(self, name: str) -> dict[str, Any]:
@@ -116,14 +117,28 @@ class Attackers:
         self.teams = [{"name": f"drip-{n:02d}", "contacts": [f"json://127.0.0.1:{port}/"]} for n in range(16)]
 
     async def _drips(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One byte every two seconds, as long as somebody listens."""
-        self.thrown["webhook drips"] += 1
-        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-            for byte in b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000:
-                writer.write(bytes([byte]))
-                await writer.drain()
-                await asyncio.sleep(2)
+        """One byte every two seconds, as long as somebody listens; once it is mended, what it should say."""
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            if self._mended:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            else:
+                self.thrown["webhook drips"] += 1
+                await self._drip(writer)
+            await writer.drain()
         writer.close()
+
+    async def _drip(self, writer: asyncio.StreamWriter) -> None:
+        for byte in b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000:
+            if self._mended:
+                return
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(2)
+
+    def mend(self) -> None:
+        """The webhook is well: an ended rollout goes on for five minutes trying to tell its teams."""
+        self._mended = True
 
     async def stop(self) -> None:
         if self._server is not None:

@@ -3,6 +3,18 @@
 It imports nothing of the product, so that no misunderstanding is shared: the machine's ways, the hash chain
 and the replay of values are written down here a second time, from DESIGN.md. `python -m tests.chaos.check
 FILE` judges a saved outcome again.
+
+Where Temporal's database was deleted, this and no more may be lost with it, and only of rollouts that ran in it then:
+- the rollout itself: it ends without its own end, where another one has taken over all of its effects;
+- what a person had been told is taken, where it is not in the archive yet: it stands in the history of before, and the
+  archive ends before it (a command, and the last entries of all kinds; never one with a later one archived);
+- of the last effect that was under way, whether it landed: the ledger knows, and no history does;
+- notices that nobody was sent yet; of those that were sent, that it is archived;
+- what was under way to the server when it died: it may be answered by the empty one, and count on both (a launch then
+  opens its rollout on both, and what each archives under one key stands beside the other's);
+- time: from the deletion until its rollout is taken over a promise is not guarded, and from then on it is none before
+  the new rollout is enforced, which is judged as any other.
+Never: a receipt, an entry that the ledger has acknowledged, a value, the first rollout's baseline.
 """
 
 from __future__ import annotations
@@ -34,6 +46,8 @@ UNWRITTEN = {"Drift", "BlastRadius"}
 """Failures that say that nothing was written."""
 HARMLESS = {"UNHANDLED_COMMAND", "FORCE_CLOSE_COMMAND", "RESET_STICKY_TASK_QUEUE", "FAILOVER_CLOSE_COMMAND"}
 """Why a workflow task may fail without anybody's fault."""
+_BESIDE = "/beside/"
+"""In the key of an entry whose own key another one has."""
 LATE = timedelta(seconds=10)
 """What a promise may outlast breach_after beside the faults, so that nobody is answered late for what others suffer."""
 SLACK = timedelta(seconds=45)
@@ -66,6 +80,13 @@ class Case:
         self.entries: dict[str, list[Row]] = defaultdict(list)
         for row in self.rows("audit"):
             self.entries[row["cluster"]].append(json.loads(row["entry"]))
+        self.registered = {row["id"]: row for row in self.rows("rollouts")}
+        self.lost = {t.rollout for t in self.rollouts if t.lost}
+        """Rollouts that ran when Temporal's database was deleted."""
+        first = [{t.rollout for t in self.rollouts if t.is_first and t.before is before} for before in (True, False)]
+        self.opened_twice = first[0] & first[1]
+        """Rollouts whose launch was under way as the database was deleted, so that it opened them on both servers."""
+        self.deleted = {what: _time(at) for what, at in outcome.deleted.items()}
 
     def rows(self, table: str) -> list[Row]:
         return self.outcome.tables[table]
@@ -73,6 +94,12 @@ class Case:
     def writes(self, what: str) -> list[Row]:
         """What the database itself saw written, in order."""
         return [w for w in self.rows("chaos_writes") if w["what"] == what]
+
+    def crossed(self, said: Row) -> bool:
+        """It was asked before Temporal's database was deleted, and answered after."""
+        if not self.deleted or "until" not in said:
+            return False
+        return _time(said["at"]) <= self.deleted["until"] and _time(said["until"]) >= self.deleted["at"]
 
     def of_rollout(self, rollout: str) -> list[Row]:
         return [e for entries in self.entries.values() for e in entries if e["rollout"] == rollout]
@@ -97,7 +124,8 @@ def effects_landed_once(case: Case) -> Iterator[Loss]:
         for e in effects:
             key = (rollout, e.counter)
             explained.add(key)
-            yield from _one_effect(f"{rollout}#{e.counter} {e.change['kind']}", e, case.receipts.get(key))
+            under_way = rollout in case.lost and e is effects[-1]
+            yield from _one_effect(f"{rollout}#{e.counter} {e.change['kind']}", e, case.receipts.get(key), under_way)
     for key in case.receipts.keys() - explained:
         yield Loss("unexplained receipt", f"{key[0]}#{key[1]}", "no activity of any history asked for it")
     for row in case.rows("receipts"):
@@ -107,8 +135,8 @@ def effects_landed_once(case: Case) -> Iterator[Loss]:
             yield Loss("receipt", f"{row['rollout']}#{row['counter']}", f"its row and its text differ: {said}")
 
 
-def _one_effect(where: str, e: Attempted, stored: Row | None) -> Iterator[Loss]:
-    if e.receipt is None and not e.failure:
+def _one_effect(where: str, e: Attempted, stored: Row | None, under_way: bool) -> Iterator[Loss]:
+    if e.receipt is None and not e.failure and not under_way:
         yield Loss("effect without an end", where, "history knows neither its result nor its failure")
     if e.shadow:
         if stored is not None:
@@ -219,8 +247,7 @@ def undone_is_as_before(case: Case) -> Iterator[Loss]:
     """After an undo each quota has the value and mode it had before, but for what others changed since."""
     writes = case.writes("quotas")
     for rollout, cluster, opened, ended in _undone(case):
-        before = _rows_at(writes, cluster, opened)
-        after = _rows_at(writes, cluster, ended)
+        before, after = _rows_at(writes, cluster, opened), _rows_at(writes, cluster, ended)
         touched = {f["team"] for f in case.outcome.foreign if f["cluster"] == cluster and _time(f["at"]) > opened}
         theirs = {f["team"]: f["after"] for f in case.outcome.foreign if f["cluster"] == cluster}
         given = defaultdict(set)
@@ -236,7 +263,10 @@ def undone_is_as_before(case: Case) -> Iterator[Loss]:
 
 
 def _undone(case: Case) -> Iterator[tuple[str, str, datetime, datetime]]:
-    """(rollout, cluster, before its first effect, after its last) of those whose last way was an undo."""
+    """(rollout, cluster, before its first effect, after its last) of those whose last way was an undo.
+
+    The first effect of one that took others over is the first of theirs.
+    """
     for rollout, effects in case.effects.items():
         receipts = [case.receipts[rollout, e.counter] for e in effects if (rollout, e.counter) in case.receipts]
         if not receipts or receipts[-1]["kind"] not in ("release", "close"):
@@ -246,7 +276,17 @@ def _undone(case: Case) -> Iterator[tuple[str, str, datetime, datetime]]:
         if not backs or (later and later[-1]["at"] > backs[-1]["at"]):
             continue
         if ": undo: " in backs[-1]["text"]:
-            yield rollout, receipts[0]["cluster"], _time(receipts[0]["at"]), _time(receipts[-1]["at"])
+            first = min(_time(r["at"]) for r in (receipts[0], *_inherited(case, rollout)))
+            yield rollout, receipts[0]["cluster"], first, _time(receipts[-1]["at"])
+
+
+def _inherited(case: Case, rollout: str) -> list[Row]:
+    """Receipts of the rollouts whose effects it took over, and of those that they had."""
+    found: list[Row] = []
+    while (earlier := case.registered[rollout].get("adopted_from")) is not None:
+        found += [receipt for (owner, _), receipt in case.receipts.items() if owner == earlier]
+        rollout = earlier
+    return found
 
 
 def _rows_at(writes: list[Row], cluster: str, at: datetime) -> dict[str, Row]:
@@ -261,6 +301,53 @@ def _rows_at(writes: list[Row], cluster: str, at: datetime) -> dict[str, Row]:
 
 def _bare(row: Row) -> Row:
     return {k: v for k, v in row.items() if k not in ("written_by", "written_gpus", "hand")}
+
+
+# --- taking over -----------------------------------------------------------------------------
+
+
+def lost_ones_are_taken_over(case: Case) -> Iterator[Loss]:
+    """Whole, by one rollout, which changes no quota by that; the lost one writes nothing more."""
+    begun: dict[str, Row] = {}
+    for w in case.writes("clusters"):
+        if w["after"] and w["after"]["open_rollout"]:
+            begun.setdefault(w["after"]["open_rollout"], w)
+    for row in case.registered.values():
+        if row["superseded_by"] is None:
+            continue
+        heir = case.registered.get(row["superseded_by"])
+        if row["id"] not in case.lost:
+            yield Loss("taken over", row["id"], f"by {row['superseded_by']}, while it ran")
+        if heir is None or heir["cluster"] != row["cluster"] or heir["id"] not in begun:
+            yield Loss("taken over", row["id"], f"by {row['superseded_by']}, which is no rollout of its cluster")
+            continue
+        taken = begun[heir["id"]]
+        receipts = [r for (owner, _), r in case.receipts.items() if owner == row["id"]]
+        if (receipts or row.get("adopted_from")) and heir.get("adopted_from") != row["id"]:
+            yield Loss("taken over", row["id"], f"{heir['id']} took over {heir.get('adopted_from')}, not its effects")
+        if moved := [w for w in case.writes("quotas") if w["tx"] == taken["tx"]]:
+            yield Loss("taken over", row["id"], f"{len(moved)} quotas changed in the transaction that took it over")
+        later = [w["after"] for w in case.writes("receipts") if w["seq"] > taken["seq"] and w["after"]]
+        if any(receipt["rollout"] == row["id"] for receipt in later):
+            yield Loss("taken over", row["id"], "it has written after that")
+        yield from _cut_once(case, row, heir)
+
+
+def _cut_once(case: Case, row: Row, heir: Row) -> Iterator[Loss]:
+    """On the same hardware, with nobody else's change, the same baseline is cut to the same values."""
+    cluster = row["cluster"]
+    cuts = [[r for (o, _), r in case.receipts.items() if o == x["id"] and r["kind"] == "set_soft"] for x in (row, heir)]
+    if not all(cuts):
+        return
+    once, again = (_time(min(r["at"] for r in receipts)) for receipts in cuts)
+    healthy = {h["healthy_gpus"] for h in case.outcome.health if h["cluster"] == cluster and _time(h["at"]) <= again}
+    touched = any(f["cluster"] == cluster and _time(f["at"]) <= again for f in case.outcome.foreign)
+    if len(healthy) != 1 or touched or cluster in case.outcome.attacked:
+        return
+    writes = case.writes("quotas")
+    first, second = ({t: r["gpus"] for t, r in _rows_at(writes, cluster, at).items()} for at in (once, again))
+    if first != second:
+        yield Loss("cut twice", heir["id"], f"{row['id']} had set {first}, and it sets {second}")
 
 
 # --- the end ---------------------------------------------------------------------------------
@@ -279,14 +366,13 @@ def everything_ended(case: Case) -> Iterator[Loss]:
         yield Loss("left open", row["cluster"], f"a reservation of {row['limit_gpus']} GPUs on {row['islands']}")
     launched = {t.rollout for t in case.rollouts if t.is_first}
     for row in case.rows("rollouts"):
-        if row["ended_at"] is None or row["stage"] not in ("closed", "aborted"):
+        ended = row["stage"] in ("closed", "aborted") or row["superseded_by"] is not None
+        if row["ended_at"] is None or not ended:
             yield Loss("left open", row["id"], f"the registry says {row['stage']}, ended {row['ended_at']}")
-        if row["superseded_by"] is not None:
-            yield Loss("left open", row["id"], f"taken over by {row['superseded_by']}, and nobody adopts here")
         if row["id"] not in launched:
             yield Loss("left open", row["id"], "no workflow has opened it")
     for told in case.rollouts:
-        if told.status not in ("COMPLETED", "CONTINUED_AS_NEW"):
+        if told.status not in ("COMPLETED", "CONTINUED_AS_NEW") and not told.lost:
             yield Loss("workflow", told.workflow, f"{told.status} ({told.run})")
 
 
@@ -360,6 +446,8 @@ def _promising(case: Case, rollout: str) -> Iterator[tuple[datetime, datetime, s
         elif since is not None:
             yield since, at, entry["cluster"]
             since = None
+    if since is not None and rollout in case.lost:
+        yield since, case.deleted["at"], case.registered[rollout]["cluster"]
 
 
 def _leaves(case: Case, cluster: str) -> set[str]:
@@ -390,9 +478,10 @@ def _withdrawn_at(case: Case, cluster: str, at: datetime) -> bool:
 
 
 def _stage_at(case: Case, cluster: str, at: datetime) -> str:
-    """As the archive has it: the registry's stage is noted a moment later."""
-    reached = [e for e in case.entries[cluster] if e["kind"] == "transition" and _time(e["at"]) <= at]
-    return str(reached[-1]["data"]["after"]) if reached else "planned"
+    """As the archive has it: the registry's stage is noted a moment later. One that is launched is planned again."""
+    reached = [e for e in case.entries[cluster] if e["kind"] in ("transition", "command") and _time(e["at"]) <= at]
+    told = [e for e in reached if e["kind"] == "transition" or e["text"].startswith("launched by ")]
+    return str(told[-1]["data"].get("after", "planned")) if told else "planned"
 
 
 def _disturbed(case: Case, start: datetime, end: datetime) -> timedelta:
@@ -408,12 +497,19 @@ def _disturbed(case: Case, start: datetime, end: datetime) -> timedelta:
 
 
 def commands_are_kept(case: Case) -> Iterator[Loss]:
-    """What a person was told is taken stands once in a history and once in the archive; nothing else does."""
+    """What a person was told is taken stands once in a history and once in the archive; nothing else does.
+
+    Of a rollout that was lost with Temporal's database the archive may lack the last of them.
+    """
     in_history: Counter[str] = Counter()
+    servers: dict[str, Counter[bool]] = defaultdict(Counter)
+    of_lost: set[str] = set()
     for told in case.rollouts:
-        in_history.update(request["reason"] for _, request in told.updates() if request)
-        if told.is_first:
-            in_history[told.start["launch"]["reason"]] += 1
+        tokens = _commands(told)
+        in_history.update(tokens)
+        for token in tokens:
+            servers[token][told.before] += 1
+        of_lost |= {*tokens} if told.rollout in case.lost else set()
     commands = [e for entries in case.entries.values() for e in entries if e["kind"] == "command"]
     archived = Counter(e["reason"] for e in commands if not e["refused"])
     said = {s["token"]: s for s in case.outcome.said}
@@ -423,6 +519,12 @@ def commands_are_kept(case: Case) -> Iterator[Loss]:
     for token, s in said.items():
         times = (in_history[token], archived[token])
         where = f"{s['cluster']} {s['command']} {token}"
+        if case.crossed(s):
+            if max(servers[token].values(), default=0) > 1 or times[1] > times[0]:
+                yield Loss("command", where, f"as the server died; {times[0]} times in history, {times[1]} archived")
+            continue
+        if token in of_lost and times == (1, 0):
+            continue  # `archives_end_where_they_were_cut` looks whether a later one is archived
         if s["answer"] == "taken" and times != (1, 1):
             yield Loss("command", where, f"acknowledged; {times[0]} times in history, {times[1]} in the archive")
         if s["answer"] == "refused" and s["command"] != "launch" and times != (0, 0):
@@ -431,6 +533,28 @@ def commands_are_kept(case: Case) -> Iterator[Loss]:
             yield Loss("command", where, f"unanswered; {times[0]} times in history, {times[1]} in the archive")
     for token in (in_history.keys() | archived.keys()) - said.keys():
         yield Loss("command", token, "nobody gave it")
+
+
+def _commands(told: Told) -> list[str]:
+    """Their tokens, in order; the launch is the first."""
+    launch = [str(told.start["launch"]["reason"])] if told.is_first else []
+    return launch + [str(request["reason"]) for _, request in told.updates() if request]
+
+
+def archives_end_where_they_were_cut(case: Case) -> Iterator[Loss]:
+    """What the ledger has acknowledged is archived; what a lost rollout had not archived yet are its last words."""
+    archived = {(row["key"].partition(_BESIDE)[0], json.loads(row["entry"])["text"]) for row in case.rows("audit")}
+    for told in case.rollouts:
+        for entry in told.recorded():
+            if (entry["key"], entry["text"]) not in archived:
+                yield Loss("archive", entry["key"], f"it was acknowledged, and is gone: {entry['text']}")
+    reasons = {e["reason"] for e in itertools.chain(*case.entries.values()) if e["kind"] == "command"}
+    for rollout in case.lost:
+        runs = [t for t in case.rollouts if t.rollout == rollout and t.before]
+        runs.sort(key=lambda t: str(t.events[0]["eventTime"]))
+        there = [token in reasons for t in runs for token in _commands(t)]
+        if there != sorted(there, reverse=True):
+            yield Loss("archive", rollout, f"a command is missing before one that is there: {there}")
 
 
 def archive_is_whole(case: Case) -> Iterator[Loss]:
@@ -461,23 +585,29 @@ def archive_is_whole(case: Case) -> Iterator[Loss]:
 def archive_tells_all(case: Case) -> Iterator[Loss]:
     """Transitions lead lawfully from planned to an end; each effect of history is archived once."""
     for rollout, effects in case.effects.items():
+        if rollout not in case.registered and not effects:
+            continue  # its launch was refused
         stage = "planned"
         for entry in _transitions(case, rollout):
             before, after = entry["data"]["before"], entry["data"]["after"]
             if before != stage or after not in WAYS.get(before, set()):
                 yield Loss("transition", rollout, f"{before} -> {after} while {stage}")
             stage = after
-        if stage not in ("closed", "aborted"):
+        taken_over = rollout in case.lost and case.registered.get(rollout, {}).get("superseded_by") is not None
+        if stage not in ("closed", "aborted") and not taken_over:
             yield Loss("transition", rollout, f"its archive ends at {stage}")
         archived = [e["data"] for e in case.of_rollout(rollout) if e["kind"] == "effect" and "receipt" in e["data"]]
         told = [e.receipt for e in effects if e.receipt is not None]
-        if [a["receipt"] for a in archived] != told:
+        if [a["receipt"] for a in archived] != told[: len(archived) if taken_over else None]:
             fences = [r["fence"]["counter"] for r in told], [a["fence"] for a in archived]
             text = f"history has fences {fences[0]}, the archive {fences[1]}"
             yield Loss("archive", rollout, text)
-        serials = sorted(
-            int(e["key"].rpartition("/")[2]) for e in case.of_rollout(rollout) if e["key"].startswith(rollout)
-        )
+        if taken_over:
+            continue  # what waited to be archived and sent is gone
+        keys = [e["key"] for e in case.of_rollout(rollout) if e["key"].startswith(rollout)]
+        if rollout not in case.opened_twice:
+            yield from (Loss("archive", k, "another entry has its key") for k in keys if _BESIDE in k)
+        serials = sorted(int(k.partition(_BESIDE)[0].rpartition("/")[2]) for k in keys)
         told_notices = _notice_serials(case, rollout)
         if sorted({*serials, *told_notices}) != list(range(1, max(serials, default=0) + 1)):
             yield Loss("archive", rollout, f"entries are missing among {serials[-1:]}")
@@ -528,7 +658,8 @@ def notices_came_once(case: Case) -> Iterator[Loss]:
     notices = [e for entries in case.entries.values() for e in entries if e["kind"] == "notice"]
     posted = Counter(e["data"]["key"] for e in notices if "key" in e["data"])
     for key in posted.keys() | lines.keys():
-        if posted[key] != 1 or key not in lines:
+        unarchived = posted[key] == 0 and key.rsplit("/", 2)[0] in case.lost
+        if (posted[key] != 1 and not unarchived) or key not in lines:
             yield Loss("notice", key, f"{len(lines.get(key, []))} times delivered, {posted[key]} times in the archive")
     for entry in notices:
         if entry["data"].get("failed"):
@@ -548,10 +679,12 @@ CHECKS: tuple[Callable[[Case], Iterable[Loss]], ...] = (
     the_database_agrees,
     values_follow,
     undone_is_as_before,
+    lost_ones_are_taken_over,
     everything_ended,
     promises_are_kept,
     a_lie_moves_nothing,
     commands_are_kept,
+    archives_end_where_they_were_cut,
     archive_is_whole,
     archive_tells_all,
     no_workflow_task_failed,

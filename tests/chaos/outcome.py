@@ -8,11 +8,14 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from temporalio.api.common.v1 import Payload
 
 Row = dict[str, Any]
 
@@ -55,11 +58,16 @@ class Outcome:
     seed: int = 0
     tables: dict[str, list[Row]] = field(default_factory=dict)
     runs: list[Row] = field(default_factory=list)
-    """{workflow, run, type, status, events}: `events` as Temporal prints histories."""
+    """{workflow, run, type, status, events, before}: `events` as Temporal prints histories.
+
+    `before`: of the server whose database was deleted; one that is RUNNING there was lost with it.
+    """
+    deleted: dict[str, str] = field(default_factory=dict)
+    """{at, until}: when Temporal's database was deleted, and when an empty server answered. Empty: it never was."""
     replays: dict[str, str] = field(default_factory=dict)
     """Why a run does not replay, by run."""
     said: list[Row] = field(default_factory=list)
-    """{token, cluster, command, answer: taken | refused | unknown, at}: what people asked for."""
+    """{token, cluster, command, answer: taken | refused | unknown, at, until}: what people asked for, and when."""
     foreign: list[Row] = field(default_factory=list)
     """{cluster, team, before, after, tx, at}: what the script wrote past Backstop."""
     health: list[Row] = field(default_factory=list)
@@ -118,6 +126,12 @@ class Told:
         self.status: str = run["status"]
         self.type: str = run["type"]
         self.events: list[Row] = run["events"]
+        self.before: bool = run.get("before", False)
+
+    @property
+    def lost(self) -> bool:
+        """It ran when its server's database was deleted."""
+        return self.before and self.status == "RUNNING"
 
     @property
     def cluster(self) -> str:
@@ -149,6 +163,15 @@ class Told:
             asked = attributes["acceptedRequest"]["input"]
             yield asked["name"], _payload(asked["args"]) if "args" in asked else {}
 
+    def recorded(self) -> Iterator[Row]:
+        """Each entry that the ledger has acknowledged."""
+        asked: dict[str, list[Row]] = {}
+        for event, attributes in self.attributes("ActivityTaskScheduled"):
+            if attributes["activityType"]["name"] == "record":
+                asked[event["eventId"]] = _payload(attributes["input"])["entries"]
+        for _, attributes in self.attributes("ActivityTaskCompleted"):
+            yield from asked.get(attributes["scheduledEventId"], [])
+
     def effects(self) -> list[Attempted]:
         """Every apply_effect, in order."""
         found: dict[str, Attempted] = {}
@@ -177,4 +200,8 @@ def _failure_type(attributes: Row) -> str:
 
 def _payload(payloads: Row) -> Any:
     """The first of some payloads, decoded."""
-    return json.loads(base64.b64decode(payloads["payloads"][0]["data"]))
+    first = payloads["payloads"][0]
+    data = base64.b64decode(first["data"])
+    if base64.b64decode(first.get("metadata", {}).get("encoding", "")) == b"binary/zlib":
+        data = Payload.FromString(zlib.decompress(data)).data
+    return json.loads(data)

@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import itertools
 import random
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 
 from models.errors import BackstopError, Refusal
+from models.questions import Overview
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest, RolloutStatus
 from models.rollout.stages import Command
@@ -36,6 +38,7 @@ def shape(name: str, rng: random.Random) -> dict[str, Any]:
         "on_breach": rng.choices(("rollback", "realign", "hold"), (4, 1, 1))[0],
         "on_drift": rng.choices(("hold", "restore", "accept"), (2, 1, 1))[0],
         "max_breaching_clusters": rng.choice((3, 50)),
+        "scope": rng.choices(("cluster", "quota"), (2, 1))[0],
         "safety_poll": "60s",
     }
     match rng.randrange(4):
@@ -79,19 +82,20 @@ class Cluster:
 
     async def launch(self) -> bool:
         """A rollout is open; False where it was refused or nobody answered."""
-        token = self.token("launch")
-        request = LaunchRequest(
-            cluster=self.name,
-            rollout=f"{self.name}/{self.launches + 1}-{token.rpartition('-')[2]}",
-            owner="tpm",
-            reason=token,
-            shadow=self._shadow,
-        )
-        answered = await self.asking("launch", token, self._site.person("tpm").launch(request))
-        if answered or await self.is_open():
+        if await self._launched("tpm", owner="tpm", shadow=self._shadow) or await self.is_open():
             self.launches += 1
             return True
         return False
+
+    async def adopt(self, lost: Overview) -> bool:
+        """As `backstop launch --adopt --all` does with each: another rollout has taken this one's effects over."""
+        return await self._launched("on-call", owner=lost.owner, shadow=lost.shadow, adopt=True)
+
+    async def _launched(self, actor: str, **fields: Any) -> bool:
+        token = self.token("launch")
+        rollout = f"{self.name}/{self.launches + 1}-{token.rpartition('-')[2]}"
+        request = LaunchRequest(cluster=self.name, rollout=rollout, actor=actor, reason=token, **fields)
+        return await self.asking("launch", token, self._site.person(actor).launch(request))
 
     async def say(self, command: Command, actor: str = "tpm", **fields: str) -> bool:
         """Whether the command was taken."""
@@ -244,7 +248,8 @@ class Cluster:
             if not await self.is_open():
                 return ""
             status = await self.status()
-            if status is None:
+            if status is None:  # nobody answers, or it is lost
+                await asyncio.sleep(0.5)
                 continue
             if status.stage == "monitored" and not status.holds and not status.breach_of and not status.at_risk:
                 if await self.stage() == "monitored":
@@ -321,4 +326,38 @@ class Cluster:
             noted["error"] = repr(error)[:200]
         else:
             noted["answer"] = "taken"
+        finally:
+            noted["until"] = datetime.now(UTC).isoformat()
         return bool(noted["answer"] == "taken")
+
+
+class OnCall:
+    """Who is called when Temporal has lost its database, and takes over what is lost."""
+
+    def __init__(self, site: Site, clusters: Mapping[str, Cluster], rng: random.Random) -> None:
+        self._site, self._clusters, self._rng = site, clusters, rng
+
+    async def work(self) -> None:
+        """Until cancelled. Once is not enough: a call that was under way may open a rollout that nobody runs."""
+        while not self._site.deleted:
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(self._rng.uniform(1, 8))
+        turn = asyncio.Semaphore(8)
+        seen: set[str] = set()
+        while True:
+            lost = await self._lost()
+            await asyncio.gather(*(self._takes_over(one, turn) for one in lost if one.rollout in seen))
+            seen = {one.rollout for one in lost}
+            await asyncio.sleep(1)
+
+    async def _lost(self) -> list[Overview]:
+        with contextlib.suppress(BackstopError, TimeoutError):
+            return await asyncio.wait_for(self._site.person("on-call").lost(), ANSWER_SECONDS)
+        return []
+
+    async def _takes_over(self, lost: Overview, turn: asyncio.Semaphore) -> None:
+        """Its owner looks at the plan and approves it, or forgets to."""
+        async with turn:
+            c = self._clusters[lost.cluster]
+            if await c.adopt(lost) and self._rng.random() < 0.8:
+                await c.approve()

@@ -12,16 +12,18 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from temporalio.client import WorkflowHistory
+from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer
 
+from client.connection import NAMESPACE
 from client.converter import data_converter
 from models.cluster.fleet_file import Fleet
 from tests.chaos.attackers import Attackers
 from tests.chaos.check import Loss, lost
 from tests.chaos.outcome import TABLES, Outcome, Row, Told
-from tests.chaos.people import BREACH_AFTER, Cluster, shape
-from tests.chaos.site import FAULTS, Site, site
+from tests.chaos.people import BREACH_AFTER, Cluster, OnCall, shape
+from tests.chaos.site import FAULTS, ONCE, Site, site
+from workers.embedded_temporal import EmbeddedTemporal
 from workers.main import FAILURES, sandbox
 from workflows.cluster_rollout import ClusterRollout
 
@@ -31,7 +33,10 @@ GUARD_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Options:
-    """`seconds`: how long it rages; `gap`: seconds from one fault to the next, on average."""
+    """`seconds`: how long it rages; `gap`: seconds from one fault to the next, on average.
+
+    `deletes`: Temporal's database is deleted once, at a time that the seed chooses.
+    """
 
     rollouts: int = 50
     workers: int = 2
@@ -39,6 +44,7 @@ class Options:
     gap: float = 2.5
     settle_seconds: float = 300.0
     watch_seconds: float = 0.5
+    deletes: bool = True
     seed: int = 0
 
 
@@ -46,6 +52,7 @@ async def run(options: Options, home: Path) -> tuple[Outcome, list[Loss]]:
     """What came of it, and what was lost."""
     async with site(home, options.workers, options.watch_seconds) as there:
         outcome = await _lived(options, there)
+    outcome.save(home / "outcome.json.gz")
     found = await asyncio.to_thread(lost, outcome)
     return outcome, found
 
@@ -64,21 +71,25 @@ async def _lived(options: Options, there: Site) -> Outcome:
     await asyncio.gather(*(c.hardware(0) for c in clusters))
     await attackers.begin()
     _say("the attackers' clusters are monitored")
-    await _rage(options, there, clusters, attackers, rng)
-    await attackers.stop()
-    _say(f"thrown: {attackers.thrown.total()}")
     attacked = [*attackers.clusters.values()]
     every = [*clusters, *attacked]
+    on_call = OnCall(there, {c.name: c for c in every}, random.Random(rng.random()))
+    adopting = asyncio.create_task(on_call.work())
+    await _rage(options, there, clusters, attackers, rng)
+    attackers.mend()
+    _say(f"thrown: {attackers.thrown.total()}")
     outcome = Outcome(seed=options.seed, clocks={c.name: BREACH_AFTER for c in every})
     outcome.attacked, outcome.thrown = {c.name: c.source for c in attacked}, dict(attackers.thrown)
-    await _calm(options, clusters, attacked, outcome)
+    await _calm(options, clusters, attacked, outcome, adopting)
+    outcome.deleted = there.deleted
     outcome.said = [s for c in every for s in c.said]
     outcome.foreign = [f for c in every for f in c.foreign]
     outcome.health = [h for c in every for h in c.health]
     outcome.faults, outcome.killed = there.faults, there.killed
     for what, count in there.proxy.sprung.items():
         print(f"  sprung: {what}: {count}", flush=True)
-    await _gather(there, outcome, patience=60)
+    await _gather(there, outcome, patience=330)  # five minutes are how long an ended rollout has for its last mail
+    await attackers.stop()
     return outcome
 
 
@@ -102,7 +113,8 @@ async def _rage(
 
 
 def schedule(options: Options, rng: random.Random) -> list[tuple[float, str, float]]:
-    """(second, fault, its own seed), in order. Every kind comes once before the lot decides."""
+    """(second, fault, its own seed), in order. Every kind comes once before the lot decides; Temporal's database is
+    deleted once, some time in the middle."""
     found = []
     kinds = list(FAULTS)
     rng.shuffle(kinds)
@@ -111,10 +123,18 @@ def schedule(options: Options, rng: random.Random) -> list[tuple[float, str, flo
         kind = kinds.pop() if kinds else rng.choices(list(FAULTS), list(FAULTS.values()))[0]
         found.append((at, kind, rng.random()))
         at += rng.uniform(0.5, 1.5) * options.gap
-    return found
+    if options.deletes:
+        found.append((rng.uniform(0.4, 0.6) * options.seconds, ONCE, rng.random()))
+    return sorted(found)
 
 
-async def _calm(options: Options, clusters: list[Cluster], attacked: list[Cluster], outcome: Outcome) -> None:
+async def _calm(
+    options: Options,
+    clusters: list[Cluster],
+    attacked: list[Cluster],
+    outcome: Outcome,
+    adopting: asyncio.Task[None],
+) -> None:
     """All is well; every rollout comes to rest. Then some hardware fails for good, and everything is ended."""
     until = asyncio.get_running_loop().time() + options.settle_seconds
     await asyncio.gather(*(c.hardware(0) for c in clusters))
@@ -122,6 +142,9 @@ async def _calm(options: Options, clusters: list[Cluster], attacked: list[Cluste
     where = await asyncio.gather(*(c.come_to_rest(until) for c in every))
     outcome.restless |= {c.name: w for c, w in zip(every, where, strict=True) if w}
     _say("everything rests" if not outcome.restless else f"no rest: {sorted(outcome.restless)}")
+    if adopting.done():
+        adopting.result()  # it never ends by itself
+    adopting.cancel()
     struck = [c for n, c in enumerate(clusters) if n % 4 == 1]
     await asyncio.gather(*(c.hardware(0.19) for c in struck))
     await asyncio.sleep(BREACH_AFTER)
@@ -161,14 +184,16 @@ async def _until_still(clusters: list[Cluster], outcome: Outcome, until: float) 
 async def _gather(there: Site, outcome: Outcome, patience: float) -> None:
     """Rows, histories, notices, and whether each history replays."""
     ends = time.monotonic() + patience
+    before = await _histories_before(there) if there.deleted else []
     while True:
         wanted = {r["id"] for r in await there.asked("SELECT id FROM rollouts")}
-        outcome.runs = await _histories(there)
+        outcome.runs = await _histories(there.client)
         open_still = [r for r in outcome.runs if r["type"] == "ClusterRollout" and r["status"] == "RUNNING"]
-        found = {r["rollout"] for r in outcome.runs if r["type"] == "ClusterRollout"}
+        found = {r["rollout"] for r in [*before, *outcome.runs] if r["type"] == "ClusterRollout"}
         if (wanted <= found and not open_still) or time.monotonic() > ends:
             break
         await asyncio.sleep(1)
+    outcome.runs = [*before, *outcome.runs]
     for table, order in TABLES.items():
         rows = await there.asked(f"SELECT * FROM {table} ORDER BY {order}")
         outcome.tables[table] = json.loads(json.dumps(rows, default=lambda at: at.isoformat()))
@@ -179,15 +204,25 @@ async def _gather(there: Site, outcome: Outcome, patience: float) -> None:
     _say(f"{len(outcome.runs)} histories; workers that ended by themselves: {there.ended_by_themselves}")
 
 
-async def _histories(there: Site) -> list[Row]:
+async def _histories_before(there: Site) -> list[Row]:
+    """What Temporal knew when its database was deleted: a server on its files, with no worker."""
+    async with EmbeddedTemporal(there.before, None, None) as server:
+        client = await Client.connect(server.address, namespace=NAMESPACE, data_converter=data_converter)
+        await asyncio.sleep(2)  # what was not yet listed when it was killed
+        return await _histories(client, before=True)
+
+
+async def _histories(client: Client, before: bool = False) -> list[Row]:
     runs: list[Row] = []
-    async for found in there.client.list_workflows():
-        handle = there.client.get_workflow_handle(found.id, run_id=found.run_id)
-        assert found.status is not None
+    async for found in client.list_workflows():
+        handle = client.get_workflow_handle(found.id, run_id=found.run_id)
+        # A list is a moment late, and of a server that was killed it may have stood still.
+        status = (await handle.describe()).status if before else found.status
+        assert status is not None
         history = await handle.fetch_history()
         events: list[Row] = history.to_json_dict()["events"]
-        row = {"workflow": found.id, "run": found.run_id, "type": found.workflow_type, "events": events}
-        row["status"] = found.status.name
+        row: Row = {"workflow": found.id, "run": found.run_id, "type": found.workflow_type, "events": events}
+        row["status"], row["before"] = status.name, before
         row["rollout"] = ""
         runs.append(row)
     for row in runs:
@@ -253,6 +288,7 @@ def table(outcome: Outcome) -> str:
         lines.append(f"{title:>22}  {sum(counts.values()):>5}  {rest}")
     for title, count in (
         ("rollouts", len(outcome.tables["rollouts"])),
+        ("lost and taken over", sum(r["superseded_by"] is not None for r in outcome.tables["rollouts"])),
         ("foreign writes", len(outcome.foreign)),
         ("health samples", len(outcome.health)),
         ("notices", len(outcome.notices)),
@@ -261,6 +297,15 @@ def table(outcome: Outcome) -> str:
     ):
         lines.append(f"{title:>22}  {count:>5}")
     return "\n".join(lines)
+
+
+def injected(outcome: Outcome) -> tuple[int, int]:
+    """Faults of the installation, and what attackers threw."""
+    return len(outcome.faults), sum(outcome.thrown.values())
+
+
+def injected_line(faults: int, thrown: int) -> str:
+    return f"injected: {faults} faults + {thrown} thrown by attackers = {faults + thrown}"
 
 
 def _say(text: str) -> None:

@@ -1,7 +1,8 @@
 """An installation made of real processes, and everything that can happen to it.
 
 PostgreSQL behind a proxy, the embedded Temporal server on fixed ports, workers as an operator runs them; who
-dies by himself is started again, as a service manager would.
+dies by himself is started again, as a service manager would. Once Temporal's database is deleted (moved aside: the
+judge reads it), and the server begins empty.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Site:
         self.home = home
         self.faults: list[Row] = []
         self.killed: list[str] = []
+        self.deleted: dict[str, str] = {}
+        """When Temporal's database was deleted, and when an empty server answered."""
         self.ended_by_themselves = 0
         self._sockets = sockets
         self._watch_seconds = watch_seconds
@@ -165,6 +168,11 @@ class Site:
     # --- doors ----------------------------------------------------------------------------------
 
     @property
+    def before(self) -> Path:
+        """What Temporal's database was before it was deleted."""
+        return self.home / "temporal-before"
+
+    @property
     def client(self) -> Client:
         assert self._client is not None
         return self._client
@@ -245,6 +253,18 @@ class Site:
             await asyncio.sleep(rng.uniform(0, 2))
             await self.temporal.start()
 
+    async def database_deleted(self, rng: random.Random) -> None:
+        """kill -9, its files are gone, and an empty server begins on the same ports."""
+        async with self._server_lock:
+            at = _now()
+            os.kill(self.temporal.pid, signal.SIGKILL)
+            await self.temporal.wait()
+            await self.temporal.stop()  # lets go of the directory
+            self.temporal.directory.rename(self.before)
+            await asyncio.sleep(rng.uniform(0, 2))
+            await self.temporal.start()
+            self.deleted = {"at": at, "until": _now()}
+
     async def ledger_cut(self, rng: random.Random) -> None:
         """Every connection drops, and new ones are refused for seconds."""
         await self.proxy.stop()
@@ -320,6 +340,8 @@ FAULTS = {
     "schema_away": 2,
 }
 """How often each comes, relative to the others."""
+ONCE = "database_deleted"
+"""The fault that comes once, if at all."""
 
 
 def _now() -> str:

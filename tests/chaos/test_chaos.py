@@ -19,7 +19,6 @@ SEED = int(os.environ.get("CHAOS_SEED", "20"))
 async def test_nothing_is_lost_while_everything_breaks(tmp_path: Path) -> None:
     print(f"seed {SEED}: again with CHAOS_SEED={SEED}, or `python -m tests.chaos --seed {SEED} --rollouts 8 ...`")
     outcome, losses = await run(Options(rollouts=8, seconds=35, gap=2, settle_seconds=200, seed=SEED), tmp_path)
-    outcome.save(tmp_path / "outcome.json.gz")
     print(table(outcome))
     assert losses == [], "\n".join(map(str, losses))
     assert {f["kind"] for f in outcome.faults} == set(FAULTS)

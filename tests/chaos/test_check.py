@@ -130,12 +130,25 @@ class Scribe:
         digest = hashlib.sha256((previous + text).encode()).hexdigest()
         row = {"cluster": "c", "seq": len(rows) + 1, "key": entry["key"], "previous_hash": previous, "hash": digest}
         rows.append(row | {"entry": text})
+        asked = {"activityType": {"name": "record"}, "input": _payloads({"entries": [entry]})}
+        scheduled = self._event("ActivityTaskScheduled", asked)
+        self._event("ActivityTaskCompleted", {"scheduledEventId": scheduled, "result": _payloads(None)})
 
-    def ended(self) -> None:
+    def ended(self, adopted_from: str | None = None) -> None:
         self._to_cluster(next(self._tx), open_rollout=None, last_counter=0)
-        row = {"id": self.rollout, "cluster": "c", "stage": self.stage, "ended_at": self.now(), "superseded_by": None}
-        self.o.tables["rollouts"].append(row)
-        run = {"workflow": "rollout/c", "run": f"run-{self.rollout}", "type": "ClusterRollout", "status": "COMPLETED"}
+        self._closed_book("COMPLETED", superseded_by=None, adopted_from=adopted_from)
+
+    def lost(self, heir: str) -> None:
+        """Temporal's database is deleted while the rollout runs, and another one takes it over."""
+        at = self.now()
+        self.o.deleted = {"at": at, "until": self.now()}
+        self._closed_book("RUNNING", superseded_by=heir, adopted_from=None)
+        self.o.runs[-1]["before"] = True
+
+    def _closed_book(self, status: str, **links: str | None) -> None:
+        row = {"id": self.rollout, "cluster": "c", "stage": self.stage, "ended_at": self.now()}
+        self.o.tables["rollouts"].append(row | links)
+        run = {"workflow": "rollout/c", "run": f"run-{self.rollout}", "type": "ClusterRollout", "status": status}
         self.o.runs.append(run | {"events": self.events})
 
     def outcome(self) -> Outcome:
@@ -202,8 +215,38 @@ def good() -> Outcome:
     return scribe.outcome()
 
 
-def test_a_good_outcome_has_lost_nothing(tmp_path: Path) -> None:
-    assert lost(good()) == []
+def adopted() -> Outcome:
+    """A rollout whose server's database was deleted; another one that took it over and was undone and aborted."""
+    scribe = Scribe()
+    scribe.imported(a=100, b=50)
+    scribe.launched(FIRST)
+    scribe.command("approve")
+    scribe.effect("reserve")
+    scribe.effect("set_soft", mode="soft", b=30)
+    scribe.reached("buffered")
+    scribe.effect("harden", mode="hard")
+    scribe.reached("enforced")
+    scribe.command("pause")
+    scribe.lost(heir=SECOND)
+    scribe.launched(SECOND)
+    scribe.command("approve")
+    scribe.effect("reserve")
+    scribe.effect("set_soft", mode="soft", b=30)
+    scribe.reached("buffered")
+    scribe.command("abort")
+    scribe.reached("rolling_back", "undo: as asked")
+    scribe.effect("restore", mode="hard", b=50)
+    scribe.effect("release")
+    scribe.reached("rolled_back", "undo")
+    scribe.reached("aborted")
+    scribe.ended(adopted_from=FIRST)
+    return scribe.outcome()
+
+
+@pytest.mark.parametrize("outcome", [good, adopted], ids=["one server", "its database deleted"])
+def test_a_good_outcome_has_lost_nothing(outcome: Callable[[], Outcome], tmp_path: Path) -> None:
+    assert lost(outcome()) == []
+    assert late(outcome()) == []
     good().save(tmp_path / "o.json.gz")
     assert lost(Outcome.load(tmp_path / "o.json.gz")) == []
 
@@ -284,12 +327,15 @@ def fence_is_skipped(o: Outcome) -> None:
 
 def effect_has_no_end(o: Outcome) -> None:
     events = o.runs[0]["events"]
-    events.remove(next(e for e in reversed(events) if "activityTaskCompletedEventAttributes" in e))
+    last = next(e for e in reversed(events) if _schedules(e, "apply_effect"))
+    events.remove(next(e for e in events if _answers(e, last)))
 
 
 def _scheduled(event: Row, rollout: str, counter: int) -> bool:
     attributes = event.get("activityTaskScheduledEventAttributes")
     if attributes is None:
+        return False
+    if attributes["activityType"]["name"] != "apply_effect":
         return False
     request = json.loads(base64.b64decode(attributes["input"]["payloads"][0]["data"]))
     return bool(request["change"]["fence"] == {"rollout": rollout, "counter": counter})
@@ -552,6 +598,175 @@ SPOILT: dict[Callable[[Outcome], None], set[str]] = {
     notice_is_not_remembered: {"notice"},
     notice_was_not_archived: {"notice"},
 }
+
+
+# --- Temporal's database deleted --------------------------------------------------------------
+
+
+def its_last_words_were_not_archived(o: Outcome) -> None:
+    """The pause: acknowledged by Temporal, and by nobody else."""
+    _unarchived(o, _entry(o, "pause by tpm")["key"])
+
+
+def its_last_effect_was_under_way(o: Outcome) -> None:
+    """It landed; whoever waited for the answer is gone."""
+    _unarchived(o, *(_entry(o, text)["key"] for text in ("harden", "buffered -> enforced: as planned", "pause by tpm")))
+    last = next(e for e in reversed(o.runs[0]["events"]) if _schedules(e, "apply_effect"))
+    o.runs[0]["events"] = [e for e in o.runs[0]["events"] if not _answers(e, last)]
+
+
+def its_notice_was_sent_and_not_archived(o: Outcome) -> None:
+    o.notices.append({"at": o.deleted["at"], "key": f"{FIRST}/000099/changed", "notice": {}})
+    o.book.append({"key": f"{FIRST}/000099/changed", "address": "log"})
+
+
+def it_was_told_no_by_the_empty_server(o: Outcome) -> None:
+    """The pause was taken, and the empty server answered."""
+    said = next(s for s in o.said if s["token"] == f"{FIRST}-pause")
+    said.update(answer="refused", until=o.deleted["until"])
+
+
+def its_hardware_failed_while_nobody_ran_it(o: Outcome) -> None:
+    """Half an hour after the deletion, and an hour before it was taken over."""
+    gone = datetime.fromisoformat(o.deleted["at"])
+    o.health.append({"cluster": "c", "at": (gone + timedelta(minutes=30)).isoformat(), "healthy_gpus": 90})
+
+
+ALLOWED = (
+    its_last_words_were_not_archived,
+    its_last_effect_was_under_way,
+    its_notice_was_sent_and_not_archived,
+    it_was_told_no_by_the_empty_server,
+    its_hardware_failed_while_nobody_ran_it,
+)
+
+
+@pytest.mark.parametrize("change", ALLOWED, ids=lambda change: change.__name__)
+def test_a_deleted_database_takes_with_it(change: Callable[[Outcome], None]) -> None:
+    outcome = adopted()
+    change(outcome)
+    assert lost(outcome) == []
+    assert late(outcome) == []
+
+
+def an_acknowledged_entry_is_gone(o: Outcome) -> None:
+    key = _entry(o, "pause by tpm")["key"]
+    drop(o.tables["audit"], key=key)
+    _renumbered(o)
+
+
+def an_earlier_command_is_gone(o: Outcome) -> None:
+    _unarchived(o, _entry(o, "approve by tpm")["key"])
+
+
+def an_earlier_effect_has_no_end(o: Outcome) -> None:
+    first = next(e for e in o.runs[0]["events"] if _schedules(e, "apply_effect"))
+    o.runs[0]["events"] = [e for e in o.runs[0]["events"] if not _answers(e, first)]
+
+
+def nobody_adopted_it(o: Outcome) -> None:
+    o.tables["rollouts"][0] |= {"superseded_by": None, "ended_at": None}
+
+
+def only_its_name_was_taken_over(o: Outcome) -> None:
+    o.tables["rollouts"][1]["adopted_from"] = None
+
+
+def it_was_taken_over_while_it_ran(o: Outcome) -> None:
+    o.runs[0]["before"] = False
+    o.runs[0]["status"] = "COMPLETED"
+
+
+def taking_it_over_changed_a_quota(o: Outcome) -> None:
+    opened = next(w for w in o.tables["chaos_writes"] if (w["after"] or {}).get("open_rollout") == SECOND)
+    row = write_of(o, f"{FIRST}#2", "b")["after"]
+    o.tables["chaos_writes"].append(opened | {"seq": 999, "what": "quotas", "before": row, "after": row | {"gpus": 25}})
+
+
+def a_dead_fence_wrote(o: Outcome) -> None:
+    row = next(w for w in o.tables["chaos_writes"] if w["what"] == "receipts")
+    o.tables["chaos_writes"].append(copy.deepcopy(row) | {"seq": 999})
+
+
+def it_was_cut_from_what_was_cut(o: Outcome) -> None:
+    """15 % of 30, not of 50, as all books have it."""
+    for text in ("before", "after"):
+        for w in o.tables["chaos_writes"]:
+            if w["what"] == "quotas" and (w[text] or {}).get("written_by") == f"{SECOND}#2":
+                w[text]["gpus"] = 25 if w[text]["team"] == "b" else w[text]["gpus"]
+    altered(receipt_of(o, SECOND, 2), "receipt", after={"b": 25})
+    altered(receipt_of(o, SECOND, 3), "receipt", before={"b": 25})
+
+
+def its_undo_restored_what_was_cut(o: Outcome) -> None:
+    """The adopter's own first values instead of the first rollout's baseline."""
+    for w in o.tables["chaos_writes"]:
+        for text in ("before", "after"):
+            if w["what"] == "quotas" and (w[text] or {}).get("written_by") == f"{SECOND}#3" and w[text]["team"] == "b":
+                w[text]["gpus"] = 30
+    altered(receipt_of(o, SECOND, 3), "receipt", after={"b": 30})
+    o.tables["quotas"][1] = o.tables["quotas"][1] | {"gpus": 30}
+
+
+def its_promise_outlasted_its_hardware_before(o: Outcome) -> None:
+    """H falls at its `enforced`, and the database is deleted an hour later."""
+    enforced = datetime.fromisoformat(_entry(o, "buffered -> enforced: as planned")["at"])
+    o.health.append({"cluster": "c", "at": enforced.isoformat(), "healthy_gpus": 90})
+    o.deleted["at"] = (enforced + timedelta(hours=1)).isoformat()
+
+
+FORBIDDEN: dict[Callable[[Outcome], None], str] = {
+    an_acknowledged_entry_is_gone: "archive",
+    an_earlier_command_is_gone: "archive",
+    an_earlier_effect_has_no_end: "effect without an end",
+    nobody_adopted_it: "left open",
+    only_its_name_was_taken_over: "taken over",
+    it_was_taken_over_while_it_ran: "taken over",
+    taking_it_over_changed_a_quota: "taken over",
+    a_dead_fence_wrote: "taken over",
+    it_was_cut_from_what_was_cut: "cut twice",
+    its_undo_restored_what_was_cut: "undo",
+    its_promise_outlasted_its_hardware_before: "promise",
+}
+
+
+@pytest.mark.parametrize("spoil", FORBIDDEN, ids=lambda spoil: spoil.__name__)
+def test_a_deleted_database_excuses_nothing_else(spoil: Callable[[Outcome], None]) -> None:
+    outcome = adopted()
+    spoil(outcome)
+    assert FORBIDDEN[spoil] in {loss.kind for loss in lost(outcome)}
+
+
+def _unarchived(o: Outcome, *keys: str) -> None:
+    """The ledger was never given these entries, nor was it asked to."""
+    for key in keys:
+        drop(o.tables["audit"], key=key)
+    for run in o.runs:
+        asked = [
+            e for e in run["events"] if _schedules(e, "record") and json.loads(_data(e))["entries"][0]["key"] in keys
+        ]
+        run["events"] = [e for e in run["events"] if e not in asked and not any(_answers(e, one) for one in asked)]
+    _renumbered(o)
+
+
+def _renumbered(o: Outcome) -> None:
+    for number, row in enumerate(o.tables["audit"], start=1):
+        row["seq"] = number
+    _rechain(o)
+
+
+def _schedules(event: Row, activity: str) -> bool:
+    attributes = event.get("activityTaskScheduledEventAttributes")
+    return attributes is not None and attributes["activityType"]["name"] == activity
+
+
+def _answers(event: Row, scheduled: Row) -> bool:
+    attributes = event.get("activityTaskCompletedEventAttributes", {})
+    return bool(attributes.get("scheduledEventId") == scheduled["eventId"])
+
+
+def _data(event: Row) -> bytes:
+    return base64.b64decode(event["activityTaskScheduledEventAttributes"]["input"]["payloads"][0]["data"])
 
 
 @pytest.mark.parametrize("spoil", SPOILT, ids=lambda spoil: spoil.__name__)

@@ -461,6 +461,18 @@ async def test_a_lost_rollout_is_adopted_or_refused(world: World) -> None:
     assert sql.broken_links(name) == []
 
 
+@pytest.mark.parametrize(("changed", "to"), [("a", 70), ("b", 75)], ids=["was cut", "was not cut"])
+async def test_the_undo_of_an_adopted_rollout_leaves_what_others_changed(world: World, changed: str, to: int) -> None:
+    """Whether before it was lost or since: nobody but the ledger remembers it."""
+    name = await lost(world, Stage.MONITORED)
+    world.sql.set(changed, to, name)
+    await world.launch(name, rollout=f"{name}/9", adopt=True)
+    await world.say(name, Command.ABORT)
+    await world.ended(name)
+    baseline = {"a": 100, "b": 80, "org": 60, "org-1": 30, "org-2": 30}
+    assert world.sql.gpus(name) == baseline | {changed: to}
+
+
 @pytest.mark.nightly
 async def test_the_undo_of_an_adopted_rollout_restores_modes(world: World) -> None:
     name = await lost(world, Stage.BUFFERED)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import shutil
+import signal
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from temporalio.client import Client
 
+import workers.main
 from activities import health_watch as activity
 from client import doctor as checks
 from client.connection import NAMESPACE
 from models.rollout.stages import Stage
 from models.wire import WATCH_ID, watch_parts
+from tests.e2e.test_crashes import free_ports
 from tests.e2e.world import WATCH_SECONDS, connected, fresh, worked_case, world_of
 from workers.embedded_temporal import EmbeddedTemporal
 from workers.main import serving
@@ -44,6 +49,39 @@ async def test_a_watch_without_a_worker_is_silent_until_one_is_back(
             await until("watching")
 
 
+@pytest.mark.parametrize("database_too", [False, True], ids=["terminated", "database gone"])
+async def test_a_watch_that_nobody_runs_any_more_is_started_by_a_worker_that_lives(
+    database_too: bool, sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker outlives its server's database, and is not started again for it."""
+
+    async def watched(server: EmbeddedTemporal) -> str:
+        """Which run watches."""
+        async with asyncio.timeout(60):
+            while True:
+                client = await connected(server.address)
+                if (await checks.watch_check(client)).text.startswith("watching, last heard of"):
+                    return (await client.get_workflow_handle(WATCH_ID).describe()).run_id
+                await asyncio.sleep(0.2)
+
+    async with EmbeddedTemporal(tmp_path / "temporal", *free_ports()) as server:
+        monkeypatch.setenv("TEMPORAL_ADDRESS", server.address)
+        monkeypatch.setenv("TEMPORAL_NAMESPACE", NAMESPACE)
+        monkeypatch.setattr(workers.main, "_KEEP_SECONDS", 1.0)
+        async with serving(Settings(sqlite_ledger_url, tmp_path, None, WATCH_SECONDS, build_id="")):
+            before = await watched(server)
+            if database_too:
+                os.kill(server.pid, signal.SIGKILL)
+                await server.wait()
+                await server.stop()
+                shutil.rmtree(server.directory)
+                await server.start()
+            else:
+                client = await connected(server.address)
+                await client.get_workflow_handle(WATCH_ID).terminate("an operator's mistake")
+            assert await watched(server) != before
+
+
 async def test_a_watch_in_shards_is_well_when_every_shard_is(
     sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +101,7 @@ async def test_a_watch_in_shards_is_well_when_every_shard_is(
         monkeypatch.setenv("TEMPORAL_NAMESPACE", NAMESPACE)
         client = await connected(server.address)
         whole = Settings(sqlite_ledger_url, tmp_path, None, WATCH_SECONDS, build_id="")
+        monkeypatch.setattr(workers.main, "_KEEP_SECONDS", 3600)  # or a worker would start what is terminated here
         parts = watch_parts("health-watch/ledger/0-of-2")
         async with serving(whole):
             await until("watching, last heard of")

@@ -101,7 +101,7 @@ class LedgerRegistry(LedgerArchive):
             cluster = locked_cluster(session, opening.cluster)
             earlier_call = session.get(RolloutRow, opening.rollout)
             if earlier_call is not None:
-                return _reopened(session, cluster, earlier_call)
+                return _with_written(session, _reopened(session, cluster, earlier_call))
             lost = _left_behind(session, cluster)
             if lost is not None and not adopt:
                 raise Refusal(
@@ -115,7 +115,7 @@ class LedgerRegistry(LedgerArchive):
             session.add(opened)
             cluster.open_rollout, cluster.last_counter = opened.id, 0
             session.flush()
-            return open_rollouts(session, [opened])[opened.id]
+            return _with_written(session, open_rollouts(session, [opened])[opened.id])
 
     def record(self, request: RecordRequest) -> None:
         """A rollout that another took over may still note its own stage: the cluster is not touched."""
@@ -379,6 +379,21 @@ def _reopened(session: Session, cluster: ClusterRow, row: RolloutRow) -> OpenRol
     if row.superseded_by is not None:
         raise Conflict(f"rollout {row.id} was taken over by rollout {row.superseded_by}")
     return open_rollouts(session, [row])[row.id]
+
+
+def _with_written(session: Session, opened: OpenRollout) -> OpenRollout:
+    """An adopter, with what those that it took over wrote last: what stands may be others' by now."""
+    if not opened.adopted_from:
+        return opened
+    chain: list[str] = []
+    earlier: str | None = opened.adopted_from
+    while earlier:
+        chain.append(earlier)
+        earlier = session.get_one(RolloutRow, earlier).adopted_from
+    of_cluster = select(QuotaRow).where(col(QuotaRow.cluster) == opened.cluster)
+    ours = [row for row in session.exec(of_cluster) if (row.written_by or "").rpartition("#")[0] in chain]
+    written = {row.team: row.written_gpus for row in ours if row.written_gpus is not None}
+    return opened.model_copy(update={"written": written})
 
 
 def _left_behind(session: Session, cluster: ClusterRow) -> RolloutRow | None:

@@ -146,7 +146,7 @@ def test_adopting_gives_the_lost_rollouts_baseline_and_kills_its_fences(ledger: 
     adopted = twice(lambda: ledger.registry.open_rollout(successor, adopt=True))
     assert adopted.baseline == lost.baseline != successor.baseline
     assert adopted.adopted_from == "r-1"
-    assert adopted.last_counter == 0
+    assert (adopted.last_counter, adopted.written["a"]) == (0, 90)
     assert rollouts(tool) == {"r-1": ("planned", True, "r-2", None), "r-2": ("planned", False, None, "r-1")}
     for counter in (1, 2):  # its last fence too
         with pytest.raises(Conflict, match="rollout r-2 is open there"):
@@ -165,7 +165,7 @@ def test_an_adopter_that_is_lost_itself_is_adopted_in_turn(ledger: Ledger) -> No
         ledger.registry.open_rollout(opening(ledger, "r-3"), adopt=False)
     third = ledger.registry.open_rollout(opening(ledger, "r-3"), adopt=True)
     assert third.baseline == lost.baseline
-    assert third.adopted_from == "r-2"
+    assert (third.adopted_from, third.written["a"]) == ("r-2", 90)
 
 
 def test_a_reservation_that_an_ended_rollout_left_is_adopted_too(ledger: Ledger, tool: ForeignTool) -> None:
