@@ -121,7 +121,11 @@ def health_source_checks(ledger: LedgerCheck) -> list[Check]:
         for cluster, text in wrong.items()
     ]
     if ledger.prometheus and not wrong:
-        checks.append(Check(name="prometheus", ok=True, text=f"tells the health of {count_text(len(ledger.prometheus), 'cluster')}"))
+        checks.append(
+            Check(
+                name="prometheus", ok=True, text=f"tells the health of {count_text(len(ledger.prometheus), 'cluster')}"
+            )
+        )
     remedy = "declare it anew with `backstop hold`, and delete its row"
     return checks + [
         Check(name="calendar", ok=False, text=f"{cluster}: {text}", remedy=remedy)
@@ -239,7 +243,7 @@ async def _watch_check(client: Client, workflow_id: str) -> Check:
     """A worker that has died leaves its last heartbeat behind."""
     described = await _running(client, workflow_id)
     if described is None:
-        return Check(name="watch", ok=False, text="not running", remedy="backstop worker starts it")
+        return Check(name="watch", ok=False, text="not running", remedy="start it: backstop worker")
     beats = [
         (a.last_heartbeat_time.ToDatetime(UTC), a.activity_options.heartbeat_timeout.ToTimedelta())
         for a in described.raw_description.pending_activities

@@ -84,7 +84,7 @@ def _archived(cluster: str, actor: str) -> list[ArchiveLine]:
 def _time_line(lines: Iterable[AuditLine | ArchiveLine]) -> None:
     from cli.output import line, moment, row, show, table
 
-    what_happened = table("TIME", "KIND", "ACTOR", "WHAT", "WHY")
+    what_happened = table("=TIME", "=KIND", "ACTOR", "~WHAT", "~WHY")
     for each in lines:
         style = "yellow" if each.refused else "bold" if each.kind == "transition" else ""
         row(what_happened, moment(each.at), each.kind, each.actor, each.text, each.reason or None, style=style)

@@ -37,7 +37,7 @@ def show_(as_json: AsJson = False, actor: Actor = "") -> None:
     if not builds:
         show(line("No worker has named its build (BACKSTOP_BUILD_ID): the code moves on with the workers."))
         return
-    rows = table("=BUILD", "=STATUS", ">WORKERS", ">ROLLOUTS", "=SINCE", "")
+    rows = table("BUILD", "=STATUS", ">WORKERS", ">ROLLOUTS", "=SINCE", "~", least=["SINCE"])
     for build in builds:
         note, style = _note(build)
         row(rows, build.build, build.status, build.workers, build.rollouts, moment(build.created), note, style=style)

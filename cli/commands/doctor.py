@@ -31,7 +31,7 @@ def doctor(as_json: AsJson = False, actor: Actor = "") -> None:
     if as_json:
         show_json(DoctorAnswer(well=well, checks=tuple(checks)).as_json())
     else:
-        rows = table("CHECK", "", "FOUND", "WHAT TO DO")
+        rows = table("=CHECK", "=", "~FOUND", "~WHAT TO DO")
         for check in checks:
             row(
                 rows,

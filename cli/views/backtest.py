@@ -33,7 +33,7 @@ def parts(records: Sequence[Record], series: Sequence[Series]) -> list[Renderabl
         shown.append(
             line((cluster, "bold"), f", promised for {count(horizon, 'week')}: {length_known:,} hours{unknown}{held}")
         )
-        grid = table("=POLICY", *(f">{h}" for h in HEADINGS[1:]))
+        grid = table("=POLICY", *(f">{h}" for h in HEADINGS[1:]), least=("CHANGES", "REFUSED"))
         for r in rows:
             row(grid, *cells(r))
         shown.append(grid)

@@ -36,6 +36,7 @@ def burndown_parts(
         ">PHANTOM",
         *([">WAITING"] if asked else []),
         "=PHANTOM GPUS",
+        least=("OLDEST", "CLUSTERS", "WAITING", "HEALTHY", "PROMISED"),
     )
     for p in points:
         row(

@@ -25,7 +25,9 @@ def calendar_parts(
         return [*back] or [
             line("Nothing is declared. `backstop hold CLUSTER` or `backstop calendar import FILE` does.")
         ]
-    rows = table("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "ISLANDS", "REASON", "BY")
+    rows = table(
+        *("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "~ISLANDS", "~REASON", "BY"), least=("BY", "GPUS")
+    )
     for entry in entries:
         window = entry.window
         row(

@@ -18,7 +18,10 @@ def fleet_parts(clusters: Sequence[ClusterAnswer]) -> list[RenderableType]:
     """One line for each cluster."""
     if not clusters:
         return [line("The ledger has no clusters yet. Give it some: backstop fleet import FILE")]
-    rows = table("CLUSTER", "MODEL", ">ISLANDS", ">TOTAL", ">HEALTHY", ">QUOTAS", ">PROMISED", "ROLLOUT")
+    rows = table(
+        *("CLUSTER", "MODEL", ">ISLANDS", ">TOTAL", ">HEALTHY", ">QUOTAS", ">PROMISED", "=ROLLOUT"),
+        least=("ISLANDS", "QUOTAS", "MODEL"),
+    )
     for c in clusters:
         promised = QuotaTree(c.quotas).assigned()
         row(
@@ -52,7 +55,10 @@ def cluster_parts(c: ClusterAnswer) -> list[RenderableType]:
     islands = table("ISLAND", ">TOTAL", ">HEALTHY", ">FOR BLOCKS")
     for island in c.islands:
         row(islands, island.name, island.total_gpus, island.healthy_gpus, island.room_for_blocks)
-    quotas = table("TEAM", "PARENT", ">QUOTA", ">SCHEDULED", ">IDLE", ">MINIMUM", "BLOCKS", "ISLANDS")
+    quotas = table(
+        *("TEAM", "PARENT", ">QUOTA", ">SCHEDULED", ">IDLE", ">MINIMUM", "~BLOCKS", "~ISLANDS"),
+        least=("MINIMUM", "IDLE"),
+    )
     for q in c.quotas:
         row(
             quotas,
@@ -75,7 +81,7 @@ def cluster_parts(c: ClusterAnswer) -> list[RenderableType]:
     ]
     parts += [*_held(c), *gates(c.quotas)]
     if c.windows:
-        windows = table("WINDOW", "FROM", "TO", ">GPUS", "ISLANDS", "REASON")
+        windows = table("=WINDOW", "=FROM", "=TO", ">GPUS", "~ISLANDS", "~REASON")
         for w in c.windows:
             where = "all" if w.islands is None else " ".join(w.islands)
             row(windows, w.kind, moment(w.starts), moment(w.ends), w.gpus, where, w.reason)

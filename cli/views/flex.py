@@ -32,7 +32,10 @@ def fleet_parts(offers: Sequence[FlexNow], record: Sequence[FlexOffered]) -> lis
     """A line for each cluster, those with the most free flex first, and the record of all."""
     if not offers:
         return [line("The ledger has no cluster: backstop fleet import FILE")]
-    shown = table("CLUSTER", ">HEALTHY", ">PROMISED", ">IN QUOTA", ">FLEX", ">USED", ">FREE", ">LARGEST FREE BLOCK")
+    shown = table(
+        *("CLUSTER", ">HEALTHY", ">PROMISED", ">IN QUOTA", ">FLEX", ">USED", ">FREE", ">LARGEST FREE BLOCK"),
+        least=("PROMISED", "IN QUOTA", "HEALTHY"),
+    )
     for one in sorted(offers, key=lambda f: (f.health_at is None, -f.available_gpus, f.cluster)):
         if one.health_at is None:
             row(shown, one.cluster, "unknown", *([None] * 6), style="yellow")
@@ -86,7 +89,7 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
     """Jobs on flex by name, those first that would be preempted first, and how long such jobs lived."""
     blocks: list[RenderableType] = []
     if one.jobs:
-        jobs = table("JOB ON FLEX", "TEAM", ">GPUS", ">FOR", "ISLAND")
+        jobs = table("JOB ON FLEX", "TEAM", ">GPUS", ">FOR", "ISLAND", least=["ISLAND"])
         for job in one.jobs[:_NAMED]:
             row(jobs, job.job, job.team, job.gpus, span(one.at - job.started), job.island)
         blocks += [Text(), jobs]
@@ -123,7 +126,9 @@ def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
 def parts(asked: FlexDemand, division: Division) -> list[RenderableType]:
     """Who gets how much of it in quota and how much beyond."""
     by_name = {t.team: t for t in asked.teams}
-    teams = table("TEAM", "NAMESPACE", ">QUOTA", ">DEMAND", ">GETS", ">IN QUOTA", ">BEYOND", ">WANTING")
+    teams = table(
+        *("TEAM", "NAMESPACE", ">QUOTA", ">DEMAND", ">GETS", ">IN QUOTA", ">BEYOND", ">WANTING"), least=["NAMESPACE"]
+    )
     for p in division.portions:
         team = by_name[p.team]
         wanting = team.demand_gpus - p.gpus
@@ -151,7 +156,8 @@ def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
     scene_lines: list[RenderableType] = [line(f"{_when(s)}  {s.what}: {_what_came(s)}") for s in scenes]
     last = scenes[-1]
     teams = table(
-        "TEAM", ">QUOTA", ">SHARE", ">HAS", ">IN QUOTA", ">SIBLINGS", ">ON FLEX", ">WAITING", "=RUNS", "=WAITS"
+        *("TEAM", ">QUOTA", ">SHARE", ">HAS", ">IN QUOTA", ">SIBLINGS", ">ON FLEX", ">WAITING", "~RUNS", "~WAITS"),
+        least=("SIBLINGS", "QUOTA", "SHARE"),
     )
     for t in last.teams:
         row(
@@ -180,7 +186,7 @@ def _waiting(last: Scene) -> list[RenderableType]:
     """Each job that waits in the end, and why."""
     if not last.queued:
         return []
-    jobs = table("JOB THAT WAITS", "TEAM", ">GPUS", "=WHY")
+    jobs = table("JOB THAT WAITS", "TEAM", ">GPUS", "~WHY")
     for j in last.queued[:_WAITING]:
         row(jobs, j.job, j.team, _number(j.gpus), j.why)
     more = len(last.queued) - _WAITING

@@ -17,7 +17,10 @@ def milestones_parts(standings: Sequence[MilestoneStanding]) -> list[RenderableT
     """A line for each in the plan's order, and the rule."""
     if not standings:
         return [line("There is no milestone yet. `backstop milestones set FILE` sets them.")]
-    rows = table("MILESTONE", "MEASURE", ">NUMBER", "=OF", ">EXPECTED", ">TARGET", "=DUE", "=STANDS", "LAST NOTED")
+    rows = table(
+        *("MILESTONE", "=MEASURE", ">NUMBER", "=OF", ">EXPECTED", ">TARGET", "=DUE", "=STANDS", "~LAST NOTED"),
+        least=("OF", "EXPECTED", "MEASURE"),
+    )
     for s in standings:
         row(
             rows,

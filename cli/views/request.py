@@ -87,7 +87,9 @@ def list_parts(requests: Sequence[RequestState], cluster: str, *, ended: bool) -
         where = f" of {cluster}" if cluster else ""
         more = "" if ended else "; those that are over: backstop request list --all"
         return [line(f"No request{where} is open{more}." if not ended else f"There is no request{where}.")]
-    rows = table("ID", "CLUSTER", "TEAM", ">GPUS", "UNTIL", "STAGE", "BY", "WHERE IT STANDS")
+    rows = table(
+        *("=ID", "CLUSTER", "TEAM", ">GPUS", "=UNTIL", "=STAGE", "BY", "~WHERE IT STANDS"), least=("UNTIL", "BY")
+    )
     for one in requests:
         until = "for good" if one.ask.until is None else moment(one.ask.until)
         row(

@@ -12,6 +12,7 @@ from models.flex.flex_now import FlexNow
 from models.reports.flex_offers import flex_offers
 from models.reports.why import TeamWhy, WhyAnswers
 from models.rollout.messages import RolloutStatus
+from models.rollout.stages import command_line
 
 _ELSEWHERE = 3
 
@@ -82,7 +83,7 @@ def _rollout(one: TeamWhy, status: RolloutStatus) -> str:
     was = next((t.baseline_gpus for t in status.teams if t.team == one.team), one.quota_gpus)
     before = "" if was == one.quota_gpus else f": the quota was {was} before it"
     stands = f"A rollout of {one.cluster} is {status.stage}{before}{_next(status)}"
-    return f"{stands}. backstop status {one.cluster} has it all."
+    return f"{stands}. See `{command_line('status', one.cluster)}`."
 
 
 def _next(status: RolloutStatus) -> str:

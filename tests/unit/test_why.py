@@ -260,7 +260,7 @@ def test_the_answer_is_in_plain_words_and_adds_up(fake: FakeBackstop, capsys: py
     numbers = [int(line.split()[0]) for line in shown.splitlines() if line[:1] == " " and line.split()[0].isdigit()]
     assert sum(numbers) == 336
     assert "55 more are beyond the quota" in shown
-    assert "is buffered; held: paused, a SEV; its owner, tpm, has been asked to act. backstop status" in shown
+    assert "is buffered; held: paused, a SEV; its owner, tpm, has been asked to act. See `backstop status" in shown
     assert "backstop resume" not in shown, "a researcher is told whom to wait for, not what to type in their place"
     assert fake.asked[0] == ("why", "research", "", 400, False, "")
 
@@ -277,7 +277,7 @@ def test_it_goes_on_when_the_gate_can_open_and_not_when_it_looks_next(
     backed = Condition(name="backed", met=False, text="health does not back it")
     fake.statuses = [waits.model_copy(update={"waiting_for": (soak, backed)})]
     assert run(["why", "research", "--gpus", "400"]) == 0
-    assert "is buffered. backstop status" in capsys.readouterr().out, "nobody knows when"
+    assert "is buffered. See `backstop status h100-worked`." in capsys.readouterr().out, "nobody knows when"
 
 
 def test_stale_health_is_said(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
