@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rich.cells import cell_len
@@ -63,7 +63,7 @@ def _ending(text: str, start: int, end: int) -> int:
 class Line(Text):
     """A sentence. It is wrapped between words; a command in it is not."""
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for text in wrapped(self, options.max_width, console):
             yield from _printed(console, text)
 
@@ -210,18 +210,22 @@ class Grid:
         whole = [(column, column.natural) for column in self.columns]
         if _side_by_side(whole) <= width:
             return Fit(tuple(whole))
+        tries = list(self._tries())
+        for fit in tries:
+            if _side_by_side(fit.columns) <= width:
+                return replace(fit, columns=_widened(fit.columns, width))
+        narrowed = _narrowed(tries[-1].columns, width)
+        return Fit(tuple(whole), records=True) if narrowed is None else replace(tries[-1], columns=narrowed)
+
+    def _tries(self) -> Iterator[Fit]:
+        """Fewer and fewer columns, first with all text beside them, then with it below."""
         wanted = [(column, _wanted(column)) for column in self.columns]
-        prose = [column for column in self.columns if column.kind == "prose"]
-        for below in ([], prose) if prose else ([],):
+        prose = tuple(column for column in self.columns if column.kind == "prose")
+        for below in dict.fromkeys(((), prose)):
             for n in range(len(self.least) + 1):
-                left_out = [column for column in self.columns if column.name in self.least[:n]]
-                shown = [(c, w) for c, w in wanted if c not in left_out and c not in below]
-                if _side_by_side(shown) <= width:
-                    return Fit(tuple(_widened(shown, width)), tuple(below), tuple(left_out))
-        narrowed = _narrowed(shown, width)
-        if narrowed is None:
-            return Fit(tuple(whole), records=True)
-        return Fit(tuple(narrowed), tuple(below), tuple(left_out))
+                left_out = tuple(column for column in self.columns if column.name in self.least[:n])
+                shown = tuple((c, w) for c, w in wanted if c not in left_out and c not in below)
+                yield Fit(shown, tuple(c for c in below if c not in left_out), left_out)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         widest = _side_by_side([(c, c.natural) for c in self.columns])
@@ -259,7 +263,7 @@ class Grid:
                 yield from _labelled(label, column.cells[n], labels + GAP, width, console)
 
 
-_Widths = list[tuple[Column, int]]
+_Widths = tuple[tuple[Column, int], ...]
 
 
 def _side_by_side(columns: Sequence[tuple[Column, int]]) -> int:
@@ -286,7 +290,7 @@ def _narrowed(columns: _Widths, width: int) -> _Widths | None:
         return None
     for _ in range(over):
         widths[max((n for n in range(len(widths)) if widths[n] > least[n]), key=widths.__getitem__)] -= 1
-    return [(column, w) for (column, _), w in zip(columns, widths, strict=True)]
+    return tuple((column, w) for (column, _), w in zip(columns, widths, strict=True))
 
 
 def _widened(columns: _Widths, width: int) -> _Widths:
@@ -296,7 +300,7 @@ def _widened(columns: _Widths, width: int) -> _Widths:
         lacks = [column.natural - w for (column, _), w in zip(columns, widths, strict=True)]
         if max(lacks) > 0:
             widths[lacks.index(max(lacks))] += 1
-    return [(column, w) for (column, _), w in zip(columns, widths, strict=True)]
+    return tuple((column, w) for (column, _), w in zip(columns, widths, strict=True))
 
 
 def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], console: Console) -> Iterator[Text]:

@@ -23,7 +23,7 @@ from rich.padding import Padding
 from rich.progress import Progress
 from rich.text import Text
 
-from cli.layout import Grid, Line
+from cli.layout import Facts, Grid, Line
 from models.errors import BadInput
 
 
@@ -71,8 +71,10 @@ def _plain(part: RenderableType) -> Iterator[str]:
             yield " " * part.left + text
     elif isinstance(part, Text | str):
         yield str(part)
-    else:
+    elif isinstance(part, Grid | Facts):
         yield from (text.plain for text in part.lines(ENDLESS, _NOWHERE))
+    else:
+        raise TypeError(f"nobody has said how {type(part).__name__} is written into a pipe")
 
 
 _NOWHERE = Console(file=io.StringIO(), width=ENDLESS)
@@ -83,6 +85,19 @@ def show_json(answer: Any) -> None:
     _write(json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def show_yaml(*answers: Any) -> None:
+    """The same documents as YAML."""
+    import yaml
+
+    texts = (yaml.safe_dump(answer, sort_keys=False, allow_unicode=True, width=ENDLESS) for answer in answers)
+    _write("---\n".join(texts))
+
+
+def show_names(names: Iterable[str]) -> None:
+    """Each once, one a line."""
+    _write("".join(f"{clean(name)}\n" for name in dict.fromkeys(names)))
+
+
 def show_json_line(answer: Any) -> None:
     """One JSON document in one line."""
     _write(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n")
@@ -91,6 +106,11 @@ def show_json_line(answer: Any) -> None:
 def count(number: int, what: str) -> str:
     """1 week, 2,352 hours."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def none_of(many: int, what: str) -> Text:
+    """Where a filter has left nothing."""
+    return line(f"The only {what} is not like that." if many == 1 else f"None of {many:,} {what}s is like that.")
 
 
 def write(file: str, option: str, text: str) -> None:

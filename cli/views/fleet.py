@@ -8,14 +8,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.answers import ClusterAnswer
-from cli.output import clean, line, moment, row, table
+from cli.output import clean, line, moment, none_of, row, table
 from cli.views.plan import gates
-from models.cluster.island import healthy, total
-from models.cluster.quota import QuotaTree
 
 
-def fleet_parts(clusters: Sequence[ClusterAnswer]) -> list[RenderableType]:
-    """One line for each cluster."""
+def fleet_parts(clusters: Sequence[ClusterAnswer], of: int = 0) -> list[RenderableType]:
+    """One line for each cluster. `of`: how many the ledger has."""
+    if of and not clusters:
+        return [none_of(of, "cluster")]
     if not clusters:
         return [line("The ledger has no clusters yet. Give it some: backstop fleet import FILE")]
     rows = table(
@@ -23,18 +23,17 @@ def fleet_parts(clusters: Sequence[ClusterAnswer]) -> list[RenderableType]:
         least=("ISLANDS", "QUOTAS", "MODEL"),
     )
     for c in clusters:
-        promised = QuotaTree(c.quotas).assigned()
         row(
             rows,
             c.name,
             c.gpu_model,
             len(c.islands),
-            total(c.islands),
-            healthy(c.islands),
+            c.total_gpus,
+            c.healthy_gpus,
             len(c.quotas),
-            promised,
+            c.promised_gpus,
             c.stage,
-            style="yellow" if promised > healthy(c.islands) else "",
+            style="yellow" if c.promised_gpus > c.healthy_gpus else "",
         )
     return [rows]
 

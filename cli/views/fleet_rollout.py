@@ -94,10 +94,21 @@ def fleet_line(s: FleetStatus) -> Text:
     return line(("Fleet rollout", "bold"), f" {s.stage}{progress}")
 
 
+def of_interest(
+    members: Sequence[Member], *, waiting: bool = False, failed: bool = False, every: bool = False
+) -> list[Member] | None:
+    """Those that somebody asked to see one by one; None: nobody did."""
+    if not (every or waiting or failed):
+        return None
+    return [m for m in members if every or (waiting and _waits(m)) or (failed and _has_failed(m))]
+
+
 def status_parts(
-    s: FleetStatus, *, waiting: bool = False, failed: bool = False, every: bool = False, now: datetime | None = None
+    s: FleetStatus, chosen: Sequence[Member] | None = None, *, now: datetime | None = None
 ) -> list[RenderableType]:
-    """Everything about it. `s.at` is when it last had something to do, maybe long ago."""
+    """Everything about it, with a line for each that is chosen. `s.at` is when it last had something to do, maybe long
+    ago.
+    """
     facts = Facts(facts_of(s))
     shadow = ("  (shadow: nothing is written)", "magenta") if s.shadow else ""
     title = line(
@@ -112,8 +123,7 @@ def status_parts(
         parts += [Text(), line(f"These are the figures of its end, {moment(s.entered_at)}; {_GO_ON}")]
     if s.waves:
         parts += [Text(), _waves(s)]
-    if every or waiting or failed:
-        chosen = [m for m in s.members if every or (waiting and _waits(m)) or (failed and _has_failed(m))]
+    if chosen is not None:
         return [*parts, Text(), _members(chosen, shadow=s.shadow) if chosen else line("No cluster is like that.")]
     return [*parts, *_running(s), *_failed(s), *_held(s)]
 

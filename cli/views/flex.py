@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.answers import FlexOffered
-from cli.output import count, gpus, line, moment, row, span, table
+from cli.output import count, gpus, line, moment, none_of, row, span, table
 from models.base import duration_text
 from models.flex.division import Division, FlexDemand, FlexMode
 from models.flex.flex_now import FlexNow
@@ -28,15 +28,22 @@ _WAITING = 30
 """Waiting jobs of which it is said why."""
 
 
-def fleet_parts(offers: Sequence[FlexNow], record: Sequence[FlexOffered]) -> list[RenderableType]:
-    """A line for each cluster, those with the most free flex first, and the record of all."""
+def by_free_flex(offers: Iterable[FlexNow]) -> list[FlexNow]:
+    """Those with the most of it first, and last those of which nobody knows."""
+    return sorted(offers, key=lambda f: (f.health_at is None, -f.available_gpus, f.cluster))
+
+
+def fleet_parts(offers: Sequence[FlexNow], record: Sequence[FlexOffered], of: int = 0) -> list[RenderableType]:
+    """A line for each cluster, and the record of all. `of`: how many clusters there are."""
+    if of and not offers:
+        return [none_of(of, "cluster")]
     if not offers:
         return [line("The ledger has no cluster: backstop fleet import FILE")]
     shown = table(
         *("CLUSTER", ">HEALTHY", ">PROMISED", ">IN QUOTA", ">FLEX", ">USED", ">FREE", ">LARGEST FREE BLOCK"),
         least=("PROMISED", "IN QUOTA", "HEALTHY"),
     )
-    for one in sorted(offers, key=lambda f: (f.health_at is None, -f.available_gpus, f.cluster)):
+    for one in offers:
         if one.health_at is None:
             row(shown, one.cluster, "unknown", *([None] * 6), style="yellow")
             continue

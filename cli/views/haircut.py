@@ -10,7 +10,7 @@ from rich.text import Text
 
 from cli.csv_out import csv_text
 from cli.layout import Grid
-from cli.output import gpus, line, row, table
+from cli.output import gpus, line, none_of, row, table
 from models.base import fraction_text
 from models.planning.haircut import Haircut, Part, TeamPart
 
@@ -36,8 +36,10 @@ def fleet_parts(haircut: Haircut, at: int) -> list[RenderableType]:
     ]
 
 
-def parts_by(haircut: Haircut, what: str, at: int) -> list[RenderableType]:
-    """The GPUs cut at each buffer, a line for each `what`: wave, cluster or team."""
+def parts_by(haircut: Haircut, what: str, at: int, of: int = 0) -> list[RenderableType]:
+    """The GPUs cut at each buffer, a line for each `what`: wave, cluster or team. `of`: how many there are."""
+    if of and not rows_of(haircut, what):
+        return [none_of(of, what)]
     return [_cuts(haircut, what, at), Text(), line(sentence(haircut, at))]
 
 

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.layout import Grid
-from cli.output import count, gpus, indented, line, row, table
+from cli.output import count, gpus, indented, line, none_of, row, table
 from models.base import duration_text, fraction_text
 from models.cluster.derived_buffer import Derived
 from models.cluster.policy import Basis, Tier
@@ -50,8 +50,10 @@ def plan_parts(plan: Plan) -> list[RenderableType]:
     return [*parts, Text(), line(f"Plan {plan.hash}, {wave}, usage: {plan.usage_from}")]
 
 
-def plans_parts(plans: Sequence[Plan]) -> list[RenderableType]:
-    """One line for each plan."""
+def plans_parts(plans: Sequence[Plan], of: int = 0) -> list[RenderableType]:
+    """One line for each plan. `of`: how many clusters there are."""
+    if of and not plans:
+        return [none_of(of, "cluster")]
     rows = table(
         *("CLUSTER", "=WAVE", ">HEALTHY", ">PROMISED", ">MAY BE", ">CUT", ">PHANTOM", ">FLEX", "="),
         least=("MAY BE", "HEALTHY", "PROMISED", "FLEX"),
