@@ -141,7 +141,7 @@ def show_calendar(
     chosen = how.rows(entries, Entry)
     left = {e.cluster for e in chosen}
     of = [c for c in clusters if cluster in ("", c.name) and (c.name in left or not how.filters)]
-    _answer(chosen, (), of, how)
+    _answer(chosen, (), of, how, stand=len(entries))
 
 
 def import_calendar(
@@ -265,6 +265,7 @@ def _answer(
     clusters: Sequence[ClusterSpec],
     how: Listing,
     left_out: Sequence[str] = (),
+    stand: int = 0,
 ) -> None:
     from cli.answers import CalendarAnswer
     from cli.views.calendar import calendar_parts
@@ -276,7 +277,7 @@ def _answer(
         lambda: CalendarAnswer(
             windows=tuple(entries), taken_back=tuple(gone), foretold=foretold, left_out=tuple(left_out)
         ),
-        lambda: calendar_parts(entries, gone, foretold, now),
+        lambda: calendar_parts(entries, gone, foretold, now, of=stand),
         [entry.cluster for entry in entries],
     )
 
