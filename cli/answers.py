@@ -14,13 +14,15 @@ from models.base import GpuCount, Model, Name, Share, Time
 from models.buffers.backtest import Explained, Record
 from models.cluster.derived_buffer import Derived
 from models.cluster.fleet_file import ClusterSpec
+from models.cluster.island import healthy, total
+from models.cluster.quota import QuotaTree
 from models.cluster.windows import Entry
 from models.fleet.messages import Prospect
 from models.fleet.state import FleetStage
 from models.flex.division import Division
 from models.flex.flex_now import FlexNow
 from models.flex.scenario import Scene
-from models.planning.haircut import Haircut
+from models.planning.haircut import Haircut, Part, TeamPart
 from models.planning.plan import Plan
 from models.planning.window_forecast import Foretold
 from models.reports.flex_offers import flex_offers
@@ -106,6 +108,18 @@ class PlansAnswer(JsonAnswer, schema="plans"):
 
 class HaircutAnswer(Haircut, JsonAnswer, schema="haircut"):
     """What buffers would cost: each list has one entry for each of `buffers`, in their order."""
+
+
+class HaircutPart(Part):
+    """One cluster or wave at the buffer that is explained: a row of `backstop haircut --by`."""
+
+    name: str
+
+
+class HaircutTeam(TeamPart):
+    """One team's quotas likewise."""
+
+    name: str
 
 
 class CalendarAnswer(JsonAnswer, schema="calendar"):
@@ -255,6 +269,21 @@ class ClusterAnswer(ClusterSpec):
 
     stage: str | None = None
     """Of its open rollout; null where none is open."""
+    total_gpus: GpuCount = 0
+    """Of all its islands."""
+    healthy_gpus: GpuCount = 0
+    promised_gpus: GpuCount = 0
+    """A: what its quotas promise together."""
+
+    @staticmethod
+    def of(cluster: ClusterSpec, stage: str | None) -> ClusterAnswer:
+        return ClusterAnswer.model_construct(
+            **{name: getattr(cluster, name) for name in type(cluster).model_fields},
+            stage=stage,
+            total_gpus=total(cluster.islands),
+            healthy_gpus=healthy(cluster.islands),
+            promised_gpus=QuotaTree(cluster.quotas).assigned(),
+        )
 
 
 class ClustersAnswer(JsonAnswer, schema="clusters"):

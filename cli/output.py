@@ -1,29 +1,29 @@
 """What reaches the screen or a pipe: tables, sentences, JSON. Nothing here knows what they mean.
 
-A terminal gets Rich's tables. A pipe gets their text: no colour codes, no wrapping, no cut-off cells. Text that
-people or other systems wrote is shown with its control characters spelt out, so that it can neither break a
-row nor speak to the terminal.
+A terminal gets what fits it (cli/layout.py). A pipe gets all of the text: no colour codes, no wrapping, no cut-off
+cells. Text that people or other systems wrote is shown with its control characters spelt out, so that it can neither
+break a row nor speak to the terminal.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.progress import Progress
-from rich.table import Table
 from rich.text import Text
 
+from cli.layout import Facts, Grid, Line
 from models.errors import BadInput
 
 
@@ -31,18 +31,20 @@ class PipeClosed(Exception):
     """Whoever read our output has left."""
 
 
-def console(least_width: int = 0) -> Console:
-    """The terminal, or one with room for what would not fit: it breaks lines then, and cuts nothing."""
-    out = Console(file=sys.stdout, markup=False, emoji=False, highlight=False)
-    out.width = max(out.width, least_width)
-    return out
+ENDLESS = 100_000
+"""A width that everything fits."""
 
 
-def show(*parts: RenderableType) -> None:
-    """The parts one below the other."""
+def console() -> Console:
+    """The terminal."""
+    return Console(file=sys.stdout, markup=False, emoji=False, highlight=False)
+
+
+def show(*parts: RenderableType, wide: bool = False) -> None:
+    """The parts one below the other. `wide`: all of them, however wide the terminal is."""
     if sys.stdout.isatty():
-        for part in parts:
-            console(_least_width(part)).print(part)
+        # A group: Rich joins texts that it is given by themselves, and wraps them its own way.
+        console().print(Group(*parts), crop=False, width=ENDLESS if wide else None)
     else:
         _write("".join(f"{text.rstrip()}\n" for part in parts for text in _plain(part)))
 
@@ -64,47 +66,36 @@ def _write(text: str) -> None:
 
 def _plain(part: RenderableType) -> Iterator[str]:
     """The part's lines as text, as wide as they are."""
-    if isinstance(part, Table):
-        columns = [[_text(cell) for cell in column.cells] for column in part.columns]
-        if part.show_header:
-            columns = [[_text(c.header), *cells] for c, cells in zip(part.columns, columns, strict=True)]
-        widths = [max(map(cell_len, cells)) if cells else 0 for cells in columns]
-        justify = [column.justify for column in part.columns]
-        for cells in zip(*columns, strict=True):
-            yield "  ".join(_padded(*each) for each in zip(cells, widths, justify, strict=True))
-    elif isinstance(part, Padding):
+    if isinstance(part, Padding):
         for text in _plain(part.renderable):
             yield " " * part.left + text
+    elif isinstance(part, Text | str):
+        yield str(part)
+    elif isinstance(part, Grid | Facts):
+        yield from (text.plain for text in part.lines(ENDLESS, _NOWHERE))
     else:
-        yield _text(part)
+        raise TypeError(f"nobody has said how {type(part).__name__} is written into a pipe")
 
 
-def _text(part: RenderableType) -> str:
-    return part.plain if isinstance(part, Text) else str(part)
-
-
-def _padded(text: str, width: int, justify: str) -> str:
-    fill = " " * (width - cell_len(text))
-    return fill + text if justify == "right" else text + fill
-
-
-def _least_width(part: RenderableType) -> int:
-    """A table's with every number and short word whole, and room for a little of each name."""
-    if not isinstance(part, Table):
-        return 0
-    return sum(
-        2
-        + max(
-            column.min_width or 0,
-            *(cell_len(_text(cell)) if column.no_wrap else 0 for cell in (column.header, *column.cells)),
-        )
-        for column in part.columns
-    )
+_NOWHERE = Console(file=io.StringIO(), width=ENDLESS)
 
 
 def show_json(answer: Any) -> None:
     """One JSON document."""
     _write(json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def show_yaml(*answers: Any) -> None:
+    """The same documents as YAML."""
+    import yaml
+
+    texts = (yaml.safe_dump(answer, sort_keys=False, allow_unicode=True, width=ENDLESS) for answer in answers)
+    _write("---\n".join(texts))
+
+
+def show_names(names: Iterable[str]) -> None:
+    """Each once, one a line."""
+    _write("".join(f"{clean(name)}\n" for name in dict.fromkeys(names)))
 
 
 def show_json_line(answer: Any) -> None:
@@ -115,6 +106,11 @@ def show_json_line(answer: Any) -> None:
 def count(number: int, what: str) -> str:
     """1 week, 2,352 hours."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def none_of(many: int, what: str) -> Text:
+    """Where a filter has left nothing."""
+    return line(f"The only {what} is not like that." if many == 1 else f"None of {many:,} {what}s is like that.")
 
 
 def write(file: str, option: str, text: str) -> None:
@@ -168,27 +164,21 @@ def _speaks(char: str) -> bool:
     return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
-def table(*columns: str) -> Table:
-    """Columns by name. A name that begins with > is of numbers, with = of short words: neither is wrapped."""
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        if column.startswith(">"):
-            grid.add_column(column[1:], justify="right", no_wrap=True)
-        elif column.startswith("="):
-            grid.add_column(column[1:], no_wrap=True)
-        else:
-            grid.add_column(column, overflow="fold", min_width=min(len(column), 8))
-    return grid
+def table(*columns: str, least: Sequence[str] = ()) -> Grid:
+    """Columns by name: > begins one of numbers, = one of short words, ~ one of text that may be wrapped; others have
+    names. `least`: those that go first where there is no room.
+    """
+    return Grid.of(columns, least)
 
 
-def row(into: Table, *cells: object, style: str = "") -> None:
+def row(into: Grid, *cells: object, style: str = "") -> None:
     """None is shown as a dash."""
     into.add_row(*(Text("-" if cell is None else clean(cell), style=style) for cell in cells))
 
 
 def line(*parts: str | tuple[str, str]) -> Text:
     """Pieces of text, each with a style or without."""
-    return Text.assemble(*((clean(p), "") if isinstance(p, str) else (clean(p[0]), p[1]) for p in parts))
+    return Line.assemble(*((clean(p), "") if isinstance(p, str) else (clean(p[0]), p[1]) for p in parts))
 
 
 def indented(parts: Iterable[RenderableType]) -> list[RenderableType]:

@@ -48,7 +48,7 @@ def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], y
         why = tuple(RefusedAdoption(cluster=cluster, reason=message) for cluster, message in refused)
         show_json(AdoptedAnswer(adopted=adopted, refused=why).as_json())
     else:
-        rows = table("CLUSTER", "STAGE", "WHAT TO DO")
+        rows = table("CLUSTER", "=STAGE", "~WHAT TO DO")
         for answer, shadow in taken:
             row(rows, answer.cluster, answer.stage.value, launched_answer(answer, shadow=shadow).approve or None)
         for cluster, message in refused:
@@ -90,7 +90,7 @@ async def _adopted(
 def _confirm(lost: list[Overview]) -> None:
     from cli.output import count, line, row, show, table
 
-    rows = table("CLUSTER", "STAGE", "OWNER", "ROLLOUT")
+    rows = table("CLUSTER", "=STAGE", "OWNER", "ROLLOUT", least=["ROLLOUT"])
     for one in lost:
         row(rows, one.cluster, one.stage, one.owner or None, one.rollout)
     show(rows)

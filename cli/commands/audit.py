@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import LOOK, Actor, examples, named_or_all, needed, who
+from cli.commands.burndown import moment_of
+from cli.lists import Filter, Form, Listing, Output, Sort, like, listing
+from cli.options import LOOK, examples, named_or_all, needed, who
 from cli.session import ask
 from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from cli.answers import ArchiveLine, AuditLine, ChainAnswer
 
 
@@ -22,6 +30,8 @@ def add_to(app: typer.Typer) -> None:
             "backstop audit h100-worked --json > audit.jsonl",
             "backstop audit h100-worked --archive --verify",
             "backstop audit --fleet",
+            "backstop audit h100-worked --since 7d --kind command --kind hold",
+            "backstop audit h100-worked --archive --actor tpm --until 2026-11-30 -o wide",
         ),
         rich_help_panel=LOOK,
     )(audit)
@@ -41,25 +51,107 @@ def audit(
     verify: Annotated[
         bool, typer.Option("--verify", help="Only check that the archive's hash chain is whole; 1 if it is not.")
     ] = False,
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="From then on: 7d ago, or a day or time such as 2026-11-01T12:00Z.")
+    ] = "",
+    until: Annotated[
+        str, typer.Option(metavar="TIME", help="Before then, in the same forms; a day is meant to its end.")
+    ] = "",
+    actor: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only what this actor did (backstop: what came by itself); * for anything. May be repeated. Who "
+            "asks is told by BACKSTOP_ACTOR here.",
+        ),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="Only command, transition, effect, notice, hold, guard or plan. May be repeated.",
+        ),
+    ] = None,
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
-    actor: Actor = "",
 ) -> None:
-    """Tell what happened to a cluster: who did what, when, and why."""
-    from cli.output import show_json_line
+    """Tell what happened to a cluster: who did what, when, and why.
+
+    Where something chooses among the entries, it is said how many there are in all.
+    """
     from models.fleet.state import FLEET
 
     if fleet and cluster:
         raise BadInput(f"CLUSTER {cluster!r} is given beside --fleet: give one of them")
     cluster = FLEET if fleet else needed(cluster)
+    how, person = listing(output, as_json, sort, filters), who(os.environ.get("BACKSTOP_ACTOR", ""))
+    wanted = _wanted(since, until, actor or (), kind or ())
     if verify:
-        _verify(cluster, who(actor), as_json)
+        how.of_one("--verify")
+        _verify(cluster, person, how)
         return
-    lines = _archived(cluster, who(actor)) if archive or fleet else _history(cluster, who(actor))
-    if as_json:
-        for each in lines:
-            show_json_line(each.as_json())
-    else:
-        _time_line(lines)
+    lines = _archived(cluster, person) if archive or fleet else _history(cluster, person)
+    _answer(lines, wanted, how)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Which entries; what is empty leaves all. `since` counts, `until` does not."""
+
+    since: datetime | None
+    until: datetime | None
+    actors: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+    def holds(self, line: AuditLine | ArchiveLine) -> bool:
+        return (
+            (self.since is None or self.since <= line.at)
+            and (self.until is None or line.at < self.until)
+            and (not self.actors or any(like(actor, line.actor) for actor in self.actors))
+            and (not self.kinds or line.kind in self.kinds)
+        )
+
+
+def _wanted(since: str, until: str, actors: Sequence[str], kinds: Sequence[str]) -> _Wanted:
+    """Errors: BadInput naming the option and the value."""
+    from models.audit import AuditKind
+
+    now = datetime.now(UTC)
+    begin = moment_of("--since", since, now, back=True) if since else None
+    end = moment_of("--until", until, now, back=True) if until else None
+    if end is not None and len(until) == len("2026-11-01") and until[4:5] == "-":
+        end += timedelta(days=1)
+    if begin is not None and end is not None and end <= begin:
+        raise BadInput(f"--until {until} is not after --since {since}")
+    for kind in kinds:
+        if kind not in set(AuditKind):
+            raise BadInput(f"--kind must be one of {', '.join(AuditKind)}, not {kind!r}")
+    return _Wanted(begin, end, tuple(actors), tuple(kinds))
+
+
+def _answer(found: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wanted, how: Listing) -> None:
+    """What is wanted of them, in its form; programs are told on standard error how many were left out."""
+    from cli.answers import ArchiveLine, AuditLine
+    from cli.output import show, show_json_line, show_yaml
+
+    kind: type[Any] = ArchiveLine if found and isinstance(found[0], ArchiveLine) else AuditLine
+    lines = how.rows(filter(wanted.holds, found), kind)
+    few = f"{len(lines):,} of {len(found):,} entries" if len(lines) < len(found) else ""
+    match how.form:
+        case Form.NAME:
+            raise BadInput("-o name: what happened has no name")
+        case Form.JSON:
+            for each in lines:
+                show_json_line(each.as_json())
+        case Form.YAML:
+            show_yaml(*(each.as_json() for each in lines))
+        case _:
+            show(*_time_line(lines, few), wide=how.form is Form.WIDE)
+            return
+    if few:
+        sys.stderr.write(f"{few}\n")
 
 
 def _history(cluster: str, actor: str) -> list[AuditLine]:
@@ -81,19 +173,21 @@ def _archived(cluster: str, actor: str) -> list[ArchiveLine]:
     ]
 
 
-def _time_line(lines: Iterable[AuditLine | ArchiveLine]) -> None:
-    from cli.output import line, moment, row, show, table
+def _time_line(lines: Iterable[AuditLine | ArchiveLine], few: str) -> list[RenderableType]:
+    from cli.output import line, moment, row, table
 
-    what_happened = table("TIME", "KIND", "ACTOR", "WHAT", "WHY")
+    what_happened = table("=TIME", "=KIND", "ACTOR", "~WHAT", "~WHY")
     for each in lines:
         style = "yellow" if each.refused else "bold" if each.kind == "transition" else ""
         row(what_happened, moment(each.at), each.kind, each.actor, each.text, each.reason or None, style=style)
-    show(what_happened if what_happened.row_count else line("Nothing has happened to it yet."))
+    if what_happened.row_count:
+        return [what_happened, *([line(f"{few}.")] if few else [])]
+    return [line(f"{few} is like that." if few else "Nothing has happened to it yet.")]
 
 
-def _verify(cluster: str, actor: str, as_json: bool) -> None:
+def _verify(cluster: str, actor: str, how: Listing) -> None:
     from cli.answers import ChainAnswer
-    from cli.output import line, show, show_json
+    from cli.output import line
     from models.audit import broken_links
 
     rows, head = ask(actor, lambda door: door.archived(cluster))
@@ -107,12 +201,10 @@ def _verify(cluster: str, actor: str, as_json: bool) -> None:
         whole=not broken,
         broken=tuple(broken),
     )
-    if as_json:
-        show_json(answer.as_json())
-    elif answer.whole:
-        show(line(f"The archive of {cluster} is whole: {len(rows)} rows, chain ends at {answer.head}."))
-    else:
-        show(line((f"The archive of {cluster} is broken:", "red")), *(line(f"  {text}") for text in broken))
+    said = [line(f"The archive of {cluster} is whole: {len(rows)} rows, chain ends at {answer.head}.")]
+    if broken:
+        said = [line((f"The archive of {cluster} is broken:", "red")), *(line(f"  {text}") for text in broken)]
+    how.tell(lambda: answer, lambda: said, None)
     _fail_unless_whole(answer)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.lists import Filter, Listing, Output, Sort, listing
 from cli.options import LOOK, AsJson, examples, number
 from models.errors import BadInput
 
@@ -80,6 +81,9 @@ def backtest(
     decisions: Annotated[
         str, typer.Option(metavar="FILE", help="Write what was promised each week as CSV (- is standard output).")
     ] = "",
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what each buffer policy would have promised and kept on a health history, decided week by week.
@@ -89,7 +93,8 @@ def backtest(
     it and FILE alone the record can be computed again.
     """
     outputs = {"--csv": csv, "--decisions": decisions, "--html": html}
-    _one_to_standard_output(outputs, as_json=as_json)
+    how = listing(output, as_json, sort, filters)
+    _one_to_standard_output(outputs, how)
     weeks = weeks_of(horizon)
     terms = terms_of(target, floor)
     decide = _decide([p.value for p in policy or PolicyOption], _shares(fixed), terms)
@@ -97,11 +102,11 @@ def backtest(
 
     series = named_series(read_series(file, node_of(gpus_per_node)), cluster or [], file)
     records, promised = _records(series, decide, weeks)
-    _answer(series, records, promised, outputs, png=png, as_json=as_json)
+    _answer(series, records, promised, outputs, png=png, how=how)
 
 
-def _one_to_standard_output(outputs: Mapping[str, str], *, as_json: bool) -> None:
-    claims = [f"{option} -" for option, file in outputs.items() if file == "-"] + ["--json"] * as_json
+def _one_to_standard_output(outputs: Mapping[str, str], how: Listing) -> None:
+    claims = [f"{option} -" for option, file in outputs.items() if file == "-"] + [how.asked] * (not how.for_people)
     if len(claims) > 1:
         raise BadInput(f"{claims[0]} is given beside {claims[1]}: standard output takes one of them")
 
@@ -202,9 +207,9 @@ def _answer(
     outputs: Mapping[str, str],
     *,
     png: str,
-    as_json: bool,
+    how: Listing,
 ) -> None:
-    from cli.output import show, show_json, write
+    from cli.output import write
     from cli.views.backtest import as_csv, decisions_csv, parts
 
     if outputs["--html"] or png:
@@ -218,7 +223,9 @@ def _answer(
         write(outputs["--csv"], "--csv", as_csv(records))
     if outputs["--decisions"]:
         write(outputs["--decisions"], "--decisions", decisions_csv(series, promised))
-    if as_json:
-        show_json([r.model_dump(mode="json") for r in records])
-    elif "-" not in outputs.values():
-        show(*parts(records, series))
+    if "-" in outputs.values():
+        return
+    from models.buffers.backtest import Record
+
+    chosen = how.rows(records, Record)
+    how.tell(lambda: chosen, lambda: parts(chosen, series, of=len(records)), [r.policy for r in chosen])

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.lists import Filter, Output, Sort, listing
 from cli.options import SET_UP, Actor, AsJson, examples, who
 from cli.session import ask
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
     from client.backstop import Backstop
     from client.versions import Build
 
@@ -21,27 +26,38 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="builds", rich_help_panel=SET_UP)
 
 
-def show_(as_json: AsJson = False, actor: Actor = "") -> None:
+def show_(
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
     """Show the builds of versioned workers: which one serves, who polls, and what each still holds.
 
     A build's workers may be stopped once it is not the current one and holds no rollout.
     """
     from cli.answers import BuildLine, BuildsAnswer
-    from cli.output import line, moment, row, show, show_json, table
 
-    builds = ask(who(actor), lambda door: door.builds())
-    if as_json:
-        lines = tuple(BuildLine.model_validate(b.model_dump()) for b in builds)
-        show_json(BuildsAnswer(builds=lines).as_json())
-        return
+    how = listing(output, as_json, sort, filters)
+    found = {b.build: b for b in ask(who(actor), lambda door: door.builds())}
+    lines = how.rows((BuildLine.model_validate(b.model_dump()) for b in found.values()), BuildLine)
+    names = [one.build for one in lines]
+    how.tell(lambda: BuildsAnswer(builds=tuple(lines)), lambda: _parts([found[n] for n in names], of=len(found)), names)
+
+
+def _parts(builds: Sequence[Build], of: int) -> list[RenderableType]:
+    from cli.output import line, moment, none_of, row, table
+
+    if of and not builds:
+        return [none_of(of, "build")]
     if not builds:
-        show(line("No worker has named its build (BACKSTOP_BUILD_ID): the code moves on with the workers."))
-        return
-    rows = table("=BUILD", "=STATUS", ">WORKERS", ">ROLLOUTS", "=SINCE", "")
+        return [line("No worker has named its build (BACKSTOP_BUILD_ID): the code moves on with the workers.")]
+    rows = table("BUILD", "=STATUS", ">WORKERS", ">ROLLOUTS", "=SINCE", "~", least=["SINCE"])
     for build in builds:
         note, style = _note(build)
         row(rows, build.build, build.status, build.workers, build.rollouts, moment(build.created), note, style=style)
-    show(rows)
+    return [rows]
 
 
 def use(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.lists import Filter, Output, Sort, listing
 from cli.options import LOOK, Actor, AsJson, examples, named, who
 from cli.session import ask
 from models.errors import BadInput
@@ -29,6 +30,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop burndown",
             "backstop burndown --cluster h100-worked --since 7d",
             "backstop burndown --since 2026-11-01 --csv burndown.csv",
+            "backstop burndown --filter 'phantom_gpus>0'",
         ),
         rich_help_panel=LOOK,
     )(burndown)
@@ -42,6 +44,9 @@ def burndown(
         str, typer.Option(metavar="TIME", help="From then on: 28d ago, or a day such as 2026-11-01.")
     ] = "28d",
     csv: Annotated[str, typer.Option(metavar="FILE", help="Write the curve as CSV (- is standard output).")] = "",
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -52,11 +57,13 @@ def burndown(
     the sums of that time.
     """
     from cli.answers import BurndownAnswer
-    from cli.output import show, show_json, write
+    from cli.output import write
     from cli.views.burndown import as_csv, burndown_parts
+    from models.reports.tallies import Point
 
-    if csv == "-" and as_json:
-        raise BadInput("--csv - is given beside --json: standard output takes one of them")
+    how = listing(output, as_json, sort, filters)
+    if csv == "-" and not how.for_people:
+        raise BadInput(f"--csv - is given beside {how.asked}: standard output takes one of them")
     now = datetime.now(UTC)
     begin = beginning("--since", since, now)
 
@@ -65,13 +72,15 @@ def burndown(
         return await door.tallies(cluster, times, max(step, CARRIED))
 
     curve = ask(who(actor), question)
-    points, began = curve.points, curve.began
+    points, began = how.rows(curve.points, Point), curve.began
     if csv:
         write(csv, "--csv", as_csv(points))
-    if as_json:
-        show_json(BurndownAnswer(cluster=cluster, since=begin, began=began, points=tuple(points)).as_json())
-    elif csv != "-":
-        show(*burndown_parts(points, cluster, began, begin))
+    if csv != "-":
+        how.tell(
+            lambda: BurndownAnswer(cluster=cluster, since=begin, began=began, points=tuple(points)),
+            lambda: burndown_parts(points, cluster, began, begin, of=len(curve.points)),
+            None,
+        )
 
 
 def beginning(option: str, text: str, now: datetime) -> datetime:

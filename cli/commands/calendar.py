@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.lists import Filter, Listing, Output, Sort, listing
 from cli.options import (
     HALT,
     LOOK,
@@ -48,9 +49,9 @@ def add_to(app: typer.Typer) -> None:
         rich_help_panel=HALT,
     )(hold)
     group = typer.Typer(no_args_is_help=True, help="Maintenance windows, incidents and freezes.")
-    group.command("show", epilog=examples("backstop calendar show", "backstop calendar show h100-worked --json"))(
-        show_calendar
-    )
+    group.command(
+        "show", epilog=examples("backstop calendar show", "backstop calendar show --filter window.kind=sev -o wide")
+    )(show_calendar)
     group.command(
         "import",
         epilog=examples(
@@ -117,21 +118,30 @@ def hold(
         return stand, [c for c in await door.clusters() if c.name in set(held)]
 
     entries, specs = ask(who(actor), question)
-    _answer(entries, (), specs, as_json)
+    _answer(entries, (), specs, listing(None, as_json))
 
 
 def show_calendar(
     cluster: ClusterOrAll = "",
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
     """Show what is declared and not over, and the quotas that will lose their backing by it."""
+    from models.cluster.windows import Entry
+
+    how = listing(output, as_json, sort, filters)
 
     async def question(door: Backstop) -> tuple[Sequence[Entry], list[ClusterSpec]]:
         return await door.calendar(cluster), await door.clusters()
 
     entries, clusters = ask(who(actor), question)
-    _answer(entries, (), [c for c in clusters if cluster in ("", c.name)], as_json)
+    chosen = how.rows(entries, Entry)
+    left = {e.cluster for e in chosen}
+    of = [c for c in clusters if cluster in ("", c.name) and (c.name in left or not how.filters)]
+    _answer(chosen, (), of, how, stand=len(entries))
 
 
 def import_calendar(
@@ -160,7 +170,9 @@ def import_calendar(
     declaration, refused, clusters = ask(who(actor), question)
     wanted = {e.cluster for e in declaration.stand}
     left_out = (*calendar.left_out, *refused)
-    _answer(declaration.stand, declaration.gone, [c for c in clusters if c.name in wanted], as_json, left_out)
+    _answer(
+        declaration.stand, declaration.gone, [c for c in clusters if c.name in wanted], listing(None, as_json), left_out
+    )
     if left_out:
         for sentence in left_out:
             complain(f"left out: {sentence}")
@@ -251,23 +263,23 @@ def _answer(
     entries: Sequence[Entry],
     gone: Sequence[Entry],
     clusters: Sequence[ClusterSpec],
-    as_json: bool,
+    how: Listing,
     left_out: Sequence[str] = (),
+    stand: int = 0,
 ) -> None:
     from cli.answers import CalendarAnswer
-    from cli.output import show, show_json
     from cli.views.calendar import calendar_parts
 
     now = datetime.now(UTC)
     foretold = {c.name: _foretold(c, now) for c in clusters}
     foretold = {name: ahead for name, ahead in foretold.items() if ahead}
-    if as_json:
-        answer = CalendarAnswer(
+    how.tell(
+        lambda: CalendarAnswer(
             windows=tuple(entries), taken_back=tuple(gone), foretold=foretold, left_out=tuple(left_out)
-        )
-        show_json(answer.as_json())
-    else:
-        show(*calendar_parts(entries, gone, foretold, now))
+        ),
+        lambda: calendar_parts(entries, gone, foretold, now, of=stand),
+        [entry.cluster for entry in entries],
+    )
 
 
 def _foretold(cluster: ClusterSpec, now: datetime) -> tuple[Foretold, ...]:

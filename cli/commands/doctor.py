@@ -6,44 +6,68 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.lists import Filter, Output, Sort, listing
 from cli.options import SET_UP, Actor, AsJson, examples, who
 from cli.session import ask
 from models.errors import Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
     from cli.answers import CheckLine
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(epilog=examples("backstop doctor", "backstop doctor --json"), rich_help_panel=SET_UP)(doctor)
+    app.command(
+        epilog=examples("backstop doctor", "backstop doctor --json", "backstop doctor --filter ok=false"),
+        rich_help_panel=SET_UP,
+    )(doctor)
 
 
-def doctor(as_json: AsJson = False, actor: Actor = "") -> None:
+def doctor(
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
     """Check the installation: Temporal, its namespace and search attributes, workers, the watch, the ledger.
 
     Ends with 1 when something is not well.
     """
-    from cli.answers import DoctorAnswer
-    from cli.output import row, show, show_json, table
+    from cli.answers import CheckLine, DoctorAnswer
 
-    checks = _checks(who(actor))
-    well = all(check.ok for check in checks)
-    if as_json:
-        show_json(DoctorAnswer(well=well, checks=tuple(checks)).as_json())
-    else:
-        rows = table("CHECK", "", "FOUND", "WHAT TO DO")
-        for check in checks:
-            row(
-                rows,
-                check.name,
-                "ok" if check.ok else "NOT OK",
-                check.text,
-                check.remedy or None,
-                style="" if check.ok else "red",
-            )
-        show(rows)
+    how = listing(output, as_json, sort, filters)
+    found = _checks(who(actor))
+    well = all(check.ok for check in found)
+    checks = how.rows(found, CheckLine)
+    how.tell(
+        lambda: DoctorAnswer(well=well, checks=tuple(checks)),
+        lambda: _parts(checks, of=len(found)),
+        [check.name for check in checks],
+    )
     if not well:
         raise typer.Exit(1)
+
+
+def _parts(checks: Sequence[CheckLine], of: int) -> list[RenderableType]:
+    from cli.output import none_of, row, table
+
+    if not checks:
+        return [none_of(of, "check")]
+    rows = table("=CHECK", "=", "~FOUND", "~WHAT TO DO")
+    for check in checks:
+        row(
+            rows,
+            check.name,
+            "ok" if check.ok else "NOT OK",
+            check.text,
+            check.remedy or None,
+            style="" if check.ok else "red",
+        )
+    return [rows]
 
 
 def _checks(actor: str) -> list[CheckLine]:

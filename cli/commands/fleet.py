@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.commands import fleet_import, fleet_rollout
+from cli.lists import Filter, Output, Sort, listing
 from cli.options import SET_UP, Actor, AsJson, ClusterOrAll, examples, who
 from cli.session import ask
 from models.errors import BadInput, Refusal
@@ -19,20 +20,34 @@ if TYPE_CHECKING:
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Import the fleet, show it, and say how its rollout goes on.")
     fleet_import.add_to(group)
-    group.command("show", epilog=examples("backstop fleet show", "backstop fleet show h100-worked --json"))(show_)
+    group.command(
+        "show",
+        epilog=examples(
+            "backstop fleet show",
+            "backstop fleet show h100-worked --json",
+            "backstop fleet show --filter gpu_model=H100 --sort -promised_gpus",
+        ),
+    )(show_)
     fleet_rollout.add_to(group)
     app.add_typer(group, name="fleet", rich_help_panel=SET_UP)
 
 
 def show_(
     cluster: ClusterOrAll = "",
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
     """Show the clusters of the ledger with present quotas and latest health."""
     from cli.answers import ClusterAnswer, ClustersAnswer
-    from cli.output import left_out, show, show_json
+    from cli.output import left_out
     from cli.views.fleet import cluster_parts, fleet_parts
+
+    how = listing(output, as_json, sort, filters)
+    if cluster:
+        how.of_one(f"CLUSTER {cluster!r}")
 
     async def question(door: Backstop) -> list[LedgerCluster]:
         return await door.described()
@@ -42,16 +57,16 @@ def show_(
     if cluster in wrong:
         raise Refusal(wrong[cluster])
     clusters = [
-        ClusterAnswer.model_construct(
-            **{name: getattr(one.cluster, name) for name in type(one.cluster).model_fields}, stage=one.stage
-        )
+        ClusterAnswer.of(one.cluster, one.stage)
         for one in found
         if one.cluster is not None and cluster in ("", one.cluster.name)
     ]
     if cluster and not clusters:
         raise BadInput(f"cluster {cluster!r} is not in the ledger: `backstop fleet show` lists them")
     left_out(wrong if not cluster else {})
-    if as_json:
-        show_json(ClustersAnswer(clusters=tuple(clusters), left_out={} if cluster else wrong).as_json())
-    else:
-        show(*(cluster_parts(clusters[0]) if cluster else fleet_parts(clusters)))
+    chosen = how.rows(clusters, ClusterAnswer)
+    how.tell(
+        lambda: ClustersAnswer(clusters=tuple(chosen), left_out={} if cluster else wrong),
+        lambda: cluster_parts(chosen[0]) if cluster else fleet_parts(chosen, of=len(clusters)),
+        [c.name for c in chosen],
+    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.lists import Filter, Output, Sort, listing
 from cli.options import Actor, AsJson, NeededReason, ReasonOption, checked, examples, settings_given, who
 from cli.session import ask
 from models.errors import BadInput
@@ -22,7 +23,15 @@ Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER...", help="One o
 
 def add_to(group: typer.Typer) -> None:
     for command, lines in (
-        (status, ("backstop fleet status", "backstop fleet status --waiting", "backstop fleet status --json")),
+        (
+            status,
+            (
+                "backstop fleet status",
+                "backstop fleet status --waiting",
+                "backstop fleet status --json",
+                "backstop fleet status --filter state=waiting --sort -cut_gpus",
+            ),
+        ),
         (approve, ("backstop fleet approve --plan 3f9c2a71d0b4e6aa",)),
         (pause, ("backstop fleet pause --reason 'SEV in the region'",)),
         (resume, ("backstop fleet resume --reason 'bad racks replaced'",)),
@@ -124,18 +133,25 @@ def status(
     waiting: Annotated[bool, typer.Option("--waiting", help="A line for each cluster that waits, and why.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="A line for each cluster that rolled back.")] = False,
     every: Annotated[bool, typer.Option("--all", help="A line for each cluster.")] = False,
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
     """Show where the fleet rollout stands: waves, what it waits for, what it needs from a person, its budget."""
-    from cli.output import show, show_json
-    from cli.views.fleet_rollout import status_parts
+    from cli.views.fleet_rollout import of_interest, status_parts
+    from models.fleet.state import Member
 
+    how = listing(output, as_json, sort, filters)
     rollout = ask(who(actor), lambda door: door.fleet_status())
-    if as_json:
-        show_json(rollout.model_dump(mode="json", by_alias=True))
-    else:
-        show(*status_parts(rollout, waiting=waiting, failed=failed, every=every))
+    members = how.rows(rollout.members, Member)
+    chosen = of_interest(members, waiting=waiting, failed=failed, every=every or bool(how.options))
+    how.tell(
+        lambda: rollout.model_copy(update={"members": tuple(members)}),
+        lambda: status_parts(rollout, chosen),
+        [m.cluster for m in (members if chosen is None else chosen)],
+    )
 
 
 def approve(

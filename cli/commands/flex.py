@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.lists import Filter, Listing, Output, Sort, listing
 from cli.options import LOOK, Actor, AsJson, ClusterOrAll, Otherwise, examples, who
 from models.errors import BadInput
 
@@ -28,6 +29,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop flex",
             "backstop flex h100-worked",
             "backstop flex show h100-worked --since 14d --mode quota --json",
+            "backstop flex --sort cluster --filter 'healthy_gpus>500'",
         ),
     )(show_flex)
     group.command(
@@ -60,6 +62,9 @@ def show_flex(
     since: Annotated[
         str, typer.Option(metavar="TIME", help="The record from then on: 7d ago, or a day such as 2026-11-01.")
     ] = "7d",
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -72,7 +77,9 @@ def show_flex(
     from cli.output import left_out
     from cli.session import ask
 
-    wanted = mode_of(mode)
+    wanted, how = mode_of(mode), listing(output, as_json, sort, filters)
+    if cluster:
+        how.of_one(f"CLUSTER {cluster!r}")
     now = datetime.now(UTC)
     begin = beginning("--since", since, now)
     times = hours_between(begin, now)
@@ -86,7 +93,7 @@ def show_flex(
         curve = await door.tallies(cluster, times, min(CARRIED, times[-1] - times[-2]))
         return offers, list(curve.points)
 
-    _tell(*ask(who(actor), question), single=bool(cluster), begin=begin, as_json=as_json)
+    _tell(*ask(who(actor), question), single=bool(cluster), begin=begin, how=how)
 
 
 def mode_of(text: str) -> FlexMode:
@@ -107,18 +114,19 @@ def hours_between(begin: datetime, end: datetime) -> list[datetime]:
     return [*(last - n * step for n in range(many, -1, -1)), end]
 
 
-def _tell(offers: list[FlexNow], points: list[Point], *, single: bool, begin: datetime, as_json: bool) -> None:
+def _tell(offers: list[FlexNow], points: list[Point], *, single: bool, begin: datetime, how: Listing) -> None:
     from cli.answers import FlexAnswer, FlexOffered
-    from cli.output import show, show_json
-    from cli.views.flex import cluster_parts, fleet_parts
+    from cli.views.flex import by_free_flex, cluster_parts, fleet_parts
+    from models.flex.flex_now import FlexNow
 
     record = [FlexOffered(at=p.at, flex_gpus=p.flex_gpus, healthy_gpus=p.healthy_gpus) for p in points if p.known]
-    if as_json:
-        show_json(FlexAnswer(clusters=tuple(offers), since=begin, record=tuple(record)).as_json())
-    elif single:
-        show(*cluster_parts(offers[0], record))
-    else:
-        show(*fleet_parts(offers, record))
+    chosen = how.rows(offers, FlexNow)
+    shown = chosen if how.sort else by_free_flex(chosen)
+    how.tell(
+        lambda: FlexAnswer(clusters=tuple(chosen), since=begin, record=tuple(record)),
+        lambda: cluster_parts(chosen[0], record) if single else fleet_parts(shown, record, of=len(offers)),
+        [one.cluster for one in chosen],
+    )
 
 
 def divide(

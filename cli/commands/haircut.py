@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.plan import planned_from
+from cli.lists import Filter, Listing, Output, Sort, listing
 from cli.options import LOOK, Actor, AsJson, ClusterOrAll, MaxTier, SettingsOption, examples, overlay_of, who
 from models.base import fraction_text
 from models.errors import BadInput, Refusal
@@ -39,6 +40,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop haircut --file examples/fleet.yaml",
             "backstop haircut --by team --buffers 0.10,0.15",
             "backstop haircut --file examples/fleet.yaml --html haircut.html",
+            "backstop haircut --by cluster --filter 'cut_gpus>0' --sort -cut_gpus",
         ),
         rich_help_panel=LOOK,
     )(haircut)
@@ -67,6 +69,9 @@ def haircut(
     csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (- is standard output).")] = "",
     max_tier: MaxTier = "",
     policy: SettingsOption = None,
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -80,7 +85,11 @@ def haircut(
     overlay = overlay_of(policy, max_tier=max_tier)
     if "buffer" in overlay.settings:
         raise BadInput("--policy buffer is given beside --buffers: the report compares these")
-    to_screen = [o for o, on in (("--json", as_json), ("--csv -", csv == "-"), ("--html -", html == "-")) if on]
+    how = listing(output, as_json, sort, filters)
+    if by is By.FLEET:
+        how.of_one("--by fleet, which is one")
+    taken = ((how.asked, not how.for_people), ("--csv -", csv == "-"), ("--html -", html == "-"))
+    to_screen = [option for option, on in taken if on]
     if len(to_screen) > 1:
         raise BadInput(f"{to_screen[0]} is given beside {to_screen[1]}: standard output takes one of them")
     snapshots, _ = planned_from(file, named, who(actor))
@@ -88,7 +97,7 @@ def haircut(
         raise Refusal("there is no cluster in the ledger: import one with `backstop fleet import`, or give --file")
     fleet = [(snapshot, overlay.on(default)) for snapshot, default in snapshots]
     comparison = _report(fleet, wanted)
-    _answer(comparison, explained, by=by, html=html, csv=csv, as_json=as_json)
+    _answer(comparison, explained, by=by, html=html, csv=csv, how=how)
 
 
 def shares(option: str, text: str) -> tuple[Fraction, ...]:
@@ -127,10 +136,10 @@ def _report(fleet: list[tuple[Snapshot, Policy]], buffers: tuple[Fraction, ...])
         return report(fleet, buffers, ticker)
 
 
-def _answer(comparison: Haircut, explained: int, *, by: By, html: str, csv: str, as_json: bool) -> None:
+def _answer(comparison: Haircut, explained: int, *, by: By, html: str, csv: str, how: Listing) -> None:
     from cli.answers import HaircutAnswer
-    from cli.output import show, show_json, write
-    from cli.views.haircut import as_csv, fleet_parts, parts_by
+    from cli.output import write
+    from cli.views.haircut import as_csv, fleet_parts, parts_by, rows_of
 
     if html:
         from cli.pages.haircut import page
@@ -138,7 +147,25 @@ def _answer(comparison: Haircut, explained: int, *, by: By, html: str, csv: str,
         write(html, "--html", page(comparison, explained))
     if csv:
         write(csv, "--csv", as_csv(comparison))
-    if as_json:
-        show_json(HaircutAnswer.grown_from(comparison).as_json())
-    elif "-" not in (csv, html):
-        show(*(fleet_parts(comparison, explained) if by is By.FLEET else parts_by(comparison, by.value, explained)))
+    if "-" in (csv, html):
+        return
+    if by is By.FLEET:
+        how.tell(lambda: HaircutAnswer.grown_from(comparison), lambda: fleet_parts(comparison, explained), None)
+        return
+    chosen = _chosen(comparison, explained, by, how)
+    names = list(rows_of(chosen, by.value))
+    of = len(rows_of(comparison, by.value))
+    how.tell(lambda: HaircutAnswer.grown_from(chosen), lambda: parts_by(chosen, by.value, explained, of=of), names)
+
+
+def _chosen(comparison: Haircut, explained: int, by: By, how: Listing) -> Haircut:
+    """With those rows alone that are wanted, by what they are at the buffer that is explained."""
+    from cli.answers import HaircutPart, HaircutTeam
+    from cli.views.haircut import rows_of
+
+    rows, kind = rows_of(comparison, by.value), HaircutTeam if by is By.TEAM else HaircutPart
+    parts = [kind(name=name, **dict(at_each[explained])) for name, at_each in rows.items()]
+    names = [one.name for one in how.rows(parts, kind)]
+    own = getattr(comparison, f"{by}s")
+    keys = {str(key): key for key in own}
+    return comparison.model_copy(update={f"{by}s": {keys[name]: own[keys[name]] for name in names}})

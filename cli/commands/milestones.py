@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.lists import Filter, Listing, Output, Sort, listing
 from cli.options import LOOK, Actor, AsJson, NeededReason, examples, who
 from cli.session import ask
 from models.errors import BadInput
@@ -22,7 +23,9 @@ def add_to(app: typer.Typer) -> None:
     group.command(
         "note", epilog=examples("backstop milestones note 'users trained' 12 --reason 'second class, 24 November'")
     )(note)
-    group.command("show", epilog=examples("backstop milestones show", "backstop milestones show --json"))(show_all)
+    group.command(
+        "show", epilog=examples("backstop milestones show", "backstop milestones show --filter state=behind")
+    )(show_all)
     app.add_typer(group, name="milestones", rich_help_panel=LOOK)
 
 
@@ -44,7 +47,7 @@ def set_milestones(
 
         return await _with_waves(door, await door.ask(PlanMilestones(**dict(given))))
 
-    _answer(ask(who(actor), question), as_json=as_json)
+    _answer(ask(who(actor), question), listing(None, as_json))
 
 
 def note(
@@ -67,21 +70,28 @@ def note(
 
         return await _with_waves(door, await door.ask(NoteMilestone(milestone=name, number=number, reason=reason)))
 
-    _answer(ask(who(actor), question), as_json=as_json)
+    _answer(ask(who(actor), question), listing(None, as_json))
 
 
-def show_all(as_json: AsJson = False, actor: Actor = "") -> None:
+def show_all(
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
     """Show where each milestone stands: done, on track or behind.
 
     On track: at least where a straight line is today, from the number when it was set to the target on its last day.
     """
+    how = listing(output, as_json, sort, filters)
 
     async def question(door: Backstop) -> PlanNow:
         from models.questions import MilestonesNow
 
         return await _with_waves(door, await door.ask(MilestonesNow()))
 
-    _answer(ask(who(actor), question), as_json=as_json)
+    _answer(ask(who(actor), question), how)
 
 
 async def _with_waves(door: Backstop, present: PlanNow) -> PlanNow:
@@ -95,15 +105,16 @@ async def _with_waves(door: Backstop, present: PlanNow) -> PlanNow:
     return present.model_copy(update={"measured": {**present.measured, ROLLED_OUT_WAVES: waves}})
 
 
-def _answer(present: PlanNow, *, as_json: bool) -> None:
+def _answer(present: PlanNow, how: Listing) -> None:
     from cli.answers import MilestonesAnswer
-    from cli.output import show, show_json
     from cli.views.milestones import milestones_parts
-    from models.reports.milestones import standings
+    from models.reports.milestones import MilestoneStanding, standings
 
     now = datetime.now(UTC)
-    stand = standings(present.plan, present.measured, now, present.read_at)
-    if as_json:
-        show_json(MilestonesAnswer(at=now, milestones=stand).as_json())
-    else:
-        show(*milestones_parts(stand))
+    found = standings(present.plan, present.measured, now, present.read_at)
+    stand = how.rows(found, MilestoneStanding)
+    how.tell(
+        lambda: MilestonesAnswer(at=now, milestones=tuple(stand)),
+        lambda: milestones_parts(stand, of=len(found)),
+        [s.milestone.name for s in stand],
+    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.lists import Filter, Listing, Output, Sort, listing
 from cli.options import (
     LOOK,
     Actor,
@@ -38,6 +39,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop plan --file examples/fleet.yaml --cluster h100-worked --max-tier unscheduled",
             "backstop plan h100-worked --buffer 0.10 --json",
             "backstop plan --file fleet.yaml --buffer health --health history.csv",
+            "backstop plan --filter wave=busy --sort -cut_gpus -o wide",
         ),
         rich_help_panel=LOOK,
     )(plan)
@@ -58,6 +60,9 @@ def plan(
     buffer: Buffer = "",
     max_tier: MaxTier = "",
     policy: SettingsOption = None,
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -72,6 +77,9 @@ def plan(
     if health and not file:
         raise BadInput("--health goes with --file: the ledger has its own history")
     wanted = cluster or named
+    how = listing(output, as_json, sort, filters)
+    if wanted:
+        how.of_one(f"CLUSTER {wanted!r}")
     overlay = overlay_of(policy, buffer=buffer, max_tier=max_tier)
     overlay.on(Policy())  # a slip is named here, by its option
     snapshots, unplannable = planned_from(file, wanted, who(actor), overlay)
@@ -79,7 +87,7 @@ def plan(
         raise BadInput("--health is given, and no buffer goes by it: give --buffer health too")
     history = _histories(health)
     plans = [_made(snapshot, overlay.on(own), history) for snapshot, own in snapshots]
-    _answer(plans, unplannable, single=bool(wanted), as_json=as_json)
+    _answer(plans, unplannable, bool(wanted), how)
 
 
 def planned_from(
@@ -141,20 +149,17 @@ def _made(snapshot: Snapshot, policy: Policy, history: Mapping[str, Series]) -> 
     return make_plan(snapshot, policy)
 
 
-def _answer(plans: list[Plan], unplannable: dict[str, str], *, single: bool, as_json: bool) -> None:
+def _answer(plans: list[Plan], unplannable: dict[str, str], single: bool, how: Listing) -> None:
     from cli.answers import PlanAnswer, PlansAnswer
-    from cli.output import show, show_json
     from cli.views.plan import in_order, plan_parts, plans_parts
 
     if single:
         (only,) = plans
-        if as_json:
-            show_json(PlanAnswer.of(only).as_json())
-        else:
-            show(*plan_parts(only))
+        how.tell(lambda: PlanAnswer.of(only), lambda: plan_parts(only), [only.cluster])
         return
-    ordered = in_order(plans)
-    if as_json:
-        show_json(PlansAnswer(plans=tuple(PlanAnswer.of(p) for p in ordered), left_out=unplannable).as_json())
-    else:
-        show(*plans_parts(ordered))
+    chosen = how.rows(map(PlanAnswer.of, in_order(plans)), PlanAnswer)
+    how.tell(
+        lambda: PlansAnswer(plans=tuple(chosen), left_out=unplannable),
+        lambda: plans_parts(chosen, of=len(plans)),
+        [p.cluster for p in chosen],
+    )

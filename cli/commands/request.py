@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.lists import Filter, Output, Sort, listing
 from cli.options import (
     DECIDE,
     Actor,
@@ -49,7 +50,15 @@ def add_to(app: typer.Typer) -> None:
                 "backstop request new evals h100-pods 8 --until 2026-12-24 --namespace evals-nightly --json",
             ),
         ),
-        ("list", list_all, ("backstop request list", "backstop request list h100-pods --all --json")),
+        (
+            "list",
+            list_all,
+            (
+                "backstop request list",
+                "backstop request list h100-pods --all --json",
+                "backstop request list --filter stage=asked --sort ask.gpus",
+            ),
+        ),
         ("show", show_one, ("backstop request show q-4f2a9c1b",)),
         ("approve", approve, ("backstop request approve q-4f2a9c1b --reason 'agreed in the weekly'",)),
         ("decline", decline, ("backstop request decline q-4f2a9c1b --reason 'flex has room for it'",)),
@@ -131,24 +140,31 @@ def new(
 def list_all(
     cluster: ClusterOrAll = "",
     ended: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
     """Show the requests that wait for somebody or something, and the grants that end some day."""
     from cli.answers import RequestsAnswer
-    from cli.output import show, show_json
     from cli.views.request import list_parts
+    from models.requests.state import RequestState
+
+    how = listing(output, as_json, sort, filters)
 
     async def question(door: Backstop) -> tuple[RequestState, ...]:
         from models.questions import RequestsOf
 
         return await door.ask(RequestsOf(cluster=cluster, ended=ended))
 
-    requests = ask(who(actor), question)
-    if as_json:
-        show_json(RequestsAnswer(requests=requests).as_json())
-    else:
-        show(*list_parts(requests, cluster, ended=ended))
+    found = ask(who(actor), question)
+    requests = how.rows(found, RequestState)
+    how.tell(
+        lambda: RequestsAnswer(requests=tuple(requests)),
+        lambda: list_parts(requests, cluster, ended=ended, of=len(found)),
+        [one.ask.request for one in requests],
+    )
 
 
 def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from cli.lists import Filter, Listing, Output, Sort, listing
 from cli.options import LOOK, Actor, AsJson, ClusterOrAll, examples, who
 from cli.session import ask
 from models.cluster.policy import Tier
@@ -16,6 +17,8 @@ from models.errors import BadInput
 from models.rollout.stages import Stage
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from client.backstop import Backstop
     from client.doctor import Check
     from models.fleet.messages import FleetStatus
@@ -35,6 +38,8 @@ def add_to(app: typer.Typer) -> None:
             "backstop status --needs",
             "backstop status h100-worked",
             "backstop status h100-worked --json",
+            "backstop status --filter 'stage=roll*' --sort -unbacked_gpus -o wide",
+            "backstop status --needs -o name",
         ),
         rich_help_panel=LOOK,
     )(status)
@@ -49,6 +54,9 @@ def status(
     at_risk: Annotated[bool, typer.Option("--at-risk", help="Only rollouts with quota that lacks hardware.")] = False,
     only_open: Annotated[bool, typer.Option("--open", help="Only rollouts that have not ended.")] = False,
     every: Annotated[bool, typer.Option("--all", help="A line for each, however many.")] = False,
+    output: Output = None,
+    sort: Sort = "",
+    like: Filter = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -58,16 +66,17 @@ def status(
     leaves. In full: the stage, what it waits for and until when, holds, quotas at risk, every team's quota with the
     healthy GPUs behind it, and what is needed from a person.
     """
-    filters = Filters(stage, wave, owner, needs, at_risk, only_open)
-    options = [*filters.options, *(["--all"] if every else [])]
+    chosen = Filters(stage, wave, owner, needs, at_risk, only_open)
+    how = listing(output, as_json, sort, like)
+    options = [*chosen.options, *(["--all"] if every else []), *how.options]
     if cluster and options:
         raise BadInput(f"{options[0]} is given beside CLUSTER {cluster!r}: a filter is for all of them")
     _one_of("--stage", stage, [s.value for s in Stage])
     _one_of("--wave", wave, [t.value for t in Tier])
     if cluster:
-        _show_one(cluster, who(actor), as_json)
+        _show_one(cluster, who(actor), how)
     else:
-        _show_all(filters, bool(options), who(actor), as_json)
+        _show_all(chosen, bool(options), who(actor), how)
 
 
 @dataclass(frozen=True)
@@ -98,46 +107,49 @@ class Filters:
         )
 
 
-def _show_one(cluster: str, person: str, as_json: bool) -> None:
-    from cli.output import line, show, show_json
+def _show_one(cluster: str, person: str, how: Listing) -> None:
+    from cli.output import line
     from cli.views.overview import watch_parts
     from cli.views.request import request_lines
     from cli.views.status import status_parts
     from client.lost_rollouts import lost_sentence
 
     (rollout, requests, source_at, lost), watching = ask(
-        person, lambda door: _with_watch(door, _with_requests(door, cluster, not as_json), not as_json)
+        person, lambda door: _with_watch(door, _with_requests(door, cluster, how.for_people), how.for_people)
     )
-    if as_json:
-        show_json(rollout.model_dump(mode="json", by_alias=True))
-        return
-    said = [line((lost_sentence(row), "red")) for row in lost]
-    parts = [*said, *status_parts(rollout, source_at=source_at), *request_lines(requests)]
-    show(*parts, *([] if rollout.stage.ended else watch_parts(watching)))
+
+    def parts() -> list[RenderableType]:
+        said = [line((lost_sentence(row), "red")) for row in lost]
+        watched = [] if rollout.stage.ended else watch_parts(watching)
+        return [*said, *status_parts(rollout, source_at=source_at), *request_lines(requests), *watched]
+
+    how.tell(lambda: rollout, parts, [rollout.cluster])
 
 
-def _show_all(filters: Filters, chosen: bool, person: str, as_json: bool) -> None:
+def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None:
     """`chosen`: a person said which, and sees a line for each."""
     from cli.answers import RolloutsAnswer
-    from cli.output import line, show, show_json
+    from cli.output import line
     from cli.views.fleet_rollout import fleet_line
     from cli.views.overview import NEEDS_UNKNOWN, overview_parts, watch_parts
     from cli.views.request import waiting_line
+    from models.reports.rollout_summary import RolloutSummary
 
     (rows, fleet, requests), watching = ask(
-        person, lambda door: _with_watch(door, _with_fleet(door, not as_json), not as_json)
+        person, lambda door: _with_watch(door, _with_fleet(door, how.for_people), how.for_people)
     )
-    lines = tuple(filter(filters.leave, rows))
-    if as_json:
-        show_json(RolloutsAnswer(rollouts=lines).as_json())
-    elif rows and not lines:
-        unknown = filters.needs and any(r.open and r.needs is None for r in rows)
-        show(line(NEEDS_UNKNOWN if unknown else f"None of {len(rows)} rollouts is like that."), *watch_parts(watching))
-    else:
-        if fleet is not None and not chosen:
-            show(fleet_line(fleet), line())
-        parts = [*overview_parts(lines, datetime.now(UTC), all_lines=chosen), *waiting_line(requests)]
-        show(*parts, *(watch_parts(watching) if rows else []))
+    lines = tuple(how.rows(filter(filters.leave, rows), RolloutSummary))
+
+    def parts() -> list[RenderableType]:
+        if rows and not lines:
+            unknown = filters.needs and any(r.open and r.needs is None for r in rows)
+            none = NEEDS_UNKNOWN if unknown else f"None of {len(rows)} rollouts is like that."
+            return [line(none), *watch_parts(watching)]
+        first = [fleet_line(fleet), line()] if fleet is not None and not chosen else []
+        found = overview_parts(lines, datetime.now(UTC), all_lines=chosen)
+        return [*first, *found, *waiting_line(requests), *(watch_parts(watching) if rows else [])]
+
+    how.tell(lambda: RolloutsAnswer(rollouts=lines), parts, [r.cluster for r in lines])
 
 
 async def _with_watch(door: Backstop, answer: Awaitable[_T], shown: bool) -> tuple[_T, Check | None]:

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.lists import Output, listing
 from cli.options import LOOK, Actor, AsJson, examples, named, who
 from models.errors import BadInput
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cli.answers import WhyAnswer
     from client.backstop import Backstop
     from models.flex.flex_now import FlexNow
     from models.reports.why import WhyAnswers
@@ -22,7 +26,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "backstop why research",
-            "backstop why research --cluster h100-worked --gpus 64",
+            "backstop why research --cluster h100-worked --gpus 64 --all",
             "backstop why research --gpus 352 --block --json",
             "backstop why research --cluster h100-worked --gpus 8 --namespace evals",
         ),
@@ -43,10 +47,12 @@ def why(
         str,
         typer.Option(metavar="NAME", help="On whose behalf, where only some may target the quota.", show_default=False),
     ] = "",
+    every: Annotated[bool, typer.Option("--all", help="Every reason, cluster by cluster.")] = False,
+    output: Output = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Say why a team cannot use its quota: what could start now, and what is missing, in reasons that add up.
+    """Say why a team cannot use its quota: what could start now, and what keeps the rest; with --all every reason.
 
     Each reason counts what more could start without it: what the quotas above withhold, what declared windows took,
     what is unhealthy, what other teams' jobs hold in quota, what the team's own jobs hold idle, what they work on, and
@@ -54,7 +60,7 @@ def why(
     """
     if not team.strip():
         raise BadInput("TEAM is empty: name a team")
-    wanted = _count(gpus) if gpus else None
+    wanted, how = _count(gpus) if gpus else None, listing(output, as_json)
     from cli.session import ask
 
     async def question(door: Backstop) -> tuple[WhyAnswers, dict[str, RolloutStatus], list[FlexNow]]:
@@ -70,7 +76,11 @@ def why(
     answers, statuses, flexes = ask(who(actor), question)
     if not answers.teams:
         raise BadInput("; ".join(answers.unanswered.values()) or f"no cluster of the ledger has a quota of {team!r}")
-    _answer(answers, statuses, flexes, as_json=as_json)
+    how.tell(
+        lambda: _document(answers, flexes),
+        lambda: _parts(answers, statuses, flexes, every=every),
+        [one.cluster for one in answers.teams],
+    )
 
 
 def _count(text: str) -> int:
@@ -80,12 +90,19 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _answer(answers: WhyAnswers, statuses: dict[str, RolloutStatus], flexes: list[FlexNow], *, as_json: bool) -> None:
+def _document(answers: WhyAnswers, flexes: list[FlexNow]) -> WhyAnswer:
     from cli.answers import WhyAnswer
-    from cli.output import show, show_json
-    from cli.views.why import parts
 
-    if as_json:
-        show_json(WhyAnswer.of(answers, flexes).as_json())
-    else:
-        show(*parts(answers, statuses, flexes))
+    return WhyAnswer.of(answers, flexes)
+
+
+def _parts(
+    answers: WhyAnswers, statuses: dict[str, RolloutStatus], flexes: list[FlexNow], *, every: bool
+) -> list[RenderableType]:
+    from cli.output import line
+    from cli.views.why import in_full, summary
+
+    return [
+        *summary(answers, flexes, hint=not every),
+        *([line(), *in_full(answers, statuses, flexes)] if every else []),
+    ]

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.csv_out import csv_text
-from cli.output import count, line, row, table
+from cli.output import count, line, none_of, row, table
 from models.buffers.backtest import Promised, Record
 from models.buffers.estimator import WEEK_HOURS
 from models.buffers.hourly_health import Series
@@ -20,8 +20,10 @@ _DECISION = ("cluster", "policy", "horizon_weeks", "hour", "until_hour", "total"
 HEADINGS = ("POLICY", "BROKEN H", "BROKEN", "WORST", "BUFFER", "STRANDED", "CHANGES", "REFUSED")
 
 
-def parts(records: Sequence[Record], series: Sequence[Series]) -> list[RenderableType]:
-    """A table for each cluster and horizon, with a line for each policy."""
+def parts(records: Sequence[Record], series: Sequence[Series], of: int = 0) -> list[RenderableType]:
+    """A table for each cluster and horizon, with a line for each policy. `of`: how many there are."""
+    if of and not records:
+        return [none_of(of, "record")]
     hours = {one.cluster: (int((~np.isnan(one.worst)).sum()), len(one.worst)) for one in series}
     shown: list[RenderableType] = []
     for (cluster, horizon), group in groupby(records, key=lambda r: (r.cluster, r.horizon_weeks)):
@@ -33,7 +35,7 @@ def parts(records: Sequence[Record], series: Sequence[Series]) -> list[Renderabl
         shown.append(
             line((cluster, "bold"), f", promised for {count(horizon, 'week')}: {length_known:,} hours{unknown}{held}")
         )
-        grid = table("=POLICY", *(f">{h}" for h in HEADINGS[1:]))
+        grid = table("=POLICY", *(f">{h}" for h in HEADINGS[1:]), least=("CHANGES", "REFUSED"))
         for r in rows:
             row(grid, *cells(r))
         shown.append(grid)

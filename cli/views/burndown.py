@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.csv_out import csv_text
-from cli.output import count, gpus, line, moment, row, table
+from cli.output import count, gpus, line, moment, none_of, row, table
 from models.reports.tallies import Point
 
 _WIDTH = 32
@@ -19,9 +19,11 @@ _FIELDS = tuple(Point.model_fields)
 
 
 def burndown_parts(
-    points: Sequence[Point], cluster: str, began: datetime | None, since: datetime
+    points: Sequence[Point], cluster: str, began: datetime | None, since: datetime, of: int = 0
 ) -> list[RenderableType]:
-    """A sentence, then a line for each time with a bar for its phantom GPUs."""
+    """A sentence, then a line for each time with a bar for its phantom GPUs. `of`: how many times there are."""
+    if of and not points:
+        return [none_of(of, "time")]
     if not points:
         return [line(_nothing(cluster, began, since))]
     most = max(p.phantom_gpus for p in points)
@@ -36,6 +38,7 @@ def burndown_parts(
         ">PHANTOM",
         *([">WAITING"] if asked else []),
         "=PHANTOM GPUS",
+        least=("OLDEST", "CLUSTERS", "WAITING", "HEALTHY", "PROMISED"),
     )
     for p in points:
         row(
@@ -52,7 +55,7 @@ def burndown_parts(
     notes = []
     if carried:
         notes.append(line("Oldest: a cluster that was not read again since counts with what it was then."))
-    late = _late_health(points[-1])
+    late = _late_health(max(points, key=lambda p: p.at))
     if late:
         notes.append(line(late))
     if any(p.known < p.clusters for p in points):
@@ -61,7 +64,8 @@ def burndown_parts(
         notes.append(
             line("Waiting: GPUs asked for inside a quota that no healthy GPU could run, as far as it is known.")
         )
-    return [line(_sentence(points, cluster)), Text(), rows, *([Text(), *notes] if notes else [])]
+    in_time = sorted(points, key=lambda p: p.at)
+    return [line(_sentence(in_time, cluster)), Text(), rows, *([Text(), *notes] if notes else [])]
 
 
 def _sentence(points: Sequence[Point], cluster: str) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.output import line, moment, row, table
+from cli.output import line, moment, none_of, row, table
 from cli.views.status import foretold_line
 from models.cluster.windows import Entry, WindowKind, span_text
 from models.planning.window_forecast import Foretold
@@ -17,15 +17,23 @@ _FILE = "fleet file"
 
 
 def calendar_parts(
-    entries: Sequence[Entry], gone: Sequence[Entry], foretold: Mapping[str, Sequence[Foretold]], now: datetime
+    entries: Sequence[Entry],
+    gone: Sequence[Entry],
+    foretold: Mapping[str, Sequence[Foretold]],
+    now: datetime,
+    of: int = 0,
 ) -> list[RenderableType]:
-    """One line for each window, and below them what was taken back, and what they will take."""
+    """One line for each window, and below them what was taken back, and what they will take. `of`: how many stand."""
+    if of and not entries:
+        return [none_of(of, "window")]
     back = [line(("Taken back", "bold"), f": {span_text(e.window)} of {e.cluster}.") for e in gone]
     if not entries:
         return [*back] or [
             line("Nothing is declared. `backstop hold CLUSTER` or `backstop calendar import FILE` does.")
         ]
-    rows = table("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "ISLANDS", "REASON", "BY")
+    rows = table(
+        *("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "~ISLANDS", "~REASON", "BY"), least=("BY", "GPUS")
+    )
     for entry in entries:
         window = entry.window
         row(

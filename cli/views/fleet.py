@@ -8,30 +8,32 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.answers import ClusterAnswer
-from cli.output import clean, line, moment, row, table
+from cli.output import clean, line, moment, none_of, row, table
 from cli.views.plan import gates
-from models.cluster.island import healthy, total
-from models.cluster.quota import QuotaTree
 
 
-def fleet_parts(clusters: Sequence[ClusterAnswer]) -> list[RenderableType]:
-    """One line for each cluster."""
+def fleet_parts(clusters: Sequence[ClusterAnswer], of: int = 0) -> list[RenderableType]:
+    """One line for each cluster. `of`: how many the ledger has."""
+    if of and not clusters:
+        return [none_of(of, "cluster")]
     if not clusters:
         return [line("The ledger has no clusters yet. Give it some: backstop fleet import FILE")]
-    rows = table("CLUSTER", "MODEL", ">ISLANDS", ">TOTAL", ">HEALTHY", ">QUOTAS", ">PROMISED", "ROLLOUT")
+    rows = table(
+        *("CLUSTER", "MODEL", ">ISLANDS", ">TOTAL", ">HEALTHY", ">QUOTAS", ">PROMISED", "=ROLLOUT"),
+        least=("ISLANDS", "QUOTAS", "MODEL"),
+    )
     for c in clusters:
-        promised = QuotaTree(c.quotas).assigned()
         row(
             rows,
             c.name,
             c.gpu_model,
             len(c.islands),
-            total(c.islands),
-            healthy(c.islands),
+            c.total_gpus,
+            c.healthy_gpus,
             len(c.quotas),
-            promised,
+            c.promised_gpus,
             c.stage,
-            style="yellow" if promised > healthy(c.islands) else "",
+            style="yellow" if c.promised_gpus > c.healthy_gpus else "",
         )
     return [rows]
 
@@ -52,7 +54,10 @@ def cluster_parts(c: ClusterAnswer) -> list[RenderableType]:
     islands = table("ISLAND", ">TOTAL", ">HEALTHY", ">FOR BLOCKS")
     for island in c.islands:
         row(islands, island.name, island.total_gpus, island.healthy_gpus, island.room_for_blocks)
-    quotas = table("TEAM", "PARENT", ">QUOTA", ">SCHEDULED", ">IDLE", ">MINIMUM", "BLOCKS", "ISLANDS")
+    quotas = table(
+        *("TEAM", "PARENT", ">QUOTA", ">SCHEDULED", ">IDLE", ">MINIMUM", "~BLOCKS", "~ISLANDS"),
+        least=("MINIMUM", "IDLE"),
+    )
     for q in c.quotas:
         row(
             quotas,
@@ -75,7 +80,7 @@ def cluster_parts(c: ClusterAnswer) -> list[RenderableType]:
     ]
     parts += [*_held(c), *gates(c.quotas)]
     if c.windows:
-        windows = table("WINDOW", "FROM", "TO", ">GPUS", "ISLANDS", "REASON")
+        windows = table("=WINDOW", "=FROM", "=TO", ">GPUS", "~ISLANDS", "~REASON")
         for w in c.windows:
             where = "all" if w.islands is None else " ".join(w.islands)
             row(windows, w.kind, moment(w.starts), moment(w.ends), w.gpus, where, w.reason)

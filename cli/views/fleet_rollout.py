@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from cli.layout import Facts, Grid
 from cli.output import clean, count, gpus, line, moment, row, span, table
 from models.base import duration_text
 from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus, Prospect
@@ -42,8 +42,11 @@ def plan_parts(plan: FleetPlan, launch: FleetLaunch) -> list[RenderableType]:
     return [*parts, *_listed("CANNOT START", unable), *_listed("AFTER ALL WAVES", late)]
 
 
-def _by_wave(prospects: Sequence[Prospect], pilots: Collection[str]) -> Table:
-    rows = table("WAVE", ">CLUSTERS", ">PROMISED", ">HEALTHY", ">CUT", ">PHANTOM", ">TO FLEX", ">CANNOT START")
+def _by_wave(prospects: Sequence[Prospect], pilots: Collection[str]) -> Grid:
+    rows = table(
+        *("=WAVE", ">CLUSTERS", ">PROMISED", ">HEALTHY", ">CUT", ">PHANTOM", ">TO FLEX", ">CANNOT START"),
+        least=("HEALTHY", "PROMISED"),
+    )
     for wave in WAVES:
         own = [p for p in prospects if wave is (Wave.PILOT if p.cluster in pilots else p.wave)]
         if own:
@@ -62,7 +65,7 @@ _SUMS = ("assigned_gpus", "healthy_gpus", "cut_gpus", "phantom_gpus", "to_flex_g
 def _listed(what: str, reasons: Mapping[str, str]) -> list[RenderableType]:
     if not reasons:
         return []
-    rows = table("CLUSTER", what)
+    rows = table("CLUSTER", f"~{what}")
     for cluster, why in list(reasons.items())[:_SHOWN]:
         row(rows, cluster, why)
     more = [line(f"and {len(reasons) - _SHOWN} more")] if len(reasons) > _SHOWN else []
@@ -91,15 +94,22 @@ def fleet_line(s: FleetStatus) -> Text:
     return line(("Fleet rollout", "bold"), f" {s.stage}{progress}")
 
 
+def of_interest(
+    members: Sequence[Member], *, waiting: bool = False, failed: bool = False, every: bool = False
+) -> list[Member] | None:
+    """Those that somebody asked to see one by one; None: nobody did."""
+    if not (every or waiting or failed):
+        return None
+    return [m for m in members if every or (waiting and _waits(m)) or (failed and _has_failed(m))]
+
+
 def status_parts(
-    s: FleetStatus, *, waiting: bool = False, failed: bool = False, every: bool = False, now: datetime | None = None
+    s: FleetStatus, chosen: Sequence[Member] | None = None, *, now: datetime | None = None
 ) -> list[RenderableType]:
-    """Everything about it. `s.at` is when it last had something to do, maybe long ago."""
-    facts = Table.grid(padding=(0, 2, 0, 0))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, text in facts_of(s):
-        facts.add_row(name, text)
+    """Everything about it, with a line for each that is chosen. `s.at` is when it last had something to do, maybe long
+    ago.
+    """
+    facts = Facts(facts_of(s))
     shadow = ("  (shadow: nothing is written)", "magenta") if s.shadow else ""
     title = line(
         ("fleet rollout", "bold"),
@@ -113,8 +123,7 @@ def status_parts(
         parts += [Text(), line(f"These are the figures of its end, {moment(s.entered_at)}; {_GO_ON}")]
     if s.waves:
         parts += [Text(), _waves(s)]
-    if every or waiting or failed:
-        chosen = [m for m in s.members if every or (waiting and _waits(m)) or (failed and _has_failed(m))]
+    if chosen is not None:
         return [*parts, Text(), _members(chosen, shadow=s.shadow) if chosen else line("No cluster is like that.")]
     return [*parts, *_running(s), *_failed(s), *_held(s)]
 
@@ -165,10 +174,11 @@ _CUT = {False: (">CUT",), True: (">CUT", ">WOULD CUT")}
 """What its plans cut; of a shadow what is cut, nothing, beside it."""
 
 
-def _waves(s: FleetStatus) -> Table:
+def _waves(s: FleetStatus) -> Grid:
     rows = table(
-        *("WAVE", ">CLUSTERS", ">WAITING", ">ON THEIR WAY", ">MONITORED", ">ROLLED BACK", ">ENDED", ">SKIPPED"),
+        *("=WAVE", ">CLUSTERS", ">WAITING", ">ON THEIR WAY", ">MONITORED", ">ROLLED BACK", ">ENDED", ">SKIPPED"),
         *_CUT[s.shadow],
+        least=("CUT", "ENDED", "SKIPPED") if s.shadow else ("ENDED", "SKIPPED", "CUT"),
     )
     for w in s.waves:
         counts = (w.clusters, w.waiting, w.running, w.done, w.failed, w.ended, w.skipped)
@@ -178,8 +188,10 @@ def _waves(s: FleetStatus) -> Table:
     return rows
 
 
-def _members(members: Sequence[Member], *, shadow: bool) -> Table:
-    rows = table("CLUSTER", "WAVE", "STATE", "STAGE", *_CUT[shadow], "SINCE", "WHY")
+def _members(members: Sequence[Member], *, shadow: bool) -> Grid:
+    rows = table(
+        *("CLUSTER", "=WAVE", "=STATE", "=STAGE", *_CUT[shadow], "=SINCE", "~WHY"), least=("SINCE", "CUT", "WAVE")
+    )
     for m in members:
         stage = f"{m.stage}{' (shadow)' * shadow}" if m.stage else None
         cut = (0, m.cut_gpus) if shadow else (m.cut_gpus,)

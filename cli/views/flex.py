@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.answers import FlexOffered
-from cli.output import count, gpus, line, moment, row, span, table
+from cli.output import count, gpus, line, moment, none_of, row, span, table
 from models.base import duration_text
 from models.flex.division import Division, FlexDemand, FlexMode
 from models.flex.flex_now import FlexNow
@@ -28,12 +28,22 @@ _WAITING = 30
 """Waiting jobs of which it is said why."""
 
 
-def fleet_parts(offers: Sequence[FlexNow], record: Sequence[FlexOffered]) -> list[RenderableType]:
-    """A line for each cluster, those with the most free flex first, and the record of all."""
+def by_free_flex(offers: Iterable[FlexNow]) -> list[FlexNow]:
+    """Those with the most of it first, and last those of which nobody knows."""
+    return sorted(offers, key=lambda f: (f.health_at is None, -f.available_gpus, f.cluster))
+
+
+def fleet_parts(offers: Sequence[FlexNow], record: Sequence[FlexOffered], of: int = 0) -> list[RenderableType]:
+    """A line for each cluster, and the record of all. `of`: how many clusters there are."""
+    if of and not offers:
+        return [none_of(of, "cluster")]
     if not offers:
         return [line("The ledger has no cluster: backstop fleet import FILE")]
-    shown = table("CLUSTER", ">HEALTHY", ">PROMISED", ">IN QUOTA", ">FLEX", ">USED", ">FREE", ">LARGEST FREE BLOCK")
-    for one in sorted(offers, key=lambda f: (f.health_at is None, -f.available_gpus, f.cluster)):
+    shown = table(
+        *("CLUSTER", ">HEALTHY", ">PROMISED", ">IN QUOTA", ">FLEX", ">USED", ">FREE", ">LARGEST FREE BLOCK"),
+        least=("PROMISED", "IN QUOTA", "HEALTHY"),
+    )
+    for one in offers:
         if one.health_at is None:
             row(shown, one.cluster, "unknown", *([None] * 6), style="yellow")
             continue
@@ -86,7 +96,7 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
     """Jobs on flex by name, those first that would be preempted first, and how long such jobs lived."""
     blocks: list[RenderableType] = []
     if one.jobs:
-        jobs = table("JOB ON FLEX", "TEAM", ">GPUS", ">FOR", "ISLAND")
+        jobs = table("JOB ON FLEX", "TEAM", ">GPUS", ">FOR", "ISLAND", least=["ISLAND"])
         for job in one.jobs[:_NAMED]:
             row(jobs, job.job, job.team, job.gpus, span(one.at - job.started), job.island)
         blocks += [Text(), jobs]
@@ -123,7 +133,9 @@ def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
 def parts(asked: FlexDemand, division: Division) -> list[RenderableType]:
     """Who gets how much of it in quota and how much beyond."""
     by_name = {t.team: t for t in asked.teams}
-    teams = table("TEAM", "NAMESPACE", ">QUOTA", ">DEMAND", ">GETS", ">IN QUOTA", ">BEYOND", ">WANTING")
+    teams = table(
+        *("TEAM", "NAMESPACE", ">QUOTA", ">DEMAND", ">GETS", ">IN QUOTA", ">BEYOND", ">WANTING"), least=["NAMESPACE"]
+    )
     for p in division.portions:
         team = by_name[p.team]
         wanting = team.demand_gpus - p.gpus
@@ -151,7 +163,8 @@ def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
     scene_lines: list[RenderableType] = [line(f"{_when(s)}  {s.what}: {_what_came(s)}") for s in scenes]
     last = scenes[-1]
     teams = table(
-        "TEAM", ">QUOTA", ">SHARE", ">HAS", ">IN QUOTA", ">SIBLINGS", ">ON FLEX", ">WAITING", "=RUNS", "=WAITS"
+        *("TEAM", ">QUOTA", ">SHARE", ">HAS", ">IN QUOTA", ">SIBLINGS", ">ON FLEX", ">WAITING", "~RUNS", "~WAITS"),
+        least=("SIBLINGS", "QUOTA", "SHARE"),
     )
     for t in last.teams:
         row(
@@ -180,7 +193,7 @@ def _waiting(last: Scene) -> list[RenderableType]:
     """Each job that waits in the end, and why."""
     if not last.queued:
         return []
-    jobs = table("JOB THAT WAITS", "TEAM", ">GPUS", "=WHY")
+    jobs = table("JOB THAT WAITS", "TEAM", ">GPUS", "~WHY")
     for j in last.queued[:_WAITING]:
         row(jobs, j.job, j.team, _number(j.gpus), j.why)
     more = len(last.queued) - _WAITING

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from cli.csv_out import csv_text
-from cli.output import gpus, line, row, table
+from cli.layout import Grid
+from cli.output import gpus, line, none_of, row, table
 from models.base import fraction_text
 from models.planning.haircut import Haircut, Part, TeamPart
 
@@ -30,15 +30,17 @@ def fleet_parts(haircut: Haircut, at: int) -> list[RenderableType]:
         _by_buffer(haircut),
         Text(),
         Text("Clusters by wave, and the GPUs cut there"),
-        _cuts(haircut, "wave", with_clusters=True),
+        _cuts(haircut, "wave", at, with_clusters=True),
         Text(),
         line(sentence(haircut, at)),
     ]
 
 
-def parts_by(haircut: Haircut, what: str, at: int) -> list[RenderableType]:
-    """The GPUs cut at each buffer, a line for each `what`: wave, cluster or team."""
-    return [_cuts(haircut, what), Text(), line(sentence(haircut, at))]
+def parts_by(haircut: Haircut, what: str, at: int, of: int = 0) -> list[RenderableType]:
+    """The GPUs cut at each buffer, a line for each `what`: wave, cluster or team. `of`: how many there are."""
+    if of and not rows_of(haircut, what):
+        return [none_of(of, what)]
+    return [_cuts(haircut, what, at), Text(), line(sentence(haircut, at))]
 
 
 def sentence(haircut: Haircut, at: int) -> str:
@@ -93,7 +95,7 @@ def as_csv(haircut: Haircut) -> str:
     return csv_text(rows)
 
 
-def _by_buffer(haircut: Haircut) -> Table:
+def _by_buffer(haircut: Haircut) -> Grid:
     shown = table(">BUFFER", ">CEILING", ">ABOVE IT", ">BY", ">CUT", ">PHANTOM", ">TO FLEX", ">SHORT")
     for buffer, part in zip(haircut.buffers, haircut.fleet, strict=True):
         row(
@@ -111,10 +113,13 @@ def _by_buffer(haircut: Haircut) -> Table:
     return shown
 
 
-def _cuts(haircut: Haircut, what: str, with_clusters: bool = False) -> Table:
-    """Cut GPUs by buffer, as `phantom + to flex`; with the number of clusters before it."""
-    held = {"team": [">QUOTA"], "cluster": [">PROMISED"]}.get(what, [])
-    shown = table(what.upper(), *held, *(f">AT {percent(b)}" for b in haircut.buffers))
+def _cuts(haircut: Haircut, what: str, at: int, with_clusters: bool = False) -> Grid:
+    """Cut GPUs by buffer, as `phantom + to flex`; with the number of clusters before it. The buffer `at` goes last."""
+    held = {"team": ["QUOTA"], "cluster": ["PROMISED"]}.get(what, [])
+    heads = [f"AT {percent(b)}" for b in haircut.buffers]
+    furthest = sorted(range(len(heads)), key=lambda n: -abs(n - at))[:-1]
+    least = [*held, *(heads[n] for n in furthest)]
+    shown = table(what.upper(), *(f">{head}" for head in (*held, *heads)), least=least)
     for name, parts in rows_of(haircut, what).items():
         row(shown, name, *[parts[0].held_gpus for _ in held], *_cells(parts, with_clusters))
     return shown

@@ -7,17 +7,22 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.output import line, moment, row, table
+from cli.output import line, moment, none_of, row, table
 from models.reports.milestones import MilestoneStanding, State
 
 STYLE = {State.DONE: "green", State.ON_TRACK: "", State.BEHIND: "red", State.UNKNOWN: "yellow"}
 
 
-def milestones_parts(standings: Sequence[MilestoneStanding]) -> list[RenderableType]:
-    """A line for each in the plan's order, and the rule."""
+def milestones_parts(standings: Sequence[MilestoneStanding], of: int = 0) -> list[RenderableType]:
+    """A line for each, and the rule. `of`: how many the plan has."""
+    if of and not standings:
+        return [none_of(of, "milestone")]
     if not standings:
         return [line("There is no milestone yet. `backstop milestones set FILE` sets them.")]
-    rows = table("MILESTONE", "MEASURE", ">NUMBER", "=OF", ">EXPECTED", ">TARGET", "=DUE", "=STANDS", "LAST NOTED")
+    rows = table(
+        *("MILESTONE", "=MEASURE", ">NUMBER", "=OF", ">EXPECTED", ">TARGET", "=DUE", "=STANDS", "~LAST NOTED"),
+        least=("OF", "EXPECTED", "MEASURE"),
+    )
     for s in standings:
         row(
             rows,

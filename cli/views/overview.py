@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from cli.layout import Grid
 from cli.output import clean, count, gpus, line, moment, row, span, table
 from client.doctor import Check
 from client.lost_rollouts import ADOPT_ALL, adopt_line
@@ -64,10 +64,13 @@ def _lost(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
     return [line((f"{said}.", "red"), what), Text()]
 
 
-def _lines(rollouts: Sequence[RolloutSummary]) -> Table:
+def _lines(rollouts: Sequence[RolloutSummary]) -> Grid:
     shadows = any(r.shadow for r in rollouts)
     would = [">WOULD BE"] if shadows else []
-    rows = table("CLUSTER", "STAGE", "WAVE", "OWNER", ">UNBACKED", *would, "STARTED", "ENDED")
+    rows = table(
+        *("CLUSTER", "=STAGE", "=WAVE", "OWNER", ">UNBACKED", *would, "=STARTED", "=ENDED"),
+        least=("ENDED", "STARTED", "OWNER", "WAVE"),
+    )
     for r in rollouts:
         row(
             rows,
@@ -84,13 +87,13 @@ def _lines(rollouts: Sequence[RolloutSummary]) -> Table:
     return rows
 
 
-def _stages(rollouts: Sequence[RolloutSummary]) -> Table:
+def _stages(rollouts: Sequence[RolloutSummary]) -> Grid:
     """Clusters by stage and wave."""
     waves = [tier.value for tier in Tier]
     count = Counter((_stage(r), r.wave if r.wave in waves else "") for r in rollouts)
     known = [stage for s in Stage for stage in (s.value, s.value + _SHADOW)]
     stages = known + sorted({_stage(r) for r in rollouts} - {*known})
-    rows = table("STAGE", *(f">{wave.upper()}" for wave in waves), ">NO PLAN", ">ALL", ">UNBACKED")
+    rows = table("=STAGE", *(f">{wave.upper()}" for wave in waves), ">NO PLAN", ">ALL", ">UNBACKED")
     for stage in stages:
         counts = [count[stage, wave] for wave in [*waves, ""]]
         if any(counts):
@@ -106,7 +109,7 @@ def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType
     needy = [r for r in rollouts if r.needs]
     if not needy:
         return []
-    rows = table("CLUSTER", "STAGE", "NEEDS")
+    rows = table("CLUSTER", "=STAGE", "~NEEDS", least=["STAGE"])
     for r in needy[:most]:
         row(rows, r.cluster, _stage(r), r.needs)
     more = [line(f"and {len(needy) - most} more: backstop status --needs")] if len(needy) > most else []
@@ -128,7 +131,7 @@ def _risks(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
     if not risky:
         return []
     total = sum(r.unbacked_gpus or 0 for r in risky)
-    rows = table("CLUSTER", "STAGE", ">UNBACKED")
+    rows = table("CLUSTER", "=STAGE", ">UNBACKED")
     for r in risky[:_SHOWN]:
         row(rows, r.cluster, _stage(r), r.unbacked_gpus)
     more = [line(f"and {len(risky) - _SHOWN} more: backstop status --at-risk")] if len(risky) > _SHOWN else []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from cli.output import count, gpus, indented, line, row, table
+from cli.layout import Grid
+from cli.output import count, gpus, indented, line, none_of, row, table
 from models.base import duration_text, fraction_text
 from models.cluster.derived_buffer import Derived
 from models.cluster.policy import Basis, Tier
@@ -50,11 +50,14 @@ def plan_parts(plan: Plan) -> list[RenderableType]:
     return [*parts, Text(), line(f"Plan {plan.hash}, {wave}, usage: {plan.usage_from}")]
 
 
-def plans_parts(plans: Sequence[Plan]) -> list[RenderableType]:
-    """One line for each plan."""
+def plans_parts(plans: Sequence[Plan], of: int = 0) -> list[RenderableType]:
+    """One line for each plan. `of`: how many clusters there are."""
+    if of and not plans:
+        return [none_of(of, "cluster")]
     rows = table(
-        "CLUSTER", "=WAVE", ">HEALTHY", ">PROMISED", ">MAY BE", ">CUT", ">PHANTOM", ">FLEX", "="
-    )  # fmt: skip
+        *("CLUSTER", "=WAVE", ">HEALTHY", ">PROMISED", ">MAY BE", ">CUT", ">PHANTOM", ">FLEX", "="),
+        least=("MAY BE", "HEALTHY", "PROMISED", "FLEX"),
+    )
     for plan in plans:
         row(
             rows,
@@ -174,8 +177,10 @@ def gates(quotas: Iterable[Quota | QuotaPlan]) -> list[RenderableType]:
     ]
 
 
-def _diff(plan: Plan) -> Table:
-    rows = table("TEAM", ">QUOTA", ">PLAN", ">CUT", ">PHANTOM", ">TO FLEX", *(f">{t.upper()}" for t in _TIERS))
+def _diff(plan: Plan) -> Grid:
+    tiers = [t.upper() for t in _TIERS]  # the reasons below have them too
+    columns = ("TEAM", ">QUOTA", ">PLAN", ">CUT", ">PHANTOM", ">TO FLEX", *(f">{tier}" for tier in tiers))
+    rows = table(*columns, least=tiers)
     for quota in plan.quotas:
         by_tier = {cut.tier: cut.gpus for cut in quota.cuts}
         row(

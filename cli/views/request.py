@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.output import count, gpus, line, moment, row, table
+from cli.output import count, gpus, line, moment, none_of, row, table
 from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
 
 
@@ -81,13 +81,17 @@ def waiting_line(requests: Sequence[RequestState]) -> list[RenderableType]:
     return [Text(), line(text)] if waiting else []
 
 
-def list_parts(requests: Sequence[RequestState], cluster: str, *, ended: bool) -> list[RenderableType]:
-    """A line for each request, the oldest first."""
+def list_parts(requests: Sequence[RequestState], cluster: str, *, ended: bool, of: int = 0) -> list[RenderableType]:
+    """A line for each request. `of`: how many there are."""
+    if of and not requests:
+        return [none_of(of, "request")]
     if not requests:
         where = f" of {cluster}" if cluster else ""
         more = "" if ended else "; those that are over: backstop request list --all"
         return [line(f"No request{where} is open{more}." if not ended else f"There is no request{where}.")]
-    rows = table("ID", "CLUSTER", "TEAM", ">GPUS", "UNTIL", "STAGE", "BY", "WHERE IT STANDS")
+    rows = table(
+        *("=ID", "CLUSTER", "TEAM", ">GPUS", "=UNTIL", "=STAGE", "BY", "~WHERE IT STANDS"), least=("UNTIL", "BY")
+    )
     for one in requests:
         until = "for good" if one.ask.until is None else moment(one.ask.until)
         row(

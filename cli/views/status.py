@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from cli.layout import Facts, Grid
 from cli.output import clean, gpus, line, moment, row, span, table
 from client.rollouts import STALE
 from models.cluster.derived_buffer import Derived
@@ -60,14 +60,8 @@ def status_parts(
     now = now or datetime.now(UTC)
     shadow = ("  (shadow: nothing is written)", "magenta") if s.shadow else ""
     since = f" since {moment(s.entered_at)} ({span(now - s.entered_at)})"
-    facts = Table.grid(padding=(0, 2, 0, 0))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, text in [
-        *_standing(s, now, source_at),
-        *([("ended", line(s.ended_because))] if s.stage.ended else _ahead(s)),
-    ]:
-        facts.add_row(name, text)
+    ended = [("ended", line(s.ended_because))]
+    facts = Facts([*_standing(s, now, source_at), *(ended if s.stage.ended else _ahead(s))])
     title = line((s.cluster, "bold"), "  ", (s.stage.value, _STYLES.get(s.stage, "")), shadow, since)
     return [title, facts, *((Text(), *_teams_parts(s)) if s.teams else ())]
 
@@ -259,9 +253,11 @@ def _teams_parts(s: RolloutStatus) -> Iterator[RenderableType]:
     yield line(f"and {len(s.teams) - _ROWS} teams more: {_in_full(s)}")
 
 
-def _teams(teams: Sequence[TeamStatus], *, shadow: bool) -> Table:
+def _teams(teams: Sequence[TeamStatus], *, shadow: bool) -> Grid:
     would = [">WOULD BE", ">BACKING THEN"] if shadow else []
-    shown = table("TEAM", ">BASELINE", ">QUOTA", ">PLAN", ">BACKING", *would, "VALUE", "ACK")
+    shown = table(
+        *("TEAM", ">BASELINE", ">QUOTA", ">PLAN", ">BACKING", *would, "=VALUE", "=ACK"), least=("ACK", "BASELINE")
+    )
     for t in teams:
         lacks = t.backing_gpus is not None and t.backing_gpus < t.quota_gpus
         row(

@@ -7,16 +7,59 @@ from collections.abc import Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.output import gpus, line, moment
+from cli.output import count, gpus, line, moment
 from models.flex.flex_now import FlexNow
 from models.reports.flex_offers import flex_offers
 from models.reports.why import TeamWhy, WhyAnswers
 from models.rollout.messages import RolloutStatus
+from models.rollout.stages import command_line
 
 _ELSEWHERE = 3
 
 
-def parts(
+def summary(answers: WhyAnswers, flexes: Sequence[FlexNow], *, hint: bool) -> list[RenderableType]:
+    """Two lines: what could start now, and what keeps the most of the rest, or where else there is room.
+
+    `hint`: that there is more to read.
+    """
+    teams = answers.teams
+    reasons = [(reason, one) for one in teams for reason in one.reasons]
+    beyond = max(one.over_gpus for one in teams)
+    if reasons:
+        most, one = max(reasons, key=lambda pair: pair[0].gpus)
+        where = f" in {one.cluster}" if len(teams) > 1 else ""
+        kept = f"{'The most' if len(reasons) > 1 else 'All'} of it, {most.gpus}{where}: {most.text}."
+    else:
+        kept = f"{beyond} more {_are(beyond)} beyond the quota." if beyond else "Nothing is in the way."
+    offers = flex_offers(teams, flexes) if reasons or beyond else ()
+    free = "".join(f" Flex has {'at most ' * o.at_most}{o.gpus} free in {o.cluster}." for o in offers[:1])
+    more = len(reasons) - 1 + len(answers.unanswered)
+    said = f" {count(more, 'reason')} more: --all." if hint and more > 0 else ""
+    return [line((_could(teams), "bold")), line(kept, free, said)]
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _could(teams: Sequence[TeamWhy]) -> str:
+    """What is asked for, how much of it could start now, and where. Of several clusters each is asked for all of it."""
+    first, missing, start = teams[0], sum(t.gap_gpus for t in teams), sum(t.startable_gpus for t in teams)
+    block = " as one block" if first.block else ""
+    where = f"in {first.cluster}" if len(teams) == 1 else f"in {len(teams)} clusters"
+    if all(one.asked_gpus == one.quota_gpus for one in teams):
+        lacks = f"{missing} {_are(missing)} missing" if missing else "nothing is missing"
+        quota = gpus(sum(t.quota_gpus for t in teams))
+        return f"Of {first.team}'s quota of {quota} {where}, {start} could start now{block}; {lacks}."
+    if len(teams) == 1:
+        of = f"{missing} of {first.wanted_gpus} {_are(missing)} missing" if missing else "nothing of it is missing"
+        return f"Of {first.asked_gpus} asked for {where}{block}, {start} could start now in {first.team}'s quota; {of}."
+    best = max(teams, key=lambda one: one.startable_gpus)
+    asked = f"Of {first.asked_gpus} asked for{block}, at most {best.startable_gpus} could start now in quota"
+    return f"{asked}, in {best.cluster} ({first.team} has quota {where})."
+
+
+def in_full(
     answers: WhyAnswers, statuses: Mapping[str, RolloutStatus], flexes: Sequence[FlexNow]
 ) -> list[RenderableType]:
     """A paragraph for each cluster, and who else could take it."""
@@ -82,7 +125,7 @@ def _rollout(one: TeamWhy, status: RolloutStatus) -> str:
     was = next((t.baseline_gpus for t in status.teams if t.team == one.team), one.quota_gpus)
     before = "" if was == one.quota_gpus else f": the quota was {was} before it"
     stands = f"A rollout of {one.cluster} is {status.stage}{before}{_next(status)}"
-    return f"{stands}. backstop status {one.cluster} has it all."
+    return f"{stands}. See `{command_line('status', one.cluster)}`."
 
 
 def _next(status: RolloutStatus) -> str:

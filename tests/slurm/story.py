@@ -214,7 +214,7 @@ def tell(story: Story) -> None:
     status = story.status()
     held = {t["team"]: t["quota_gpus"] for t in status["teams"] if t["leaf"]}  # type: ignore[attr-defined]
     assert sum(held.values()) == 32, "no more than is healthy"
-    story.backstop("why", "training", "--cluster", CLUSTER)
+    story.backstop("why", "training", "--cluster", CLUSTER, "--all")
     story.limits(("research-org", "gres/gpu=44"), ("training", "gres/gpu=24"), ("evals", "gres/gpu=20"))
 
     story.title("The nodes are back: it tries again by itself")

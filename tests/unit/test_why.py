@@ -254,15 +254,45 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBackstop]:
 
 
 def test_the_answer_is_in_plain_words_and_adds_up(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["why", "research", "--gpus", "400"]) == 0
+    assert run(["why", "research", "--gpus", "400", "--all"]) == 0
     shown = capsys.readouterr().out
     assert "research in h100-worked has a quota of 345 GPUs. Of 400 asked for, 9 could start now in quota" in shown
     numbers = [int(line.split()[0]) for line in shown.splitlines() if line[:1] == " " and line.split()[0].isdigit()]
     assert sum(numbers) == 336
     assert "55 more are beyond the quota" in shown
-    assert "is buffered; held: paused, a SEV; its owner, tpm, has been asked to act. backstop status" in shown
+    assert "is buffered; held: paused, a SEV; its owner, tpm, has been asked to act. See `backstop status" in shown
     assert "backstop resume" not in shown, "a researcher is told whom to wait for, not what to type in their place"
     assert fake.asked[0] == ("why", "research", "", 400, False, "")
+
+
+ONE = "Of 400 asked for in h100-worked, 9 could start now in research's quota; 336 of 345 are missing."
+MOST = "research's own running jobs work on 298 of its 345. Flex has 60 free in pods."
+FULL = "Of 9 asked for in h100-worked, 9 could start now in research's quota; nothing of it is missing."
+BEST = "Of 400 asked for, at most 319 could start now in quota, in second (research has quota in 2 clusters)."
+IDLE = asked(400, usage=held(research=0)).model_copy(update={"cluster": "second"})
+
+
+@pytest.mark.parametrize(
+    ("whys", "gpus", "lines"),
+    [
+        ([asked(400)], "400", [ONE, f"The most of it, 298: {MOST} 2 reasons more: --all."]),
+        ([asked(9)], "9", [FULL, "Nothing is in the way."]),
+        ([asked(400), IDLE], "400", [BEST, f"The most of it, 298 in h100-worked: {MOST} 3 reasons more: --all."]),
+    ],
+    ids=["one cluster", "nothing missing", "two clusters"],
+)
+def test_two_lines_have_the_answer(
+    fake: FakeBackstop, whys: list[Any], gpus: str, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--gpus", gpus]
+    fake.whys, fake.flexes = whys, [flex_of("h100-worked", 9, 9), flex_of("pods", 60, 40)]
+    assert run(["why", "research", *words]) == 0
+    assert capsys.readouterr().out.splitlines() == lines
+    assert run(["why", "research", *words, "--all"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == lines[0]
+    assert "--all" not in told[1]
+    assert told[2] == ""
 
 
 def test_it_goes_on_when_the_gate_can_open_and_not_when_it_looks_next(
@@ -272,17 +302,17 @@ def test_it_goes_on_when_the_gate_can_open_and_not_when_it_looks_next(
     notice = Condition(name="notice", met=False, text="notice", until=NOW + timedelta(hours=9))
     waits = status(Stage.BUFFERED, needs="", holds=(), next_at=NOW, waiting_for=(soak, notice))
     fake.statuses = [waits]
-    assert run(["why", "research", "--gpus", "400"]) == 0
+    assert run(["why", "research", "--gpus", "400", "--all"]) == 0
     assert "is buffered; it can go on at 2026-01-31 21:00:00Z." in capsys.readouterr().out
     backed = Condition(name="backed", met=False, text="health does not back it")
     fake.statuses = [waits.model_copy(update={"waiting_for": (soak, backed)})]
-    assert run(["why", "research", "--gpus", "400"]) == 0
-    assert "is buffered. backstop status" in capsys.readouterr().out, "nobody knows when"
+    assert run(["why", "research", "--gpus", "400", "--all"]) == 0
+    assert "is buffered. See `backstop status h100-worked`." in capsys.readouterr().out, "nobody knows when"
 
 
 def test_stale_health_is_said(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
     fake.whys = [asked(400).model_copy(update={"health_stale": True})]
-    assert run(["why", "research", "--gpus", "400"]) == 0
+    assert run(["why", "research", "--gpus", "400", "--all"]) == 0
     assert (
         "By its health of 2026-01-31 12:00:00Z; that is stale, and nothing newer is known." in capsys.readouterr().out
     )
@@ -292,13 +322,13 @@ def test_whose_gate_it_is_and_where_there_is_room(fake: FakeBackstop, capsys: py
     fake.whys = [asked(40, quotas=GATED, usage=held(research=0), namespace="training", block=True)]
     fake.flexes = [flex_of("pods", 60, 40, 20), flex_of("quiet", 80, None)]
     fake.unanswered = {"b": "nobody knows the health of cluster b"}
-    assert run(["why", "research", "--gpus", "40", "--block", "--namespace", "training"]) == 0
+    assert run(["why", "research", "--gpus", "40", "--block", "--namespace", "training", "--all"]) == 0
     shown = capsys.readouterr().out
     assert "Only research and evals may target this quota, not training: whoever keeps the fleet file" in shown
     assert "Elsewhere flex has free now, as one block: pods (H100) 40; quiet (H100) at most 80." in shown
     assert "Nobody knows the health of cluster b." in shown
     fake.flexes = [flex_of("pods", 60, 30, 30)]
-    assert run(["why", "research", "--gpus", "40", "--block"]) == 0
+    assert run(["why", "research", "--gpus", "40", "--block", "--all"]) == 0
     assert "No other cluster of this GPU model is known to have a free block of that size" in capsys.readouterr().out
 
 

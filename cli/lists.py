@@ -1,0 +1,222 @@
+"""How a list is asked for, the same way by every command that shows one: in which form, which rows, in which order.
+
+Rows are those of the JSON answer, and so are the names of their fields: `--sort -healthy_gpus`,
+`--filter 'stage=roll*'`. A field of a value inside a row is named with a dot (`window.kind`); lists have no name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
+
+import typer
+
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.console import RenderableType
+
+_RowT = TypeVar("_RowT", bound="BaseModel")
+
+
+class Form(StrEnum):
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+Output = Annotated[
+    Form | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="As a table that fits the terminal, wide (all of it), as JSON or YAML, or one name a line.",
+        show_default="table",
+    ),
+]
+Sort = Annotated[
+    str,
+    typer.Option(metavar="FIELD", help="Order by this field of the JSON answer's rows; -FIELD the other way round."),
+]
+Filter = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--filter",
+        metavar="FIELD=VALUE",
+        help="Only rows like that: =, != with * for anything; >, <, >=, <= of numbers. May be repeated: all must hold.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What was asked for of a list."""
+
+    form: Form
+    sort: str = ""
+    filters: tuple[str, ...] = ()
+
+    @property
+    def for_people(self) -> bool:
+        return self.form in (Form.TABLE, Form.WIDE)
+
+    @property
+    def asked(self) -> str:
+        """The form as it was given."""
+        return "--json" if self.form is Form.JSON else f"-o {self.form}"
+
+    @property
+    def options(self) -> list[str]:
+        """Those that choose among rows, as far as they were given."""
+        return ["--sort"] * bool(self.sort) + ["--filter"] * bool(self.filters)
+
+    def of_one(self, named: str) -> None:
+        """Errors: BadInput where something chooses among rows and there is one thing."""
+        if self.options:
+            raise BadInput(f"{self.options[0]} is given beside {named}: it is for all of them")
+
+    def rows(self, rows: Iterable[_RowT], kind: type[_RowT]) -> list[_RowT]:
+        """Those that are wanted, in the order that is wanted. Errors: BadInput naming the fields that there are."""
+        found = list(rows)
+        if not self.options:
+            return found
+        fields = fields_of(kind)
+        for text in self.filters:
+            holds = _condition(text, fields)
+            found = [one for one in found if holds(one)]
+        if not self.sort:
+            return found
+        down, field = self.sort.startswith("-"), self.sort.removeprefix("-")
+        path = _path("--sort", field, fields)
+        known = [one for one in found if _value(one, path) is not None]
+        unknown = [one for one in found if _value(one, path) is None]
+        return [*sorted(known, key=lambda one: _value(one, path), reverse=down), *unknown]
+
+    def tell(
+        self, answer: Callable[[], Any], parts: Callable[[], Sequence[RenderableType]], names: Iterable[str] | None
+    ) -> None:
+        """The answer in its form. `names`: of its rows; None where they have none. Errors: BadInput."""
+        from cli.output import show, show_json, show_names, show_yaml
+
+        match self.form:
+            case Form.JSON:
+                show_json(document(answer()))
+            case Form.YAML:
+                show_yaml(document(answer()))
+            case Form.NAME if names is None:
+                raise BadInput("-o name: what is listed here has no names")
+            case Form.NAME:
+                show_names(names or ())
+            case _:
+                show(*parts(), wide=self.form is Form.WIDE)
+
+
+def listing(output: Form | None, as_json: bool, sort: str = "", filters: Sequence[str] | None = None) -> Listing:
+    """What the options say. Errors: BadInput where two of them contradict each other."""
+    if as_json and output not in (None, Form.JSON):
+        raise BadInput(f"--json is given beside -o {output}: give one of them")
+    return Listing(Form.JSON if as_json else output or Form.TABLE, sort, tuple(filters or ()))
+
+
+def document(answer: Any) -> Any:
+    """An answer as JSON has it: of a model of ours, or of a list of them."""
+    if isinstance(answer, list):
+        return [document(one) for one in answer]
+    return answer.model_dump(mode="json", by_alias=True) if not hasattr(answer, "as_json") else answer.as_json()
+
+
+# --- fields ------------------------------------------------------------------------------------
+
+_CONDITION = re.compile(r"([\w.]*)(!=|>=|<=|=|>|<)(.*)", re.DOTALL)
+_COMPARED: dict[str, Callable[[float, float], bool]] = {
+    ">": lambda a, b: a > b,
+    "<": lambda a, b: a < b,
+    ">=": lambda a, b: a >= b,
+    "<=": lambda a, b: a <= b,
+}
+
+
+def fields_of(kind: type[BaseModel]) -> dict[str, tuple[str, ...]]:
+    """By their names in JSON, where the single values of a row stand."""
+    from pydantic import BaseModel
+
+    found: dict[str, tuple[str, ...]] = {}
+    for attribute, field in kind.model_fields.items():
+        name = field.alias or attribute
+        kinds = [k for k in (get_args(field.annotation) or (field.annotation,)) if k is not type(None)]
+        if name == "schema" or _holds_many(field.annotation) or any(map(_holds_many, kinds)):
+            continue
+        inside = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+        if inside is None:
+            found[name] = (attribute,)
+        else:
+            found |= {f"{name}.{inner}": (attribute, *path) for inner, path in fields_of(inside).items()}
+    return found
+
+
+def _holds_many(kind: Any) -> bool:
+    return get_origin(kind) in (tuple, list, dict, set, frozenset) or kind in (tuple, list, dict)
+
+
+def _path(option: str, field: str, fields: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    if field not in fields:
+        raise BadInput(f"{option} {field!r} is no field of these rows; they have {', '.join(sorted(fields))}")
+    return fields[field]
+
+
+def _value(row: BaseModel, path: tuple[str, ...]) -> Any:
+    value: Any = row
+    for attribute in path:
+        value = getattr(value, attribute) if value is not None else None
+    return value
+
+
+def _condition(text: str, fields: dict[str, tuple[str, ...]]) -> Callable[[BaseModel], bool]:
+    """Errors: BadInput naming the filter."""
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise BadInput(f"--filter takes FIELD=VALUE, FIELD!=VALUE, FIELD>N or FIELD<N, not {text!r}")
+    field, sign, wanted = match.groups()
+    path = _path("--filter", field, fields)
+    if sign in _COMPARED:
+        return _compared(text, path, sign, wanted)
+    return lambda row: like(wanted, _text(row, field, path[0])) == (sign == "=")
+
+
+def like(pattern: str, text: str) -> bool:
+    """Whether it is that, where a * stands for anything."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None
+
+
+def _compared(text: str, path: tuple[str, ...], sign: str, wanted: str) -> Callable[[BaseModel], bool]:
+    try:
+        least = float(wanted)
+    except ValueError:
+        raise BadInput(f"--filter {text}: {wanted!r} is no number") from None
+
+    def holds(row: BaseModel) -> bool:
+        value = _value(row, path)
+        if value is None:
+            return False
+        try:
+            return _COMPARED[sign](float(value), least)
+        except (TypeError, ValueError):
+            raise BadInput(f"--filter {text}: the field is no number") from None
+
+    return holds
+
+
+def _text(row: BaseModel, field: str, attribute: str) -> str:
+    """A field's value as JSON spells it; of null nothing."""
+    value: Any = row.model_dump(mode="json", by_alias=True, include={attribute})
+    for name in field.split("."):
+        value = None if value is None else value[name]
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
