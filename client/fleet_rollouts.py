@@ -14,6 +14,7 @@ from models.errors import BackstopError, Refusal
 from models.fleet.commands import FleetCommand, FleetCommandRequest
 from models.fleet.messages import (
     FLEET_ID,
+    FLEET_PLAN_QUERY,
     FLEET_STATUS_QUERY,
     FLEET_WORKFLOW,
     FleetCommandAnswer,
@@ -23,7 +24,7 @@ from models.fleet.messages import (
     FleetPlan,
     FleetStatus,
 )
-from models.fleet.state import FLEET
+from models.fleet.state import FLEET, FleetStage
 
 _FLEET_SECONDS = 1800
 """A plan of 1,000 clusters of 100 quotas takes about a minute."""
@@ -66,6 +67,18 @@ class FleetRollouts(Questions):
             return await self._query(FLEET_ID, FLEET_STATUS_QUERY, FleetStatus)
         except QUERY_FAILED as error:
             raise await self._told_of_fleet(error) from error
+
+    async def fleet_plan(self) -> FleetPlan:
+        """The plan that awaits an approval. Errors: Refusal where there is none, Unavailable."""
+        try:
+            answer = await self._query(FLEET_ID, FLEET_PLAN_QUERY, FleetLaunchAnswer)
+        except QUERY_FAILED as error:
+            raise await self._told_of_fleet(error) from error
+        if answer.stage is not FleetStage.PLANNED:
+            raise Refusal(f"no plan of the fleet rollout awaits approval: it is {answer.stage}")
+        if answer.plan is None:
+            raise Refusal("the fleet rollout's plan is being made, or not kept: see `backstop fleet status`")
+        return answer.plan
 
     async def open_fleet(self) -> FleetStatus | None:
         """The fleet rollout that is under way, where there is one and it answers."""

@@ -27,6 +27,7 @@ FLEET_WORKFLOW = "FleetRollout"
 FLEET_ID = "fleet-rollout"
 """One at a time: two would each keep to their own pace, and nobody would know the sum."""
 FLEET_STATUS_QUERY = "fleet_status"
+FLEET_PLAN_QUERY = "fleet_plan"
 
 
 class FleetLaunch(Model):
@@ -218,6 +219,8 @@ class FleetCommandAnswer(Model):
     command: str
     stage: FleetStage
     said: str
+    undo: str = ""
+    """How it is undone, or that it cannot be; empty: the build that obeyed it did not say."""
 
 
 class FleetLaunchAnswer(Model):
@@ -271,6 +274,10 @@ class FleetStatus(Model):
     holds: tuple[Hold, ...]
     waves: tuple[WaveStatus, ...]
     members: tuple[Member, ...]
+    would_end: tuple[Name, ...] = ()
+    """Clusters whose rollouts an abort ends: they have changed nothing yet."""
+    would_undo: tuple[Name, ...] = ()
+    """Clusters whose rollouts an abort with undo undoes, the newest first; those of `would_end` among them."""
     needs: str = ""
     ended_because: str = ""
     history_events: Count = 0

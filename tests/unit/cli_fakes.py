@@ -46,6 +46,7 @@ from models.reports.tallies import Point
 from models.reports.weekly import Past
 from models.reports.why import TeamWhy, WhyAnswers
 from models.requests.state import RequestState
+from models.rollout.ahead import Ahead, TeamBack
 from models.rollout.commands import CommandRequest
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, Risk, RolloutStatus, TeamStatus
@@ -62,6 +63,17 @@ WORKED = ClusterSpec.model_validate(
     }
 )
 PLAN = make_plan(snapshot_of(WORKED), Policy())
+AHEAD = Ahead(
+    cluster="h100-worked",
+    rollout="h100-worked/1",
+    stage=Stage.BUFFERED,
+    plan=PLAN,
+    undoes=("set_soft", "reserve"),
+    back=(TeamBack(team="research", gpus=306, back_gpus=345, backing_gpus=319),),
+    unbacked_gpus=26,
+    told=("research",),
+    close_told=("research",),
+)
 
 
 def status(stage: Stage = Stage.BUFFERED, **changes: Any) -> RolloutStatus:
@@ -142,7 +154,8 @@ class FakeBackstop:
     source_at: datetime | None = None
     lost_rollouts: list[Overview] = field(default_factory=list)
     taken: tuple[str, ...] = ()
-    """Clusters whose launch is refused."""
+    """Clusters whose launch is refused, and every command to them."""
+    aheads: dict[str, Ahead] = field(default_factory=dict)
     week: Past = field(default_factory=lambda: a_past(3))
     plan: PlanNow = field(
         default_factory=lambda: PlanNow(
@@ -202,7 +215,14 @@ class FakeBackstop:
 
     async def command(self, cluster: str, command: Command, request: CommandRequest) -> CommandAnswer:
         self._ask("command", cluster, command, request)
-        return CommandAnswer(cluster=cluster, command=command, stage=Stage.BUFFERED, said="so be it")
+        if cluster in self.taken:
+            raise Refusal(f"{command} is not possible while {cluster} is monitored: already at the last stage")
+        undo = f"Undo: backstop pause {cluster} --reason '...'"
+        return CommandAnswer(cluster=cluster, command=command, stage=Stage.BUFFERED, said="so be it", undo=undo)
+
+    async def ahead(self, cluster: str) -> Ahead:
+        self._ask("ahead", cluster)
+        return self.aheads.get(cluster, AHEAD).model_copy(update={"cluster": cluster})
 
     async def status(self, cluster: str) -> RolloutStatus:
         self._ask("status", cluster)
@@ -222,7 +242,8 @@ class FakeBackstop:
 
     async def fleet_status(self) -> FleetStatus:
         self._ask("fleet_status")
-        assert self.fleet is not None
+        if self.fleet is None:
+            raise Refusal("there is no fleet rollout: launch one with `backstop launch --fleet`")
         return self.fleet
 
     async def launch_fleet(self, request: FleetLaunch) -> FleetPlan:

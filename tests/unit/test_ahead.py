@@ -112,7 +112,7 @@ def say_as_typed(world: World, words: list[str]) -> None:
         world.launch()
         return
     given = {k.removeprefix("--"): v for k, v in zip(options[::2], options[1::2], strict=True)}
-    assert "..." == given.pop("reason", "...")
+    assert given.pop("reason", "...") == "..."
     world.say(Command(name), **given)
 
 
@@ -185,7 +185,7 @@ def test_what_is_said_of_an_undo_is_what_it_does(stage: str, command: Command, h
 
 
 def test_what_today_s_hardware_backs_goes_by_islands() -> None:
-    """Two islands of 100; `a` may stand on the first alone, which has 60: 40 of it have no hardware, though H is 160."""
+    """Two islands of 100; `a` may stand on the first alone, which has 60: 40 of it lack hardware, though H is 160."""
     quotas = (quota("a", 100, islands=("x",)), quota("b", 60, busy=20))
     world = World(quotas, {"x": (100, 100), "y": (100, 100)}, **QUICK, buffer=0.4, spare_gpus=0).start()
     world.until(Stage.MONITORED)
