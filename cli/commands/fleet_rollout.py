@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from client.backstop import Backstop
     from models.fleet.commands import FleetCommand
-    from models.fleet.messages import FleetCommandAnswer, FleetPlan, FleetStatus
+    from models.fleet.kept import KeptFleet
+    from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetPlan, FleetStatus
     from models.fleet.state import Pace, Wave
 
 Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER...", help="One or more clusters.", show_default=False)]
@@ -67,10 +68,8 @@ def launch_fleet(
     import secrets
     from datetime import UTC, datetime
 
-    from cli.output import line, show, show_json, waiting
-    from cli.views.fleet_rollout import plan_parts
+    from cli.output import waiting
     from models.fleet.messages import FleetLaunch
-    from models.fleet.undo_lines import UNDO_OF_LAUNCH
 
     names = tuple(dict.fromkeys(name.strip() for given in pilots for name in given.split(",")))
     if "" in names:
@@ -92,18 +91,39 @@ def launch_fleet(
     )
     with waiting("planning every cluster"):
         plan = ask(person, lambda door: door.launch_fleet(request))
+    launched_parts(plan, request, as_json=as_json)
+
+
+def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> None:
+    """What a person reads of a fleet rollout that waits for its plan to be approved."""
+    from cli.output import line, show, show_json
+    from cli.views.fleet_rollout import plan_parts
+    from models.fleet.undo_lines import UNDO_OF_LAUNCH
+
     if as_json:
         from cli.answers import FleetPlanAnswer
 
         show_json(FleetPlanAnswer(**plan.model_dump(), approve=_approve_line(plan.hash)).as_json())
         return
     show(*plan_parts(plan, request.pilots, request.pace), line())
-    show(line((f"Fleet rollout {plan.fleet} is open", "bold"), " (shadow: no quota is written)." if shadow else "."))
+    shadow = " (shadow: no quota is written)." if request.shadow else "."
+    show(line((f"Fleet rollout {plan.fleet} is open", "bold"), shadow))
     show(
         line("Nothing changes until its plan is approved. If it is right, say:"),
         line(f"  {_approve_line(plan.hash)}"),
         line(UNDO_OF_LAUNCH),
     )
+
+
+def pace_of(kept: KeptFleet, given: Sequence[str]) -> Pace:
+    """That of a lost fleet rollout, with what is given over it. Errors: BadInput naming the setting and the value."""
+    from models.fleet.pacing import paced
+    from models.fleet.state import Pace
+
+    _pace(given)
+    own = kept.pace or Pace()
+    new = paced(own, settings_given("--pace", given)) if given else own
+    return own if isinstance(new, str) else new
 
 
 def _pace(given: Sequence[str], option: str = "--pace") -> Pace:

@@ -123,6 +123,7 @@ def _show_all(filters: Filters, chosen: bool, person: str, as_json: bool) -> Non
     from cli.views.fleet_rollout import fleet_line
     from cli.views.overview import NEEDS_UNKNOWN, overview_parts, watch_parts
     from cli.views.request import waiting_line
+    from models.fleet.messages import FleetStatus
 
     (rows, fleet, requests), watching = ask(
         person, lambda door: _with_watch(door, _with_fleet(door, not as_json), not as_json)
@@ -135,7 +136,7 @@ def _show_all(filters: Filters, chosen: bool, person: str, as_json: bool) -> Non
         show(line(NEEDS_UNKNOWN if unknown else f"None of {len(rows)} rollouts is like that."), *watch_parts(watching))
     else:
         if fleet is not None and not chosen:
-            show(fleet_line(fleet), line())
+            show(fleet_line(fleet) if isinstance(fleet, FleetStatus) else line((fleet, "red")), line())
         parts = [*overview_parts(lines, datetime.now(UTC), all_lines=chosen), *waiting_line(requests)]
         show(*parts, *(watch_parts(watching) if rows else []))
 
@@ -147,10 +148,20 @@ async def _with_watch(door: Backstop, answer: Awaitable[_T], shown: bool) -> tup
 
 async def _with_fleet(
     door: Backstop, shown: bool
-) -> tuple[list[RolloutSummary], FleetStatus | None, list[RequestState]]:
+) -> tuple[list[RolloutSummary], FleetStatus | str | None, list[RequestState]]:
     """With the fleet rollout, where one is open, and requests; JSON has commands of their own for them."""
     rollouts = await door.overview()
-    return rollouts, await door.open_fleet() if shown else None, await door.open_requests() if shown else []
+    if not shown:
+        return rollouts, None, []
+    return rollouts, await door.open_fleet() or await _lost_fleet(door), await door.open_requests()
+
+
+async def _lost_fleet(door: Backstop) -> str | None:
+    """What there is to say of one that the ledger has open and Temporal does not run."""
+    from client.lost_rollouts import lost_fleet_sentence
+
+    lost = await door.lost_fleet()
+    return None if lost is None else f"Lost: {lost_fleet_sentence(lost)}"
 
 
 async def _with_requests(

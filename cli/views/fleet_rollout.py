@@ -11,7 +11,8 @@ from rich.text import Text
 
 from cli.output import clean, count, gpus, line, moment, row, span, table
 from models.base import duration_text, some_of
-from models.fleet.messages import FleetPlan, FleetStatus, Prospect
+from models.fleet.kept import KeptFleet
+from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus, Prospect
 from models.fleet.state import WAVES, FleetStage, Member, MemberState, Pace, Wave
 
 _STYLES = {
@@ -98,6 +99,35 @@ def abort_parts(s: FleetStatus, *, undo: bool) -> list[RenderableType]:
 
 
 _OVER = ("aborted", "closed")
+
+
+def kept_parts(kept: KeptFleet, launch: FleetLaunch) -> list[RenderableType]:
+    """What is known of a lost fleet rollout, and what nobody can know any more."""
+    clusters = len(kept.members) or len(kept.unplaced)
+    rows = table("WAVE", ">CLUSTERS", ">STARTED", ">SKIPPED")
+    for wave in WAVES:
+        own = [c for c, its in kept.members.items() if its is wave]
+        if own:
+            counts = (len(own), len({*own} & {*kept.started}), len({*own} & {*kept.skipped}))
+            row(rows, _wave(wave), *(n or None for n in counts))
+    waves: list[RenderableType] = [rows, Text()] if kept.members else []
+    approved = (
+        f"its plan {kept.plan_hash} was {f'approved by {kept.approved_by}' if kept.approved_by else 'not approved'}"
+    )
+    held = f"; held: {', '.join(kept.held)}" if kept.held else ""
+    return [
+        line((f"Fleet rollout {kept.fleet}", "bold"), f", {kept.stage}, launched {moment(kept.launched_at)}"),
+        line(f"by {kept.launched_by}, owner {kept.owner}; {count(clusters, 'cluster')}; {approved}{held}."),
+        Text(),
+        *waves,
+        line(pace_text(launch.pace)),
+        line("Nothing is written or started before its plan of today is approved. Not known any more:"),
+        *unknown_lines(kept),
+    ]
+
+
+def unknown_lines(kept: KeptFleet) -> list[RenderableType]:
+    return [line(f"- {sentence}") for sentence in kept.unknown]
 
 
 def resume_parts(s: FleetStatus) -> list[RenderableType]:

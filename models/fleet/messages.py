@@ -20,6 +20,7 @@ from models.base import (
     Words,
     of_ordinary_size,
 )
+from models.fleet.kept import KeptFleet
 from models.fleet.state import BudgetLeft, FleetRollout, FleetStage, Member, Pace, Wave
 from models.rollout.holds import Hold
 
@@ -44,6 +45,8 @@ class FleetLaunch(Model):
     pace: Pace = Pace()
     policy: dict[str, Any] = Field(default_factory=dict)
     """Lies over each cluster's own."""
+    kept: KeptFleet | None = None
+    """The lost fleet rollout that it takes over: its members are the only ones."""
 
     _sized = field_validator("policy")(of_ordinary_size)
 
@@ -86,6 +89,10 @@ class Prospect(Model):
     """Why it could not be launched now; empty: it could."""
     why_last: str = ""
     """Why it comes after all waves; empty: it does not."""
+    own: bool = False
+    """The rollout is one of the lost fleet rollout that is taken over."""
+    started_at: Time | None = None
+    """When that one was opened."""
 
 
 class FleetPlan(Model):

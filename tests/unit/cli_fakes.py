@@ -21,6 +21,7 @@ from models.cluster.snapshot import Snapshot, snapshot_of
 from models.cluster.windows import Declaration, Declared, Entry
 from models.errors import BackstopError, BadInput, Refusal
 from models.fleet.commands import FleetCommand, FleetCommandRequest
+from models.fleet.kept import KeptFleet
 from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetPlan, FleetStatus, Prospect
 from models.fleet.state import FleetStage, Wave
 from models.flex.division import FlexMode
@@ -150,6 +151,7 @@ class FakeBackstop:
     summaries: list[RolloutSummary] | None = None
     watching: Check = field(default_factory=lambda: Check(name="watch", ok=True, text="watching"))
     fleet: FleetStatus | None = None
+    kept: KeptFleet | None = None
     points: list[Point] = field(default_factory=list)
     source_at: datetime | None = None
     lost_rollouts: list[Overview] = field(default_factory=list)
@@ -239,6 +241,9 @@ class FakeBackstop:
 
     async def open_fleet(self) -> FleetStatus | None:
         return self.fleet
+
+    async def lost_fleet(self) -> KeptFleet | None:
+        return self.kept
 
     async def fleet_status(self) -> FleetStatus:
         self._ask("fleet_status")

@@ -197,7 +197,7 @@ def test_a_launch_of_a_fleet_sends_its_waves_pilots_and_pace(capsys: pytest.Capt
     [
         (["launch"], "CLUSTER is empty: name a cluster"),
         (["launch", "a", "--fleet"], "CLUSTER 'a' is given beside --fleet, --wave or --pilot"),
-        (["launch", "--fleet", "--adopt"], "--adopt is given beside --fleet"),
+        (["launch", "--wave", "1", "--adopt"], "--adopt is given beside --fleet"),
         (["launch", "--fleet", "--wave", "1"], "--wave '1' is given beside --fleet, which takes all waves"),
         (
             ["launch", "a", "--pace", "parallel=3"],
