@@ -97,6 +97,7 @@ class DeskActivities:
             ask.Declare: self._declare,
             ask.EndWindow: self._end_window,
             ask.OpenRollouts: lambda _, __: registry.overview(),
+            ask.FleetKept: lambda _, __: registry.kept_fleet(),
             ask.Tallies: lambda q, _: self._reports.curve(q),
             ask.PastWeek: lambda q, _: self._reports.week(q),
             ask.OneRequest: self._request,
@@ -132,7 +133,9 @@ class DeskActivities:
         return facts.model_copy(update={"contacts": contacts})
 
     def _detach(self, question: ask.Detach, request: DeskRequest) -> dict[str, tuple[int | None, int | None]]:
-        back = self._schedulers.detach(question.cluster, restore=question.restore)
+        back = self._schedulers.detach(question.cluster, restore=question.restore, look=question.look)
+        if question.look:
+            return back
         moves = ", ".join(f"{name} {before} -> {after}" for name, (before, after) in sorted(back.items()))
         text = f"detached from its scheduler{': ' + moves if moves else ''}"
         self._registry.archive([_entry(request, question.cluster, text, question.reason)])

@@ -80,10 +80,11 @@ class FleetActivities:
         with translated():
             names = self._registry.names()
             rollouts = self._registry.newest(names)
+            own = {} if request.launch.kept is None else self._registry.of_fleet(request.launch.kept.fleet)
             prospects, plans = [], {}
             for name in names:
                 prospect, plan = self._planned(name, request.launch.policy, request.at, rollouts.get(name))
-                prospects.append(prospect)
+                prospects.append(_with_own(prospect, own.get(name)))
                 if plan is not None:
                     plans[name] = envelope_of(plan)
             taken = taken_by(request.launch, prospects)
@@ -91,7 +92,8 @@ class FleetActivities:
             for start in range(0, len(kept), _KEPT_AT_ONCE):
                 part = {name: plans[name] for name in kept[start : start + _KEPT_AT_ONCE]}
                 self._registry.keep_fleet_plan(request.launch.fleet, part)
-            missing = tuple(sorted(set(request.launch.pilots) - set(names)))
+            wanted = request.launch.pilots if request.launch.kept is None else ()
+            missing = tuple(sorted(set(wanted) - set(names)))
             return FleetPlan(fleet=request.launch.fleet, hash=plan_hash(taken), clusters=taken, missing=missing)
 
     def _planned(
@@ -265,3 +267,11 @@ class FleetActivities:
         """The entries are archived, once per key."""
         with translated():
             self._registry.archive(request.entries)
+
+
+def _with_own(p: Prospect, own: tuple[Noted, datetime] | None) -> Prospect:
+    """With the rollout of the fleet rollout that is taken over, unless somebody else has opened one since."""
+    if own is None or p.rollout not in ("", own[0].rollout):
+        return p
+    rollout, opened_at = own
+    return p.model_copy(update={**rollout.model_dump(), "own": True, "started_at": opened_at})

@@ -23,6 +23,7 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry, Window
+from models.fleet.kept import KeptFleet
 from models.fleet.messages import Noted
 from models.notices import Delivery, Notice
 from models.planning.plan import Envelope
@@ -157,8 +158,10 @@ class SchedulerPort(Protocol):
         """For each cluster that a scheduler holds."""
         ...
 
-    def detach(self, cluster: str, *, restore: bool) -> dict[str, tuple[int | None, int | None]]:
+    def detach(self, cluster: str, *, restore: bool, look: bool = False) -> dict[str, tuple[int | None, int | None]]:
         """The scheduler is left alone from now on. Answers the limits that were taken back: before and after, by name.
+
+        `look`: nothing changes; answers what would be taken back.
 
         Errors: Refusal while a rollout is open, and for a cluster whose quotas the ledger holds itself.
         """
@@ -382,6 +385,14 @@ class RequestsPort(Protocol):
 
 
 class FleetPlansPort(Protocol):
+    def kept_fleet(self) -> KeptFleet | None:
+        """What the archive tells of the fleet rollout that was launched last; None: there never was one."""
+        ...
+
+    def of_fleet(self, fleet: str) -> dict[str, tuple[Noted, datetime]]:
+        """By cluster, the newest rollout of this fleet rollout there, and when it was opened."""
+        ...
+
     def keep_fleet_plan(self, fleet: str, envelopes: Mapping[str, Envelope]) -> None:
         """What is approved of each cluster when this fleet rollout's plan is. Repeating it replaces."""
         ...

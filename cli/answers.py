@@ -17,6 +17,7 @@ from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import healthy, total
 from models.cluster.quota import QuotaTree
 from models.cluster.windows import Entry
+from models.errors import BackstopError
 from models.fleet.messages import Prospect
 from models.fleet.state import FleetStage
 from models.flex.division import Division
@@ -32,6 +33,7 @@ from models.reports.tallies import Point
 from models.reports.weekly import Week
 from models.reports.why import TeamWhy, WhyAnswers
 from models.requests.state import RequestState
+from models.rollout.messages import CommandAnswer
 from models.rollout.stages import Command, Stage
 
 BY_SCHEMA: dict[str, type[JsonAnswer]] = {}
@@ -350,6 +352,32 @@ class CommandTaken(JsonAnswer, schema="command"):
     command: Command
     stage: Stage
     said: str
+    undo: str = ""
+    """How it is undone, or that it cannot be; empty where the rollout's build does not say."""
+
+
+class CommandOutcome(Model):
+    """What became of a command in one of several clusters."""
+
+    cluster: Name
+    stage: Stage | None
+    """After it; null: it was refused."""
+    said: str
+    """What follows; of one that was refused, why."""
+    undo: str = ""
+    refused: bool = False
+
+    @staticmethod
+    def of(cluster: str, answer: CommandAnswer | BackstopError) -> CommandOutcome:
+        if isinstance(answer, BackstopError):
+            return CommandOutcome(cluster=cluster, stage=None, said=answer.message, refused=True)
+        return CommandOutcome(cluster=cluster, stage=answer.stage, said=answer.said, undo=answer.undo)
+
+
+class CommandsTaken(JsonAnswer, schema="commands"):
+    """What became of one command in several clusters, in the order in which they were named."""
+
+    answers: tuple[CommandOutcome, ...]
 
 
 class FleetPlanAnswer(JsonAnswer, schema="fleet-plan"):
@@ -368,6 +396,8 @@ class FleetCommandTaken(JsonAnswer, schema="fleet-command"):
     command: str
     stage: FleetStage
     said: str
+    undo: str = ""
+    """How it is undone, or that it cannot be; empty where the rollout's build does not say."""
 
 
 class RolloutsAnswer(JsonAnswer, schema="rollouts"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,18 +16,30 @@ if TYPE_CHECKING:
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: for scripts.")]
 
 
-def consent(question: str, *consequence: RenderableType, yes: bool) -> None:
-    """Returns where it may be done.
+def can_ask(*, as_json: bool = False) -> bool:
+    """A person reads what is shown, and can answer. JSON is for programs: nothing else may stand beside it."""
+    return not as_json and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def consent(
+    question: str, consequence: Callable[[], Sequence[RenderableType]], *, yes: bool, as_json: bool = False
+) -> None:
+    """Returns where it may be done. `consequence` is found out only where somebody is asked.
 
     Errors: BadInput where nobody can be asked and nobody said --yes; typer.Exit(1) for a no. Nothing has changed then.
     """
-    from cli.output import line, show
-
     if yes:
         return
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not can_ask(as_json=as_json):
         raise BadInput(f"{question} Nobody can be asked here, and nothing was changed: say --yes if that is meant")
-    show(*consequence)
+    shown_and_asked(question, consequence())
+
+
+def shown_and_asked(question: str, parts: Sequence[RenderableType]) -> None:
+    """Errors: typer.Exit(1) for a no."""
+    from cli.output import line, show
+
+    show(*parts, line())
     if not typer.confirm(question):
         show(line("Nothing was changed."))
         raise typer.Exit(1)

@@ -18,6 +18,7 @@ from client.doctor import (
     Check,
     clock_check,
     doubt_check,
+    fleet_checks,
     grants_check,
     health_check,
     health_source_checks,
@@ -80,6 +81,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests):
         rollouts, now = await self.ask(OpenRollouts()), datetime.now(UTC)
         try:
             checks.append(rollouts_check(rollouts, await lost_of(self._client, rollouts)))
+            checks += fleet_checks(await self.lost_fleet())
         except RPCError as error:
             checks.append(Check(name="rollouts", ok=False, text=error.message))
         checks.append(grants_check(await self.ask(RequestsOf()), now))

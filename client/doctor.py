@@ -11,11 +11,12 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.connection import TemporalTarget
-from client.lost_rollouts import ADOPT_ALL, adopt_line
+from client.lost_rollouts import ADOPT_ALL, ADOPT_FLEET, adopt_line, lost_fleet_sentence
 from client.rollouts import STALE
 from client.versions import builds, by_build, current_of, pollers
 from models.base import Model, count_text, duration_text, some_of
 from models.cluster.source_doubts import DoubtedSource
+from models.fleet.kept import KeptFleet
 from models.questions import CLOCK_SKEW_SECONDS, LedgerCheck, Overview
 from models.requests.state import RequestState
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
@@ -192,6 +193,13 @@ def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Ch
     text = f"of {opened} open in the ledger, Temporal does not run {len(lost)}, which nobody guards: {names}"
     remedy = adopt_line(lost[0].cluster) if len(lost) == 1 else f"{ADOPT_ALL}; or one by one: {adopt_line('CLUSTER')}"
     return Check(name="rollouts", ok=False, text=text, remedy=remedy)
+
+
+def fleet_checks(lost: KeptFleet | None) -> list[Check]:
+    """That the fleet rollout which the ledger has open runs nowhere; nothing where it does, or none is open."""
+    if lost is None:
+        return []
+    return [Check(name="fleet", ok=False, text=lost_fleet_sentence(lost).partition(";")[0], remedy=ADOPT_FLEET)]
 
 
 def clock_check(ahead_seconds: float) -> Check:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from temporalio.client import (
     WorkflowExecutionStatus,
 )
@@ -9,11 +11,14 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.calls import QUERY_FAILED, UPDATE_FAILED
+from client.lost_rollouts import lost_fleet_sentence
 from client.questions import Questions
 from models.errors import BackstopError, Refusal
 from models.fleet.commands import FleetCommand, FleetCommandRequest
+from models.fleet.kept import KeptFleet
 from models.fleet.messages import (
     FLEET_ID,
+    FLEET_PLAN_QUERY,
     FLEET_STATUS_QUERY,
     FLEET_WORKFLOW,
     FleetCommandAnswer,
@@ -23,8 +28,10 @@ from models.fleet.messages import (
     FleetPlan,
     FleetStatus,
 )
-from models.fleet.state import FLEET
+from models.fleet.state import FLEET, FleetStage
+from models.questions import FleetKept
 
+_KEPT_SECONDS = 10
 _FLEET_SECONDS = 1800
 """A plan of 1,000 clusters of 100 quotas takes about a minute."""
 
@@ -67,6 +74,33 @@ class FleetRollouts(Questions):
         except QUERY_FAILED as error:
             raise await self._told_of_fleet(error) from error
 
+    async def fleet_plan(self) -> FleetPlan:
+        """The plan that awaits an approval. Errors: Refusal where there is none, Unavailable."""
+        try:
+            answer = await self._query(FLEET_ID, FLEET_PLAN_QUERY, FleetLaunchAnswer)
+        except QUERY_FAILED as error:
+            raise await self._told_of_fleet(error) from error
+        if answer.stage is not FleetStage.PLANNED:
+            raise Refusal(f"no plan of the fleet rollout awaits approval: it is {answer.stage}")
+        if answer.plan is None:
+            raise Refusal("the fleet rollout's plan is being made, or not kept: see `backstop fleet status`")
+        return answer.plan
+
+    async def lost_fleet(self) -> KeptFleet | None:
+        """The fleet rollout that the ledger has open and Temporal does not run; None where nobody answers in time."""
+        try:
+            described = await self._client.get_workflow_handle(FLEET_ID).describe()
+            if described.status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):
+                return None
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise await self._told(error) from error
+        try:
+            kept = await asyncio.wait_for(self.ask(FleetKept()), _KEPT_SECONDS)
+        except (BackstopError, TimeoutError):
+            return None
+        return None if kept is None or kept.stage.ended else kept
+
     async def open_fleet(self) -> FleetStatus | None:
         """The fleet rollout that is under way, where there is one and it answers."""
         try:
@@ -80,6 +114,9 @@ class FleetRollouts(Questions):
             try:
                 await self._client.get_workflow_handle(FLEET_ID).describe()
             except RPCError:
-                return Refusal("there is no fleet rollout: launch one with `backstop launch --fleet`")
-            return Refusal("the fleet rollout has ended: launch a new one")
+                why = Refusal("there is no fleet rollout: launch one with `backstop launch --fleet`")
+            else:
+                why = Refusal("the fleet rollout has ended: launch a new one")
+            lost = await self.lost_fleet()
+            return why if lost is None else Refusal(lost_fleet_sentence(lost))
         return await self._told(error)

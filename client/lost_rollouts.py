@@ -12,12 +12,15 @@ from datetime import UTC, datetime
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from models.base import count_text
+from models.fleet.kept import KeptFleet
 from models.questions import Overview
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.stages import command_line
 from models.wire import rollout_workflow_id
 
 ADOPT_ALL = "backstop launch --adopt --all"
+ADOPT_FLEET = "backstop launch --fleet --adopt"
 _AT_ONCE = 16
 
 
@@ -56,6 +59,15 @@ def lost_sentence(row: Overview) -> str:
     return (
         f"rollout {row.rollout} of {row.cluster} is open in the ledger ({row.stage}) and Temporal does not run it: "
         f"nobody guards what stands there; take it over with `{adopt_line(row.cluster)}`"
+    )
+
+
+def lost_fleet_sentence(kept: KeptFleet) -> str:
+    """What is so, and what to do."""
+    clusters = count_text(len(kept.members) or len(kept.unplaced), "cluster")
+    return (
+        f"fleet rollout {kept.fleet} of {clusters} is open in the ledger ({kept.stage}) and Temporal does not run it: "
+        f"no cluster is started; take it over with `{ADOPT_FLEET}`"
     )
 
 

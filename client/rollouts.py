@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio.client import (
     WorkflowExecution,
@@ -20,13 +20,16 @@ from client.calls import QUERY_FAILED, UPDATE_FAILED
 from client.lost_rollouts import as_summary, is_running, lost_of, lost_sentence
 from client.questions import Questions
 from client.visibility import quoted
-from models.errors import BackstopError, Refusal
+from models.base import Model
+from models.errors import BackstopError, Refusal, Unavailable
 from models.questions import OpenRollouts, Overview
 from models.reports.rollout_summary import RolloutSummary
+from models.rollout.ahead import Ahead
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput, RolloutStatus
 from models.rollout.stages import Command
 from models.wire import (
+    AHEAD_QUERY,
     NOT_LAUNCHED,
     REQUEST_WORKFLOW,
     ROLLOUT_WORKFLOW,
@@ -43,6 +46,8 @@ _AT_ONCE = 16
 STALE = timedelta(minutes=30)
 """Health older than this is doubted; a policy's `stale_after` is what gates go by."""
 _OPENING = "opening"
+_BEFORE = "its rollout runs on an earlier build, which cannot say this beforehand: look at its status, and say --yes"
+_AnswerT = TypeVar("_AnswerT", bound=Model)
 
 
 class Rollouts(Questions):
@@ -85,9 +90,21 @@ class Rollouts(Questions):
 
     async def status(self, cluster: str) -> RolloutStatus:
         """Errors: Refusal where there never was a rollout, Unavailable."""
+        return await self._asked(cluster, STATUS_QUERY, RolloutStatus)
+
+    async def ahead(self, cluster: str) -> Ahead:
+        """What commands to its rollout would lead to. Errors: as `status`, and Refusal of one that has ended."""
+        ahead = await self._asked(cluster, AHEAD_QUERY, Ahead)
+        if ahead.stage.ended:
+            raise Refusal(f"the rollout of {cluster} has ended ({ahead.stage}); launch a new one")
+        return ahead
+
+    async def _asked(self, cluster: str, query: str, kind: type[_AnswerT]) -> _AnswerT:
         try:
-            return await self._query(rollout_workflow_id(cluster), STATUS_QUERY, RolloutStatus)
+            return await self._query(rollout_workflow_id(cluster), query, kind)
         except QUERY_FAILED as error:
+            if f"'{AHEAD_QUERY}'" in str(error):
+                raise Unavailable(f"{cluster}: {_BEFORE}") from None
             if str(error).startswith(NOT_LAUNCHED):
                 raise Refusal(f"{cluster}: {error}") from None
             if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:

@@ -35,6 +35,7 @@ from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry
 from models.errors import BadInput
+from models.fleet.kept import KeptFleet
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow
 from models.reports.milestones import MilestoneFile, PlanNow
@@ -178,6 +179,8 @@ class Overview(Model):
     """It is told only to say that the last rollout there was a shadow."""
     owner: str = ""
     opened_at: Time | None = None
+    fleet: str = ""
+    """The fleet rollout that launched it; empty: none did."""
 
 
 class Curve(Model):
@@ -252,6 +255,8 @@ class Detach(Question[dict[str, tuple[int | None, int | None]]], kind="detach"):
     cluster: Name
     restore: bool = False
     reason: Words = ""
+    look: bool = Field(default=False, exclude_if=lambda look: not look)
+    """Only say what would be taken back. Left out where it is not so: an earlier build refuses unknown fields."""
 
 
 class ConfirmSource(Question[DoubtedSource], kind="confirm_source"):
@@ -355,6 +360,10 @@ class EndWindow(Question[Entry], kind="end_window"):
     cluster: Name
     number: PositiveCount
     reason: Words = ""
+
+
+class FleetKept(Question[KeptFleet | None], kind="fleet_kept"):
+    """What the ledger knows of the fleet rollout that was launched last; null: there never was one."""
 
 
 class OpenRollouts(Question[tuple[Overview, ...]], kind="overview"):

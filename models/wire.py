@@ -53,6 +53,9 @@ WATCH_ID = f"health-watch/{SOURCE}"
 STATUS_QUERY = "status"
 
 
+AHEAD_QUERY = "ahead"
+
+
 LAUNCHED_UPDATE = "launched"
 
 

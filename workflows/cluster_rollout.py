@@ -36,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
         time_reducers,
     )
     from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
+    from models.rollout.ahead import Ahead, ahead_of
     from models.rollout.commands import CommandRequest, cancelled, obey, refusal
     from models.rollout.decide import decide, urgent
     from models.rollout.effect_table import EFFECT
@@ -55,8 +56,10 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout
     from models.rollout.status import details_of, launch_answer, standing_now, status_of, waiting_sentence
+    from models.rollout.undo_lines import undo_line
     from models.rollout.warnings import news_of_risk, warned
     from models.wire import (
+        AHEAD_QUERY,
         GRANT_UPDATE,
         HEALTH_SIGNAL,
         LAUNCHED_UPDATE,
@@ -435,6 +438,10 @@ class ClusterRollout:
             now = max(workflow.now(), datetime.now(UTC))
         return status_of(self._state, now, history_events=info.get_current_history_length(), runs=self._start.runs)
 
+    @workflow.query(name=AHEAD_QUERY)
+    def ahead(self) -> Ahead:
+        return ahead_of(self._state, workflow.now())
+
     @workflow.query(name="state")
     def state(self) -> Rollout:
         """The whole state, for tests and for `doctor`."""
@@ -449,14 +456,10 @@ class ClusterRollout:
                 or (self._r is not None and (self._r.plan is not None or self._r.stage.ended))
             )
         )
-        launch = self._start.launch
+        launch, why = self._start.launch, self._refused_launch
         if self._r is None:
             return LaunchAnswer(
-                launched=False,
-                rollout=launch.rollout,
-                cluster=launch.cluster,
-                stage=Stage.ABORTED,
-                reason=self._refused_launch,
+                launched=False, rollout=launch.rollout, cluster=launch.cluster, stage=Stage.ABORTED, reason=why
             )
         return launch_answer(self._r)
 
@@ -481,9 +484,10 @@ class ClusterRollout:
         r = self._state
         stood = command is Command.OBJECT and any(objections.of_team(r, request.team))
         one = not stood or workflow.patched(patches.ONE_OBJECTION)
-        r, said = obey(r, command, request, workflow.now(), one_objection=one)
-        self._set(r)
-        return CommandAnswer(cluster=r.cluster, command=command, stage=r.stage, said=said)
+        after, said = obey(r, command, request, workflow.now(), one_objection=one)
+        self._set(after)
+        undo = undo_line(r, after, command, request)
+        return CommandAnswer(cluster=r.cluster, command=command, stage=after.stage, said=said, undo=undo)
 
     def _cancelled(self) -> None:
         """Temporal's own cancel: an abort by whoever sent it; a rollback under way goes on."""

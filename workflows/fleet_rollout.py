@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, obey, refusal
     from models.fleet.decide import decide
     from models.fleet.messages import (
+        FLEET_PLAN_QUERY,
         FLEET_STATUS_QUERY,
         FLEET_WORKFLOW,
         AbortAnswer,
@@ -46,6 +47,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from models.fleet.state import FLEET, FleetRollout, FleetStage, MemberState
     from models.fleet.status import status_of, waiting_sentence
+    from models.fleet.undo_lines import undo_line
     from models.rollout.actions import Finish, Wait
     from models.wire import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
     from workflows.cancellation import lived
@@ -213,7 +215,7 @@ class FleetRolloutWorkflow:
             answer = await workflow.execute_activity_method(
                 FleetActivities.start,
                 StartRequest(
-                    launch=self._launch.launch,
+                    launch=self._launch.launch.but(pace=f.pace),
                     approved_by=f.approved_by,
                     entrants=tuple(Entrant(cluster=m.cluster, rollout=m.rollout) for m in action.members),
                 ),
@@ -345,6 +347,14 @@ class FleetRolloutWorkflow:
     async def launched(self) -> FleetLaunchAnswer:
         """Answers once there is a plan, or a reason why there will be none."""
         await workflow.wait_condition(lambda: bool(self._state.plan_hash) or self._state.stage.ended)
+        return self._answer()
+
+    @workflow.query(name=FLEET_PLAN_QUERY)
+    def plan(self) -> FleetLaunchAnswer:
+        """What an approval would take; without a plan where none was made in this run."""
+        return self._answer()
+
+    def _answer(self) -> FleetLaunchAnswer:
         f = self._state
         return FleetLaunchAnswer(
             launched=not f.stage.ended, fleet=f.id, stage=f.stage, reason=f.ended_because, plan=self._plan
@@ -356,9 +366,11 @@ class FleetRolloutWorkflow:
             raise ApplicationError(why, type="Refusal", non_retryable=True)
 
     def _obey(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
-        f, sentence = obey(self._state, command, request, workflow.now())
+        before = self._state
+        f, sentence = obey(before, command, request, workflow.now())
         self._set(f)
-        return FleetCommandAnswer(command=command, stage=f.stage, said=sentence)
+        undo = undo_line(before, f, command, request)
+        return FleetCommandAnswer(command=command, stage=f.stage, said=sentence, undo=undo)
 
     def _cancelled(self) -> None:
         """Temporal's own cancel: an abort that undoes nothing."""

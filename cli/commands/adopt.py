@@ -1,52 +1,50 @@
-"""`backstop launch --adopt --all`: every rollout that is lost is taken over at once."""
+"""`backstop launch --adopt --all` and `--fleet --adopt`: what Temporal has lost is taken over at once."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cli.consent import consent
+from cli.many import each
 from cli.options import checked
 from cli.session import ask
-from models.errors import BackstopError
+from models.errors import BackstopError, Refusal
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from client.backstop import Backstop
+    from models.fleet.kept import KeptFleet
+    from models.fleet.messages import FleetLaunch, FleetPlan
     from models.questions import Overview
     from models.rollout.messages import LaunchAnswer
-
-_AT_ONCE = 8
-"""Launches under way at the same time."""
 
 
 def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], yes: bool, as_json: bool) -> None:
     """Each with the owner that the ledger has, where none is given; ends with 1 where one was refused."""
     from cli.answers import AdoptedAnswer, RefusedAdoption
     from cli.commands.launch import launched_answer
-    from cli.output import line, row, show, show_json, table
+    from cli.output import count, line, row, show, show_json, table
+    from client.lost_rollouts import lost_fleet_sentence
 
-    lost = ask(person, lambda door: door.lost())
-    if lost and not yes and not as_json and sys.stdin.isatty() and sys.stdout.isatty():
-        _confirm(lost)
+    async def question(door: Backstop) -> tuple[list[Overview], KeptFleet | None]:
+        return await door.lost(), await door.lost_fleet()
 
-    async def question(door: Backstop) -> list[LaunchAnswer | BackstopError]:
-        turn = asyncio.Semaphore(_AT_ONCE)
-
-        async def adopt(one: Overview) -> LaunchAnswer | BackstopError:
-            async with turn:
-                return await _adopted(door, one, person, owner, reason, policy)
-
-        return list(await asyncio.gather(*map(adopt, lost)))
-
-    answers = ask(person, question) if lost else []
-    taken = [(a, o.shadow) for a, o in zip(answers, lost, strict=True) if not isinstance(a, BackstopError)]
-    refused = [(o.cluster, a.message) for a, o in zip(answers, lost, strict=True) if isinstance(a, BackstopError)]
+    lost, fleet = ask(person, question)
+    if lost:
+        consent(f"Adopt {count(len(lost), 'lost rollout')}?", lambda: _lost_parts(lost), yes=yes, as_json=as_json)
+    answers = adopted(person, lost, owner=owner, reason=reason, policy=policy)
+    taken = [(a, one.shadow) for one, a in answers if not isinstance(a, BackstopError)]
+    refused = [(one.cluster, a.message) for one, a in answers if isinstance(a, BackstopError)]
     if as_json:
-        adopted = tuple(launched_answer(answer, shadow=shadow) for answer, shadow in taken)
+        launched = tuple(launched_answer(answer, shadow=shadow) for answer, shadow in taken)
         why = tuple(RefusedAdoption(cluster=cluster, reason=message) for cluster, message in refused)
-        show_json(AdoptedAnswer(adopted=adopted, refused=why).as_json())
+        show_json(AdoptedAnswer(adopted=launched, refused=why).as_json())
     else:
         rows = table("CLUSTER", "=STAGE", "~WHAT TO DO")
         for answer, shadow in taken:
@@ -59,14 +57,63 @@ def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], y
         none = "No rollout is lost: Temporal runs all that the ledger has open."
         if lost:
             show(rows, line())
-        show(line(said if lost else none))
+        show(line(said if lost else none), *([] if fleet is None else [line((lost_fleet_sentence(fleet), "yellow"))]))
     if refused:
         raise typer.Exit(1)
 
 
+def adopt_fleet(
+    person: str, *, owner: str, reason: str, policy: dict[str, Any], pace: Sequence[str], yes: bool, as_json: bool
+) -> None:
+    """The lost fleet rollout goes on as a new one, its lost rollouts first; its plan of today waits for an approval.
+
+    Errors: Refusal where none is lost, and where one of its rollouts could not be taken over.
+    """
+    from cli.commands.fleet_rollout import pace_of
+    from cli.output import complain, waiting
+
+    async def question(door: Backstop) -> tuple[KeptFleet | None, list[Overview]]:
+        kept = await door.lost_fleet()
+        return kept, [] if kept is None else [one for one in await door.lost() if one.fleet == kept.fleet]
+
+    kept, lost = ask(person, question)
+    if kept is None:
+        raise Refusal("no fleet rollout is lost: Temporal runs the one that the ledger has open, or none is open there")
+    launch = _taking_over(kept, person, owner=owner, reason=reason, policy=policy, pace=pace_of(kept, pace))
+    consent(f"Take over fleet rollout {kept.fleet}?", lambda: _kept_parts(kept, launch, lost), yes=yes, as_json=as_json)
+    refused = [
+        (one.cluster, a.message)
+        for one, a in adopted(person, lost, owner=owner, reason=reason, policy=kept.policy)
+        if isinstance(a, BackstopError)
+    ]
+    for cluster, message in refused:
+        complain(f"{cluster} was not adopted: {message}")
+    if refused:
+        raise Refusal(f"the fleet rollout is not taken over while {len(refused)} of its rollouts are lost: try again")
+    with waiting("planning its clusters"):
+        plan = ask(person, lambda door: door.launch_fleet(launch))
+    _taken_over(plan, launch, as_json=as_json)
+
+
+def adopted(
+    person: str, lost: Sequence[Overview], *, owner: str, reason: str, policy: dict[str, Any]
+) -> list[tuple[Overview, LaunchAnswer | BackstopError]]:
+    """What became of the launch that takes each over."""
+    if not lost:
+        return []
+
+    async def question(door: Backstop) -> list[tuple[Overview, LaunchAnswer | BackstopError]]:
+        async def adopt(one: Overview) -> LaunchAnswer:
+            return await _adopted(door, one, person, owner, reason, policy)
+
+        return await each(lost, adopt)
+
+    return ask(person, question)
+
+
 async def _adopted(
     door: Backstop, lost: Overview, person: str, owner: str, reason: str, policy: dict[str, Any]
-) -> LaunchAnswer | BackstopError:
+) -> LaunchAnswer:
     from cli.commands.launch import rollout_id
     from models.rollout.messages import LaunchRequest
 
@@ -81,19 +128,53 @@ async def _adopted(
         adopt=True,
         policy=policy,
     )
-    try:
-        return await door.launch(request)
-    except BackstopError as error:
-        return error
+    return await door.launch(request)
 
 
-def _confirm(lost: list[Overview]) -> None:
-    from cli.output import count, line, row, show, table
+def _taking_over(
+    kept: KeptFleet, person: str, *, owner: str, reason: str, policy: dict[str, Any], pace: Any
+) -> FleetLaunch:
+    from models.fleet.messages import FleetLaunch
+    from models.fleet.state import Wave
+
+    return checked(
+        FleetLaunch,
+        fleet=f"fleet/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+        owner=owner or kept.owner,
+        actor=person,
+        reason=reason,
+        pilots=tuple(sorted(c for c, wave in kept.members.items() if wave is Wave.PILOT)),
+        shadow=kept.shadow,
+        pace=pace,
+        policy={**kept.policy, **policy},
+        kept=kept,
+    )
+
+
+def _lost_parts(lost: Sequence[Overview]) -> list[RenderableType]:
+    from cli.output import count, line, row, table
 
     rows = table("CLUSTER", "=STAGE", "OWNER", "ROLLOUT", least=["ROLLOUT"])
     for one in lost:
         row(rows, one.cluster, one.stage, one.owner or None, one.rollout)
-    show(rows)
-    if not typer.confirm(f"Adopt {count(len(lost), 'lost rollout')}?"):
-        show(line("Nothing was opened."))
-        raise typer.Exit(1)
+    clusters = count(len(lost), "cluster")
+    said = f"{clusters}: what stands there stays, is guarded from then on, and waits for an approval of its plan."
+    return [rows, line(), line(said)]
+
+
+def _kept_parts(kept: KeptFleet, launch: FleetLaunch, lost: Sequence[Overview]) -> list[RenderableType]:
+    from cli.views.fleet_rollout import kept_parts
+
+    return [*([*_lost_parts(lost), ""] if lost else []), *kept_parts(kept, launch)]
+
+
+def _taken_over(plan: FleetPlan, launch: FleetLaunch, *, as_json: bool) -> None:
+    from cli.commands.fleet_rollout import launched_parts
+    from cli.output import line, show
+    from cli.views.fleet_rollout import unknown_lines
+
+    assert launch.kept is not None
+    if not as_json:
+        show(line((f"{launch.kept.fleet} is taken over", "bold"), "; of it is not known any more:"))
+        show(*unknown_lines(launch.kept), line())
+    launched_parts(plan, launch, as_json=as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -118,7 +119,7 @@ def hold(
         return stand, [c for c in await door.clusters() if c.name in set(held)]
 
     entries, specs = ask(who(actor), question)
-    _answer(entries, (), specs, listing(None, as_json))
+    _answer(entries, (), specs, listing(None, as_json), changed=True)
 
 
 def show_calendar(
@@ -170,9 +171,8 @@ def import_calendar(
     declaration, refused, clusters = ask(who(actor), question)
     wanted = {e.cluster for e in declaration.stand}
     left_out = (*calendar.left_out, *refused)
-    _answer(
-        declaration.stand, declaration.gone, [c for c in clusters if c.name in wanted], listing(None, as_json), left_out
-    )
+    known = [c for c in clusters if c.name in wanted]
+    _answer(declaration.stand, declaration.gone, known, listing(None, as_json), left_out, changed=True)
     if left_out:
         for sentence in left_out:
             complain(f"left out: {sentence}")
@@ -231,7 +231,19 @@ def end(
     if as_json:
         show_json(CalendarAnswer(windows=(entry,), foretold={}).as_json())
     else:
-        show(line(("Over", "bold"), f": {span_text(entry.window)} of {cluster}."))
+        show(line(("Over", "bold"), f": {span_text(entry.window)} of {cluster}."), line(_declared_again(entry)))
+
+
+def _declared_again(entry: Entry) -> str:
+    """How a window that was ended, or taken back, is declared as it was."""
+    window, now = entry.window, datetime.now(UTC)
+    if window.ends <= now:
+        return "It cannot be undone: its time is over."
+    begins = [] if window.starts <= now else [f"--from {window.starts:%Y-%m-%dT%H:%MZ}"]
+    more = [f"--islands {shlex.quote(','.join(window.islands))}"] if window.islands else []
+    more += [] if window.gpus is None else [f"--gpus {window.gpus}"]
+    words = [f"backstop hold {shlex.quote(entry.cluster)} --kind {window.kind.value}", *begins]
+    return f"Undo: {' '.join([*words, f'--until {window.ends:%Y-%m-%dT%H:%MZ}', *more])} --reason '...'"
 
 
 def instant(option: str, text: str, since: datetime) -> datetime:
@@ -266,8 +278,11 @@ def _answer(
     how: Listing,
     left_out: Sequence[str] = (),
     stand: int = 0,
+    *,
+    changed: bool = False,
 ) -> None:
     from cli.answers import CalendarAnswer
+    from cli.output import line
     from cli.views.calendar import calendar_parts
 
     now = datetime.now(UTC)
@@ -277,9 +292,19 @@ def _answer(
         lambda: CalendarAnswer(
             windows=tuple(entries), taken_back=tuple(gone), foretold=foretold, left_out=tuple(left_out)
         ),
-        lambda: calendar_parts(entries, gone, foretold, now, of=stand),
+        lambda: [
+            *calendar_parts(entries, gone, foretold, now, of=stand),
+            *([line(_ending(entries))] if changed and entries else []),
+        ],
         [entry.cluster for entry in entries],
     )
+
+
+def _ending(entries: Sequence[Entry]) -> str:
+    """How windows that were declared are ended."""
+    one = entries[0] if len(entries) == 1 else None
+    which = "CLUSTER ID" if one is None else f"{shlex.quote(one.cluster)} {one.id}"
+    return f"Undo: backstop calendar end {which} --reason '...'{', for each' if one is None else ''}"
 
 
 def _foretold(cluster: ClusterSpec, now: datetime) -> tuple[Foretold, ...]:

@@ -57,3 +57,4 @@ def confirm(
         return
     clusters = count(len(confirmed.clusters), "cluster")
     show(line((source, "bold"), f" is confirmed, and counts of {clusters}: {', '.join(confirmed.clusters)}"))
+    show(line("It cannot be undone; mend the source if it is wrong after all: what it says next counts."))

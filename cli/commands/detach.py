@@ -6,19 +6,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.consent import Yes, consent
 from cli.options import SET_UP, Actor, AsJson, Cluster, NeededReason, examples, who
 from cli.session import ask
 from models.errors import BadInput
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from client.backstop import Backstop
+
+Limits = dict[str, tuple[int | None, int | None]]
+"""Before and after, by name; None: no limit. Units: GPUs."""
+_UNDO = "Undo: import it again with its Slurm, by backstop fleet import FILE (docs/slurm.md)"
 
 
 def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "backstop detach h100-lab --reason 'the pilot is over'",
-            "backstop detach h100-lab --restore --reason 'back to how it was'",
+            "backstop detach h100-lab --restore --reason 'back to how it was' --yes",
         ),
         rich_help_panel=SET_UP,
     )(detach)
@@ -30,32 +37,56 @@ def detach(
     restore: Annotated[
         bool, typer.Option("--restore", help="Bring the quotas back to what they were before Backstop wrote them.")
     ] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
     """Take Backstop out of a cluster's Slurm. What bounds others there goes; limits of teams stay, or are restored.
 
-    What somebody else has changed since is left alone. While a rollout is open it is refused.
+    What would be taken back is shown first, and you are asked. What somebody else has changed since is left alone.
+    While a rollout is open it is refused.
     """
     from cli.answers import DetachedAnswer, LimitBack
-    from cli.output import line, row, show, show_json, table
+    from cli.output import line, show, show_json
 
     if not reason.strip():
         raise BadInput("--reason must say why")
-
-    async def question(door: Backstop) -> dict[str, tuple[int | None, int | None]]:
-        from models.questions import Detach
-
-        return await door.ask(Detach(cluster=cluster, restore=restore, reason=reason))
-
-    back = ask(who(actor), question)
+    person = who(actor)
+    consent(f"Detach {cluster}?", lambda: _ahead(cluster, restore, reason, person), yes=yes, as_json=as_json)
+    back = _detached(cluster, restore, reason, person)
     if as_json:
         limits = tuple(LimitBack(name=n, before_gpus=b, after_gpus=a) for n, (b, a) in sorted(back.items()))
         show_json(DetachedAnswer(cluster=cluster, limits=limits).as_json())
         return
     show(line((cluster, "bold"), ": Backstop writes to its Slurm no more; its quotas stand in the ledger as they are."))
-    if back:
-        rows = table("LIMIT", ">WAS", ">IS")
-        for name, (before, after) in sorted(back.items()):
-            row(rows, name, "none" if before is None else before, "none" if after is None else after)
-        show(rows)
+    show(*_limits(back, ">WAS", ">IS"), line(_UNDO))
+
+
+def _detached(cluster: str, restore: bool, reason: str, person: str, *, look: bool = False) -> Limits:
+    async def question(door: Backstop) -> Limits:
+        from models.questions import Detach
+
+        return await door.ask(Detach(cluster=cluster, restore=restore, reason=reason, look=look))
+
+    return ask(person, question)
+
+
+def _ahead(cluster: str, restore: bool, reason: str, person: str) -> list[RenderableType]:
+    """By the worker's own look at the scheduler."""
+    from cli.output import count, line
+
+    back = _detached(cluster, restore, reason, person, look=True)
+    teams = "what teams may use goes back to what it was before Backstop" if restore else "what teams may use stays"
+    said = f"{count(len(back), 'limit')} of its Slurm would be taken back; {teams}. No team is told."
+    return [*_limits(back, ">IS", ">WOULD BE"), line(said)]
+
+
+def _limits(back: Limits, before: str, after: str) -> list[RenderableType]:
+    from cli.output import row, table
+
+    if not back:
+        return []
+    rows = table("LIMIT", before, after)
+    for name, values in sorted(back.items()):
+        row(rows, name, *("none" if gpus is None else gpus for gpus in values))
+    return [rows]

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.consent import Yes, can_ask, consent, shown_and_asked
 from cli.lists import Filter, Output, Sort, listing
 from cli.options import Actor, AsJson, NeededReason, ReasonOption, checked, examples, settings_given, who
 from cli.session import ask
 from models.errors import BadInput
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from client.backstop import Backstop
     from models.fleet.commands import FleetCommand
-    from models.fleet.messages import FleetCommandAnswer
+    from models.fleet.kept import KeptFleet
+    from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetPlan, FleetStatus
     from models.fleet.state import Pace, Wave
 
 Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER...", help="One or more clusters.", show_default=False)]
@@ -32,15 +36,25 @@ def add_to(group: typer.Typer) -> None:
                 "backstop fleet status --filter state=waiting --sort -cut_gpus",
             ),
         ),
-        (approve, ("backstop fleet approve --plan 3f9c2a71d0b4e6aa",)),
+        (approve, ("backstop fleet approve", "backstop fleet approve --plan 3f9c2a71d0b4e6aa")),
         (pause, ("backstop fleet pause --reason 'SEV in the region'",)),
         (resume, ("backstop fleet resume --reason 'bad racks replaced'",)),
         (skip, ("backstop fleet skip h100-7 h100-8 --reason 'retired in May'",)),
         (move, ("backstop fleet move h100-7 --wave busy --reason 'training until Friday'",)),
         (promote, ("backstop fleet promote --reason 'pilots have run for a week'",)),
         (
+            pace,
+            (
+                "backstop fleet pace parallel=20 --reason 'the first two waves went well'",
+                "backstop fleet pace bake=2d budget_per_day=2048 --reason 'holidays'",
+            ),
+        ),
+        (
             abort,
-            ("backstop fleet abort --reason 'next quarter'", "backstop fleet abort --undo --reason 'wrong buffer'"),
+            (
+                "backstop fleet abort --reason 'next quarter'",
+                "backstop fleet abort --undo --reason 'wrong buffer' --yes",
+            ),
         ),
     ):
         group.command(command.__name__, epilog=examples(*lines))(command)
@@ -63,8 +77,7 @@ def launch_fleet(
     import secrets
     from datetime import UTC, datetime
 
-    from cli.output import line, show, show_json, waiting
-    from cli.views.fleet_rollout import plan_parts
+    from cli.output import waiting
     from models.fleet.messages import FleetLaunch
 
     names = tuple(dict.fromkeys(name.strip() for given in pilots for name in given.split(",")))
@@ -87,31 +100,54 @@ def launch_fleet(
     )
     with waiting("planning every cluster"):
         plan = ask(person, lambda door: door.launch_fleet(request))
+    launched_parts(plan, request, as_json=as_json)
+
+
+def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> None:
+    """What a person reads of a fleet rollout that waits for its plan to be approved."""
+    from cli.output import line, show, show_json
+    from cli.views.fleet_rollout import plan_parts
+    from models.fleet.undo_lines import UNDO_OF_LAUNCH
+
     if as_json:
         from cli.answers import FleetPlanAnswer
 
         show_json(FleetPlanAnswer(**plan.model_dump(), approve=_approve_line(plan.hash)).as_json())
         return
-    show(*plan_parts(plan, request), line())
-    show(line((f"Fleet rollout {plan.fleet} is open", "bold"), " (shadow: no quota is written)." if shadow else "."))
+    show(*plan_parts(plan, request.pilots, request.pace), line())
+    shadow = " (shadow: no quota is written)." if request.shadow else "."
+    show(line((f"Fleet rollout {plan.fleet} is open", "bold"), shadow))
     show(
-        line("Nothing changes until its plan is approved. If it is right, say:"), line(f"  {_approve_line(plan.hash)}")
+        line("Nothing changes until its plan is approved. If it is right, say:"),
+        line(f"  {_approve_line(plan.hash)}"),
+        line(UNDO_OF_LAUNCH),
     )
 
 
-def _pace(given: Sequence[str]) -> Pace:
-    """Errors: BadInput naming the setting and the value."""
+def pace_of(kept: KeptFleet, given: Sequence[str]) -> Pace:
+    """That of a lost fleet rollout, with what is given over it. Errors: BadInput naming the setting and the value."""
+    from models.fleet.pacing import paced
+    from models.fleet.state import Pace
+
+    _pace(given)
+    own = kept.pace or Pace()
+    new = paced(own, settings_given("--pace", given)) if given else own
+    return own if isinstance(new, str) else new
+
+
+def _pace(given: Sequence[str], option: str = "--pace") -> Pace:
+    """With what is not given at its default. Errors: BadInput naming the setting and the value."""
     from pydantic import ValidationError
 
     from client.inputs.sentences import first_problem
     from models.fleet.state import Pace
 
-    settings = settings_given("--pace", given)
+    settings = settings_given(option, given)
     try:
         return Pace.model_validate(settings)
     except ValidationError as error:
         fields = ", ".join(Pace.model_fields)
-        raise BadInput(f"--pace {first_problem(error, settings).text} (it takes {fields})") from None
+        raise BadInput(f"{option} {first_problem(error, settings).text} (it takes {fields})") from None
 
 
 def _approve_line(plan_hash: str) -> str:
@@ -156,14 +192,37 @@ def status(
 
 def approve(
     plan: Annotated[
-        str, typer.Option(metavar="HASH", help="The plan that is meant; `launch` shows its hash.", show_default=False)
-    ],
+        str, typer.Option(metavar="HASH", help="The plan that is meant; without it, it is shown, and you are asked.")
+    ] = "",
     reason: ReasonOption = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Approve the fleet's plan: each cluster's rollout goes on by itself as far as it cuts no more than this."""
-    _give("approve", actor, reason, as_json, plan_hash=plan)
+    """Approve the fleet's plan: each cluster's rollout goes on by itself as far as it cuts no more than this.
+
+    Without --plan the plan is shown and you are asked. Where nobody can be asked, --plan names it by its hash.
+    """
+    if not plan and not can_ask(as_json=as_json):
+        raise BadInput(
+            "--plan is missing: nobody can be shown the plan and asked here; `backstop fleet status` shows its hash"
+        )
+    _give("approve", actor, reason, as_json, plan_hash=plan or _agreed(who(actor)))
+
+
+def _agreed(person: str) -> str:
+    """The plan that was shown and agreed to. Errors: typer.Exit(1) for a no."""
+    from cli.output import count
+    from cli.views.fleet_rollout import plan_parts
+
+    async def question(door: Backstop) -> tuple[FleetPlan, FleetStatus]:
+        return await door.fleet_plan(), await door.fleet_status()
+
+    plan, status = ask(person, question)
+    pilots = [m.cluster for m in status.members if m.wave.number == 0]
+    mine = sum(not p.rollout for p in plan.clusters)
+    question_text = f"Approve plan {plan.hash} of {count(mine, 'cluster')}?"
+    shown_and_asked(question_text, plan_parts(plan, pilots, status.pace))
+    return plan.hash
 
 
 def pause(reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
@@ -171,8 +230,18 @@ def pause(reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> N
     _give("pause", actor, reason, as_json)
 
 
-def resume(reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Lift a pause, the circuit breaker, or the hold of a failed pilot. Failures known by now count no more."""
+def resume(reason: NeededReason, yes: Yes = False, as_json: AsJson = False, actor: Actor = "") -> None:
+    """Lift a pause, the circuit breaker, or the hold of a failed pilot. Failures known by now count no more.
+
+    Where clusters have failed, they are shown first, and you are asked.
+    """
+    from cli.views.fleet_rollout import resume_parts
+
+    if not yes:
+        status = ask(who(actor), lambda door: door.fleet_status())
+        if status.failed:
+            question = "Let the fleet rollout go on?"
+            consent(question, lambda: resume_parts(status), yes=yes, as_json=as_json)
     _give("resume", actor, reason, as_json)
 
 
@@ -199,14 +268,57 @@ def promote(reason: NeededReason, as_json: AsJson = False, actor: Actor = "") ->
     _give("promote", actor, reason, as_json)
 
 
-def abort(
+def pace(
+    settings: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUE...",
+            help="What changes: parallel, pilot_soak, bake, budget_per_hour, budget_per_day, max_failed, "
+            "breaker_clusters or recheck.",
+            show_default=False,
+        ),
+    ],
     reason: NeededReason,
-    undo: Annotated[bool, typer.Option("--undo", help="Undo what it has done, too, the newest first.")] = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """End the fleet rollout. Rollouts that have changed nothing yet end with it; the others go on, or are undone."""
+    """Change how fast the fleet rollout goes on.
+
+    It counts at once, for a soak or bake that is running too: that ends so long after it began. Rollouts that are on
+    their way keep the budget that they were opened with.
+    """
+    given = settings_given("KEY=VALUE", settings)
+    _pace(settings, "KEY=VALUE")
+    _give("pace", actor, reason, as_json, pace=given)
+
+
+def abort(
+    reason: NeededReason,
+    undo: Annotated[bool, typer.Option("--undo", help="Undo what it has done, too, the newest first.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """End the fleet rollout. Rollouts that have changed nothing yet end with it; the others go on, or are undone.
+
+    What ends, what every team gets back, and what hardware can back of it, is shown first, and you are asked.
+    """
+    person = who(actor)
+    question = "Abort the fleet rollout and undo what it has done?" if undo else "Abort the fleet rollout?"
+    consent(question, lambda: _ending(person, undo=undo), yes=yes, as_json=as_json)
     _give("abort", actor, reason, as_json, undo=undo)
+
+
+def _ending(person: str, *, undo: bool) -> list[RenderableType]:
+    """What an abort leads to, by the fleet rollout's own word, and by that of each rollout that ends with it."""
+    from cli.giving import aheads_of
+    from cli.views.consequence import undo_parts
+    from cli.views.fleet_rollout import abort_parts
+
+    status = ask(person, lambda door: door.fleet_status())
+    ending = status.would_undo if undo else status.would_end
+    parts = abort_parts(status, undo=undo)
+    return parts if not ending else [*undo_parts(aheads_of(ending, person), ends=True), *parts]
 
 
 def _give(name: FleetCommand, actor: str, reason: str, as_json: bool, **fields: Any) -> None:
@@ -224,4 +336,5 @@ def _give(name: FleetCommand, actor: str, reason: str, as_json: bool, **fields: 
     if as_json:
         show_json(FleetCommandTaken(**answer.model_dump()).as_json())
     else:
-        show(line(("fleet rollout", "bold"), f" ({answer.stage}): {answer.said}"))
+        said = line(("fleet rollout", "bold"), f" ({answer.stage}): {answer.said}")
+        show(said, *([line(answer.undo)] * bool(answer.undo)))

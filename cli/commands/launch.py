@@ -44,6 +44,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop launch --fleet --pilot h100-1,h100-2 --pace parallel=20 --reason 'Q1 rollout'",
             "backstop launch --wave unscheduled --shadow",
             "backstop launch --adopt --all --reason 'the Temporal database is gone'",
+            "backstop launch --fleet --adopt --reason 'the Temporal database is gone'",
         ),
         rich_help_panel=ROLL_OUT,
     )(launch)
@@ -89,13 +90,22 @@ def launch(
 
     A fleet goes through in waves, pilots first: `backstop fleet status` follows it.
 
-    Where Temporal has lost rollouts that the ledger has open, --adopt takes over one, and --adopt --all each of them.
+    Where Temporal has lost rollouts that the ledger has open, --adopt takes over one, and --adopt --all each of them;
+    --fleet --adopt takes over a lost fleet rollout with its own. What is lost is shown first, and you are asked.
     """
     from models.rollout.messages import LaunchRequest
 
     person = who(actor)
     overlay = _overlay(buffer, max_tier, policy)
     request: dict[str, Any] = {"owner": owner or person, "reason": reason, "shadow": shadow, "policy": overlay.settings}
+    if fleet and adopt:
+        _adopt_fleet(cluster, every=every, chosen=bool(wave or pilot), shadow=shadow)
+        from cli.commands.adopt import adopt_fleet
+
+        adopt_fleet(
+            person, owner=owner, reason=reason, policy=overlay.settings, pace=pace or [], yes=yes, as_json=as_json
+        )
+        return
     if every:
         _adopt_all(cluster, adopt=adopt, fleet=bool(fleet or wave or pilot or pace), shadow=shadow)
         from cli.commands.adopt import adopt_all
@@ -134,6 +144,18 @@ def _adopt_all(cluster: str, *, adopt: bool, fleet: bool, shadow: bool) -> None:
     for given, what in ((cluster, f"CLUSTER {cluster!r}"), (fleet, "what is of a fleet"), (shadow, "--shadow")):
         if given:
             raise BadInput(f"{what} is given beside --adopt --all: it takes over each lost rollout as it was")
+
+
+def _adopt_fleet(cluster: str, *, every: bool, chosen: bool, shadow: bool) -> None:
+    """Errors: BadInput for what a lost fleet rollout brings along itself."""
+    given = {
+        f"CLUSTER {cluster!r}": bool(cluster),
+        "--all": every,
+        "--wave or --pilot": chosen,
+        "--shadow": shadow,
+    }
+    for what in (option for option, there in given.items() if there):
+        raise BadInput(f"{what} is given beside --fleet --adopt: it takes over the lost fleet rollout as it was")
 
 
 def _overlay(buffer: str, max_tier: str, policy: list[str] | None) -> Overlay:
@@ -190,6 +212,7 @@ def launched_answer(answer: LaunchAnswer, *, shadow: bool) -> LaunchedAnswer:
 def _launched(answer: LaunchAnswer, *, shadow: bool, as_json: bool) -> None:
     from cli.output import line, show, show_json
     from cli.views.plan import plan_parts
+    from models.rollout.undo_lines import undo_of_launch
 
     approve = launched_answer(answer, shadow=shadow).approve
     if as_json:
@@ -200,3 +223,4 @@ def _launched(answer: LaunchAnswer, *, shadow: bool, as_json: bool) -> None:
     show(line((f"Rollout {answer.rollout} is open", "bold"), " (shadow: no quota is written)." if shadow else "."))
     if approve:
         show(line("Nothing changes until the plan is approved. If it is right, say:"), line(f"  {approve}"))
+    show(line(undo_of_launch(answer.cluster)))

@@ -132,7 +132,7 @@ def new(
         return await door.request(asked)
 
     state = ask(person, question)
-    _answer(state, as_json=as_json)
+    _answer(state, as_json=as_json, changed=True)
     if state.stage is RequestStage.REFUSED:
         raise typer.Exit(_REFUSED)
 
@@ -215,7 +215,7 @@ def _decide(name: str, request: str, reason: str, actor: str, *, as_json: bool) 
         return state
 
     state = ask(person, question)
-    _answer(state, as_json=as_json)
+    _answer(state, as_json=as_json, changed=True)
     if state.stage is RequestStage.REFUSED:
         raise typer.Exit(_REFUSED)
 
@@ -239,12 +239,14 @@ def _day(text: str, now: datetime) -> datetime:
     return end
 
 
-def _answer(state: RequestState, *, as_json: bool) -> None:
+def _answer(state: RequestState, *, as_json: bool, changed: bool = False) -> None:
     from cli.answers import RequestAnswer
-    from cli.output import show, show_json
+    from cli.output import line, show, show_json
     from cli.views.request import request_parts
+    from models.requests.commands import undo_line
 
     if as_json:
         show_json(RequestAnswer(request=state.but(outbox=(), mail=())).as_json())
     else:
-        show(*request_parts(state))
+        undo = undo_line(state) if changed else ""
+        show(*request_parts(state), *([line(undo)] if undo else []))

@@ -1,36 +1,43 @@
-"""Commands to a rollout. Which of them a stage allows, its table says (models/rollout/stages.py)."""
+"""Commands to a rollout, or to several. Which of them a stage allows, its table says (models/rollout/stages.py)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli.options import (
-    DECIDE,
-    HALT,
-    Actor,
-    AsJson,
-    Cluster,
-    NeededReason,
-    ReasonOption,
-    checked,
-    examples,
-    who,
-)
-from cli.session import ask
+from cli.consent import Yes, can_ask
+from cli.giving import agreed, aheads_of, answered, clusters_of, give, said
+from cli.options import DECIDE, HALT, Actor, AsJson, NeededReason, ReasonOption, examples, who
+from cli.selection import selection
+from models.errors import BadInput
 
-if TYPE_CHECKING:
-    from client.backstop import Backstop
-    from models.rollout.messages import CommandAnswer
-
+Clusters = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CLUSTER...", help="One or more clusters, or globs of open rollouts: 'h100-*'.", show_default=False
+    ),
+]
+WaveOption = Annotated[
+    str, typer.Option("--wave", metavar="N|TIER", help="Open rollouts of this wave: 1 to 4, or its tier.")
+]
+StageOption = Annotated[str, typer.Option("--stage", metavar="STAGE", help="Open rollouts in this stage.")]
+NeedsOption = Annotated[bool, typer.Option("--needs", help="Open rollouts that need a person.")]
 TeamOption = Annotated[str, typer.Option("--team", metavar="TEAM", help="The team that speaks.", show_default=False)]
 
 
 def add_to(app: typer.Typer) -> None:
     for command, panel, lines in (
-        (approve, DECIDE, ("backstop approve h100-worked --plan 3f0c9a51b2d4e687",)),
-        (ack, DECIDE, ("backstop ack h100-worked --team research",)),
+        (
+            approve,
+            DECIDE,
+            (
+                "backstop approve h100-worked",
+                "backstop approve h100-worked --plan 3f0c9a51b2d4e687",
+                "backstop approve --stage planned --needs",
+            ),
+        ),
+        (ack, DECIDE, ("backstop ack h100-worked --team research", "backstop ack 'h100-*' --team research")),
         (object_, DECIDE, ("backstop object h100-worked --team research --reason 'deadline on Friday'",)),
         (
             resolve,
@@ -41,9 +48,23 @@ def add_to(app: typer.Typer) -> None:
             ),
         ),
         (promote, DECIDE, ("backstop promote h100-worked --reason 'all teams agreed in the weekly'",)),
-        (pause, HALT, ("backstop pause h100-worked --reason 'SEV under investigation'",)),
-        (resume, HALT, ("backstop resume h100-worked",)),
-        (rollback, HALT, ("backstop rollback h100-worked --reason 'evals are starved'",)),
+        (
+            pause,
+            HALT,
+            (
+                "backstop pause h100-worked --reason 'SEV under investigation'",
+                "backstop pause --wave busy --reason 'training until Friday'",
+            ),
+        ),
+        (resume, HALT, ("backstop resume h100-worked", "backstop resume h100-1 h100-2 --yes")),
+        (
+            rollback,
+            HALT,
+            (
+                "backstop rollback h100-worked --reason 'evals are starved'",
+                "backstop rollback 'h100-*' --stage monitored --reason 'wrong buffer' --yes",
+            ),
+        ),
         (retry, HALT, ("backstop retry h100-worked --reason 'nodes are back'",)),
         (abort, HALT, ("backstop abort h100-worked --reason 'cluster is being retired'",)),
         (close, HALT, ("backstop close h100-worked --reason 'a year without a breach'",)),
@@ -52,100 +73,199 @@ def add_to(app: typer.Typer) -> None:
 
 
 def approve(
-    cluster: Cluster,
+    clusters: Clusters = None,
     plan: Annotated[
-        str, typer.Option(metavar="HASH", help="The plan that is meant; `status` shows its hash.", show_default=False)
-    ],
+        str, typer.Option(metavar="HASH", help="The plan that is meant; without it, it is shown, and you are asked.")
+    ] = "",
+    wave: WaveOption = "",
+    stage: StageOption = "",
+    needs: NeedsOption = False,
     reason: ReasonOption = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Approve a plan by its hash. Teams are told, and the rollout goes on by itself.
+    """Approve a plan. Teams are told, and the rollout goes on by itself.
+
+    Without --plan the plan is shown and you are asked; what is approved is the plan that you saw, and none that took
+    its place meanwhile. Where nobody can be asked, --plan names it by its hash.
 
     It covers later plans too that cut no team more and no tier deeper. Another hash is refused.
     """
-    _give("approve", cluster, actor, reason, as_json, plan_hash=plan)
+    of, person = selection(clusters, wave, stage, needs=needs), who(actor)
+    if plan:
+        if not of.plain:
+            raise BadInput(f"--plan {plan} is one cluster's plan: name that cluster, and no other")
+        give("approve", of, actor, reason, yes=True, as_json=as_json, plan_hash=plan)
+        return
+    if not can_ask(as_json=as_json):
+        raise BadInput(
+            "--plan is missing: nobody can be shown a plan and asked here; `backstop status CLUSTER` shows its hash"
+        )
+    hashes = agreed(aheads_of(clusters_of(of, person), person))
+    answered(
+        said("approve", tuple(hashes), person, reason, lambda name: {"plan_hash": hashes[name]}), of, as_json=False
+    )
 
 
 def ack(
-    cluster: Cluster, team: TeamOption, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = ""
+    team: TeamOption,
+    clusters: Clusters = None,
+    wave: WaveOption = "",
+    stage: StageOption = "",
+    needs: NeedsOption = False,
+    reason: ReasonOption = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
 ) -> None:
     """Acknowledge the notice for a team."""
-    _give("ack", cluster, actor, reason, as_json, team=team)
+    give("ack", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json, team=team)
 
 
 def object_(
-    cluster: Cluster, team: TeamOption, reason: NeededReason, as_json: AsJson = False, actor: Actor = ""
+    team: TeamOption,
+    reason: NeededReason,
+    clusters: Clusters = None,
+    wave: WaveOption = "",
+    stage: StageOption = "",
+    needs: NeedsOption = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
 ) -> None:
     """Object for a team. Until the rollout is enforced this holds it; later it is recorded and answered."""
-    _give("object", cluster, actor, reason, as_json, team=team)
+    give("object", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json, team=team)
 
 
 def resolve(
-    cluster: Cluster,
     hold: Annotated[str, typer.Option(metavar="ID", help="The hold; `status` shows its id.", show_default=False)],
     reason: NeededReason,
+    clusters: Clusters = None,
     how: Annotated[
         str, typer.Option(metavar="accept|restore", help="A drift: take the values as given, or write ours again.")
     ] = "",
+    wave: WaveOption = "",
+    stage: StageOption = "",
+    needs: NeedsOption = False,
+    yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
     """Lift an objection or another hold. It takes the rollout's owner or somebody whom the policy names."""
-    _give("resolve", cluster, actor, reason, as_json, hold=hold, how=how)
+    give(
+        "resolve",
+        selection(clusters, wave, stage, needs=needs),
+        actor,
+        reason,
+        yes=yes,
+        as_json=as_json,
+        hold=hold,
+        how=how,
+    )
 
 
-def promote(cluster: Cluster, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
+def promote(
+    reason: NeededReason,
+    clusters: Clusters = None,
+    wave: WaveOption = "",
+    stage: StageOption = "",
+    needs: NeedsOption = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
     """Waive what is left of this gate's notice, soak and acknowledgements. Nothing else is waived."""
-    _give("promote", cluster, actor, reason, as_json)
+    give("promote", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
 
 
-def pause(cluster: Cluster, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
+def pause(
+    reason: NeededReason,
+    clusters: Clusters = None,
+    wave: WaveOption = "",
+    stage: StageOption = "",
+    needs: NeedsOption = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
     """Keep gates shut. Effects under way finish, and rollbacks still run."""
-    _give("pause", cluster, actor, reason, as_json)
+    give("pause", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
 
 
-def resume(cluster: Cluster, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
+def resume(
+    clusters: Clusters = None,
+    wave: WaveOption = "",
+    stage: StageOption = "",
+    needs: NeedsOption = False,
+    reason: ReasonOption = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
     """Lift a pause."""
-    _give("resume", cluster, actor, reason, as_json)
+    give("resume", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
 
 
-def rollback(cluster: Cluster, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Undo every effect, back to the baseline. The rollout stays open for a retry."""
-    _give("rollback", cluster, actor, reason, as_json)
+def rollback(
+    reason: NeededReason,
+    clusters: Clusters = None,
+    wave: WaveOption = "",
+    stage: StageOption = "",
+    needs: NeedsOption = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Undo every effect, back to the baseline. The rollout stays open for a retry.
+
+    What every team gets back, and what hardware can back of it, is shown first, and you are asked.
+    """
+    give("rollback", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
 
 
-def retry(cluster: Cluster, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
+def retry(
+    clusters: Clusters = None,
+    wave: WaveOption = "",
+    stage: StageOption = "",
+    needs: NeedsOption = False,
+    reason: ReasonOption = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
     """Start the next attempt after a rollback, or run what is left of a stuck one."""
-    _give("retry", cluster, actor, reason, as_json)
+    give("retry", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
 
 
-def abort(cluster: Cluster, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Undo every effect and end the rollout."""
-    _give("abort", cluster, actor, reason, as_json)
+def abort(
+    reason: NeededReason,
+    clusters: Clusters = None,
+    wave: WaveOption = "",
+    stage: StageOption = "",
+    needs: NeedsOption = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Undo every effect and end the rollout.
+
+    What every team gets back, and what hardware can back of it, is shown first, and you are asked.
+    """
+    give("abort", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
 
 
-def close(cluster: Cluster, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
-    """End a rollout and its promise, and leave the values as they are. At risk or stuck it needs a reason."""
-    _give("close", cluster, actor, reason, as_json)
+def close(
+    clusters: Clusters = None,
+    wave: WaveOption = "",
+    stage: StageOption = "",
+    needs: NeedsOption = False,
+    reason: ReasonOption = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """End a rollout and its promise, and leave the values as they are. At risk or stuck it needs a reason.
 
-
-def _give(name: str, cluster: str, actor: str, reason: str, as_json: bool, **fields: str) -> None:
-    from cli.answers import CommandTaken
-    from cli.output import line, show, show_json
-    from models.rollout.commands import CommandRequest
-    from models.rollout.stages import Command
-
-    person = who(actor)
-    request = checked(CommandRequest, actor=person, reason=reason, **fields)
-
-    async def question(door: Backstop) -> CommandAnswer:
-        return await door.command(cluster, Command(name), request)
-
-    answer = ask(person, question)
-    if as_json:
-        show_json(
-            CommandTaken(cluster=answer.cluster, command=answer.command, stage=answer.stage, said=answer.said).as_json()
-        )
-    else:
-        show(line((answer.cluster, "bold"), f" ({answer.stage}): {answer.said}"))
+    At risk or stuck, who is at risk is shown first, and you are asked.
+    """
+    give("close", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)

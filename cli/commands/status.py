@@ -133,6 +133,7 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
     from cli.views.fleet_rollout import fleet_line
     from cli.views.overview import NEEDS_UNKNOWN, overview_parts, watch_parts
     from cli.views.request import waiting_line
+    from models.fleet.messages import FleetStatus
     from models.reports.rollout_summary import RolloutSummary
 
     (rows, fleet, requests), watching = ask(
@@ -145,7 +146,9 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
             unknown = filters.needs and any(r.open and r.needs is None for r in rows)
             none = NEEDS_UNKNOWN if unknown else f"None of {len(rows)} rollouts is like that."
             return [line(none), *watch_parts(watching)]
-        first = [fleet_line(fleet), line()] if fleet is not None and not chosen else []
+        first: list[RenderableType] = []
+        if fleet is not None and not chosen:
+            first = [fleet_line(fleet) if isinstance(fleet, FleetStatus) else line((fleet, "red")), line()]
         found = overview_parts(lines, datetime.now(UTC), all_lines=chosen)
         return [*first, *found, *waiting_line(requests), *(watch_parts(watching) if rows else [])]
 
@@ -159,10 +162,20 @@ async def _with_watch(door: Backstop, answer: Awaitable[_T], shown: bool) -> tup
 
 async def _with_fleet(
     door: Backstop, shown: bool
-) -> tuple[list[RolloutSummary], FleetStatus | None, list[RequestState]]:
+) -> tuple[list[RolloutSummary], FleetStatus | str | None, list[RequestState]]:
     """With the fleet rollout, where one is open, and requests; JSON has commands of their own for them."""
     rollouts = await door.overview()
-    return rollouts, await door.open_fleet() if shown else None, await door.open_requests() if shown else []
+    if not shown:
+        return rollouts, None, []
+    return rollouts, await door.open_fleet() or await _lost_fleet(door), await door.open_requests()
+
+
+async def _lost_fleet(door: Backstop) -> str | None:
+    """What there is to say of one that the ledger has open and Temporal does not run."""
+    from client.lost_rollouts import lost_fleet_sentence
+
+    lost = await door.lost_fleet()
+    return None if lost is None else f"Lost: {lost_fleet_sentence(lost)}"
 
 
 async def _with_requests(

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from cli.layout import Facts, Grid
 from cli.output import clean, count, gpus, line, moment, row, span, table
-from models.base import duration_text
+from models.base import duration_text, some_of
+from models.fleet.kept import KeptFleet
 from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus, Prospect
 from models.fleet.state import WAVES, FleetStage, Member, MemberState, Pace, Wave
 
@@ -25,14 +26,14 @@ _SHOWN = 8
 """Lines of a list that nobody asked for in full."""
 
 
-def plan_parts(plan: FleetPlan, launch: FleetLaunch) -> list[RenderableType]:
+def plan_parts(plan: FleetPlan, pilots: Collection[str], pace: Pace) -> list[RenderableType]:
     """What would be done: by wave, the first clusters, and those that cannot start."""
     mine = [p for p in plan.clusters if not p.rollout]
     others = len(plan.clusters) - len(mine)
     title = line(
         (count(len(mine), "cluster"), "bold"), f", plan {plan.hash}" + (f"; {others} open already" * bool(others))
     )
-    parts: list[RenderableType] = [title, Text(), _by_wave(mine, launch.pilots), Text(), line(pace_text(launch.pace))]
+    parts: list[RenderableType] = [title, Text(), _by_wave(mine, pilots), Text(), line(pace_text(pace))]
     able = [p for p in mine if not p.why_not]
     if able:
         names = ", ".join(clean(p.cluster) for p in able[:_SHOWN])
@@ -84,6 +85,62 @@ def _wave(wave: Wave) -> str:
     if wave is Wave.AFTER:
         return wave.where
     return "pilot" if wave is Wave.PILOT else f"{wave.number} {wave}"
+
+
+def abort_parts(s: FleetStatus, *, undo: bool) -> list[RenderableType]:
+    """What becomes of the clusters whose rollouts do not end with it."""
+    ending = set(s.would_undo if undo else s.would_end)
+    waiting = [m.cluster for m in s.members if not m.rollout and m.state is MemberState.WAITING]
+    others = [m.cluster for m in s.members if m.rollout and m.cluster not in ending and m.stage not in _OVER]
+    parts = [
+        line(f"{count(len(waiting), 'cluster')} that {'waits is' if len(waiting) == 1 else 'wait are'} not started.")
+    ]
+    if others:
+        goes = "goes on by itself, and keeps its quotas" if len(others) == 1 else "go on by themselves, and keep theirs"
+        parts.append(line(f"{count(len(others), 'rollout')} {goes}: {some_of(others)}."))
+    return [*parts] if waiting or others else [line("No other cluster is touched.")]
+
+
+_OVER = ("aborted", "closed")
+
+
+def kept_parts(kept: KeptFleet, launch: FleetLaunch) -> list[RenderableType]:
+    """What is known of a lost fleet rollout, and what nobody can know any more."""
+    clusters = len(kept.members) or len(kept.unplaced)
+    rows = table("WAVE", ">CLUSTERS", ">STARTED", ">SKIPPED")
+    for wave in WAVES:
+        own = [c for c, its in kept.members.items() if its is wave]
+        if own:
+            counts = (len(own), len({*own} & {*kept.started}), len({*own} & {*kept.skipped}))
+            row(rows, _wave(wave), *(n or None for n in counts))
+    waves: list[RenderableType] = [rows, Text()] if kept.members else []
+    approved = (
+        f"its plan {kept.plan_hash} was {f'approved by {kept.approved_by}' if kept.approved_by else 'not approved'}"
+    )
+    held = f"; held: {', '.join(kept.held)}" if kept.held else ""
+    return [
+        line((f"Fleet rollout {kept.fleet}", "bold"), f", {kept.stage}, launched {moment(kept.launched_at)}"),
+        line(f"by {kept.launched_by}, owner {kept.owner}; {count(clusters, 'cluster')}; {approved}{held}."),
+        Text(),
+        *waves,
+        line(pace_text(launch.pace)),
+        line("Nothing is written or started before its plan of today is approved. Not known any more:"),
+        *unknown_lines(kept),
+    ]
+
+
+def unknown_lines(kept: KeptFleet) -> list[RenderableType]:
+    return [line(f"- {sentence}") for sentence in kept.unknown]
+
+
+def resume_parts(s: FleetStatus) -> list[RenderableType]:
+    """The failures that count no more, and what starts again."""
+    failed = [m for m in s.members if m.failed_at is not None and not m.forgiven]
+    waiting = sum(m.state is MemberState.WAITING for m in s.members)
+    holds = [line((f"{hold.id}: ", "yellow"), hold.reason) for hold in s.holds]
+    lets = f"{count(len(failed), 'failure')} {'counts' if len(failed) == 1 else 'count'} no more"
+    goes = f"{count(waiting, 'cluster')} {'waits' if waiting == 1 else 'wait'} to be started, at the pace that stands"
+    return [*holds, Text(), _members(failed, shadow=s.shadow), Text(), line(f"{lets}; {goes}.")]
 
 
 def fleet_line(s: FleetStatus) -> Text:
@@ -157,6 +214,7 @@ def facts_of(s: FleetStatus) -> list[tuple[str, Text]]:
         facts.append(("budget", line(_budget(s))))
         failures = f"{s.failed} of {s.failed_of} rolled back; it stops above {float(s.trips_above):.0%}"
         facts.append(("breaker", line(failures)))
+        facts.append(("pace", line(pace_text(s.pace).removeprefix("pace: "))))
     if s.needs:
         facts.append(("needs", line((s.needs, "yellow"))))
     return facts

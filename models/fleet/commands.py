@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from models.audit import AuditKind
-from models.base import ActorGiven, Model, Name, Text, Words, shortened
+from models.base import ActorGiven, Model, Name, Text, Words, of_ordinary_size, shortened
 from models.fleet.gates import rest_until
-from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Wave
+from models.fleet.pacing import changes_text, counts_from, paced
+from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.rollout.holds import HoldKind
 
-FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "abort"]
-FLEET_COMMANDS: tuple[FleetCommand, ...] = ("approve", "pause", "resume", "skip", "move", "promote", "abort")
+FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "pace", "abort"]
+FLEET_COMMANDS: tuple[FleetCommand, ...] = ("approve", "pause", "resume", "skip", "move", "promote", "pace", "abort")
+_IN_FLIGHT = "; rollouts that are on their way keep the budget that they were opened with"
 _WORDS_BYTES = 200
 """What a member keeps of a reason: there may be thousands of them, and the archive has all."""
 
@@ -31,6 +33,10 @@ class FleetCommandRequest(Model):
     """move."""
     undo: bool = False
     """abort: what is done is undone too."""
+    pace: dict[str, Any] = Field(default_factory=dict)
+    """pace: the settings that change, by their names."""
+
+    _sized = field_validator("pace")(of_ordinary_size)
 
 
 def refusal(f: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str | None:
@@ -52,6 +58,9 @@ def refusal(f: FleetRollout, command: FleetCommand, request: FleetCommandRequest
             return None if rest_until(f) is not None else "no soak or bake is running that could be waived"
         case "skip" | "move":
             return _refuse_members(f, command, request)
+        case "pace":
+            new = paced(f.pace, request.pace)
+            return new if isinstance(new, str) else None
         case "abort":
             return None
 
@@ -93,6 +102,9 @@ def obey(
 ) -> tuple[FleetRollout, str]:
     """The fleet rollout after a command that is not refused, and one sentence about what follows."""
     about = f" {', '.join(request.clusters[:20])}" if request.clusters else ""
+    new = paced(f.pace, request.pace) if command == "pace" else f.pace
+    assert isinstance(new, Pace)
+    about += f" {changes_text(f.pace, new)}" if command == "pace" else ""
     f = f.noting(
         AuditKind.COMMAND,
         f"{command}{about} by {request.actor}",
@@ -119,6 +131,9 @@ def obey(
             return _skip(f, request), f"{len(request.clusters)} skipped; a rollout that is open there goes on"
         case "move":
             return _move(f, request)
+        case "pace":
+            other = f.but(pace=new, found_none=False)
+            return other, f"{changes_text(f.pace, new)}; {counts_from(f, other, now)}{_IN_FLIGHT}"
         case "abort":
             return _abort(f, request, now)
 

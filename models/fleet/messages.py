@@ -20,6 +20,7 @@ from models.base import (
     Words,
     of_ordinary_size,
 )
+from models.fleet.kept import KeptFleet
 from models.fleet.state import BudgetLeft, FleetRollout, FleetStage, Member, Pace, Wave
 from models.rollout.holds import Hold
 
@@ -27,6 +28,7 @@ FLEET_WORKFLOW = "FleetRollout"
 FLEET_ID = "fleet-rollout"
 """One at a time: two would each keep to their own pace, and nobody would know the sum."""
 FLEET_STATUS_QUERY = "fleet_status"
+FLEET_PLAN_QUERY = "fleet_plan"
 
 
 class FleetLaunch(Model):
@@ -43,6 +45,8 @@ class FleetLaunch(Model):
     pace: Pace = Pace()
     policy: dict[str, Any] = Field(default_factory=dict)
     """Lies over each cluster's own."""
+    kept: KeptFleet | None = None
+    """The lost fleet rollout that it takes over: its members are the only ones."""
 
     _sized = field_validator("policy")(of_ordinary_size)
 
@@ -85,6 +89,10 @@ class Prospect(Model):
     """Why it could not be launched now; empty: it could."""
     why_last: str = ""
     """Why it comes after all waves; empty: it does not."""
+    own: bool = False
+    """The rollout is one of the lost fleet rollout that is taken over."""
+    started_at: Time | None = None
+    """When that one was opened."""
 
 
 class FleetPlan(Model):
@@ -218,6 +226,8 @@ class FleetCommandAnswer(Model):
     command: str
     stage: FleetStage
     said: str
+    undo: str = ""
+    """How it is undone, or that it cannot be; empty: the build that obeyed it did not say."""
 
 
 class FleetLaunchAnswer(Model):
@@ -271,6 +281,10 @@ class FleetStatus(Model):
     holds: tuple[Hold, ...]
     waves: tuple[WaveStatus, ...]
     members: tuple[Member, ...]
+    would_end: tuple[Name, ...] = ()
+    """Clusters whose rollouts an abort ends: they have changed nothing yet."""
+    would_undo: tuple[Name, ...] = ()
+    """Clusters whose rollouts an abort with undo undoes, the newest first; those of `would_end` among them."""
     needs: str = ""
     ended_because: str = ""
     history_events: Count = 0

@@ -45,7 +45,10 @@ def starting_order(prospects: Iterable[Prospect], pilots: Iterable[str] = ()) ->
 
 
 def taken_by(launch: FleetLaunch, prospects: Iterable[Prospect]) -> tuple[Prospect, ...]:
-    """The clusters that a launch takes, in order."""
+    """The clusters that a launch takes, in order; of one that takes a lost fleet rollout over, the lost one's."""
+    if launch.kept is not None:
+        mine = {*launch.kept.members, *launch.kept.unplaced}
+        return starting_order((p for p in prospects if p.cluster in mine or p.own), launch.pilots)
     waves = set(launch.waves)
     taken = [
         p

@@ -12,6 +12,7 @@ from datetime import datetime
 from models.audit import AuditKind
 from models.base import count_text, gpus_text, some_of
 from models.fleet.gates import breaker_share, rest_until, through
+from models.fleet.kept import LAUNCH, KeptFleet
 from models.fleet.messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
 from models.fleet.state import (
     BREAKER,
@@ -53,8 +54,10 @@ def opened(launch: FleetLaunch, now: datetime) -> FleetRollout:
         policy=launch.policy,
         entered_at=now,
     )
-    text = f"fleet rollout launched by {by}" + (" (shadow)" if launch.shadow else "")
-    return f.noting(AuditKind.COMMAND, text, now, actor=by, reason=launch.reason, command="launch")
+    lost = "" if launch.kept is None else f", taking over {launch.kept.fleet}"
+    text = f"fleet rollout launched by {by}{lost}" + (" (shadow)" if launch.shadow else "")
+    given = launch.model_dump(mode="json", exclude={"kept", "fleet", "actor", "reason"})
+    return f.noting(AuditKind.COMMAND, text, now, actor=by, reason=launch.reason, command=LAUNCH, launch=given)
 
 
 def planned(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime) -> FleetRollout:
@@ -71,6 +74,8 @@ def planned(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime
         return f.but(ended_because=why).reaching(FleetStage.ABORTED, now, why)
     cut = sum(p.cut_gpus for p in plan.clusters if not p.rollout)
     many = count_text(len(members), "cluster")
+    if launch.kept is not None:
+        f = f.but(wave=launch.kept.wave, settled_at=launch.kept.through_at)
     return f.but(members=members, plan_hash=plan.hash).noting(
         AuditKind.PLAN,
         f"fleet plan {plan.hash}: {many}, cut {gpus_text(cut)}",
@@ -78,6 +83,9 @@ def planned(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime
         plan=plan.hash,
         clusters=len(members),
         cut_gpus=cut,
+        waves={w.value: own for w in WAVES if (own := [m.cluster for m in members.values() if m.wave is w])},
+        moved=[m.cluster for m in members.values() if m.moved],
+        skipped=[m.cluster for m in members.values() if m.state is MemberState.SKIPPED],
     )
 
 
@@ -95,6 +103,8 @@ def trouble(f: FleetRollout, reason: str, now: datetime) -> FleetRollout:
 
 
 def _member(p: Prospect, launch: FleetLaunch) -> Member:
+    if launch.kept is not None:
+        return _kept(p, launch.kept)
     m = Member(
         cluster=p.cluster,
         wave=Wave.PILOT if p.cluster in launch.pilots else p.wave,
@@ -104,6 +114,17 @@ def _member(p: Prospect, launch: FleetLaunch) -> Member:
     if not p.rollout:
         return m
     return joined(m, Noted(rollout=p.rollout, stage=p.stage, rollbacks=p.rollbacks, needs=p.needs))
+
+
+def _kept(p: Prospect, kept: KeptFleet) -> Member:
+    """A member of the lost fleet rollout. What it had started is this one's own, and undone with it."""
+    moved = p.cluster in kept.moved
+    wave = kept.members[p.cluster] if moved or (p.own and p.cluster in kept.members) else p.wave
+    m = Member(cluster=p.cluster, wave=wave, moved=moved, cut_gpus=p.cut_gpus)
+    if p.rollout:
+        m = joined(m, Noted(rollout=p.rollout, stage=p.stage, rollbacks=p.rollbacks, needs=p.needs))
+        m = m.but(joined=not p.own, started_at=p.started_at)
+    return m.but(state=MemberState.SKIPPED) if p.cluster in kept.skipped else m
 
 
 def joined(m: Member, rollout: Noted) -> Member:

@@ -47,6 +47,8 @@ def status_of(f: FleetRollout, now: datetime, *, history_events: int = 0, runs: 
         members=tuple(
             sorted((_as_of(m, f, now) for m in f.members.values()), key=lambda m: (m.wave.number, m.cluster))
         ),
+        would_end=() if f.stage.ended else tuple(m.cluster for m in f.but(undo=False).to_abort),
+        would_undo=() if f.stage.ended else tuple(m.cluster for m in f.but(undo=True).to_abort),
         needs=needs_of(f),
         ended_because=f.ended_because,
         history_events=history_events,

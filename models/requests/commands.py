@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from enum import StrEnum
 
@@ -76,3 +77,18 @@ def obey(state: RequestState, command: RequestCommand, request: RequestOrder, no
                 back = state.reaching(RequestStage.RETURNING, now, withdrawn, returned_by=by)
                 return noted(back, "withdrawn: it is given back")
             return noted(state.reaching(RequestStage.WITHDRAWN, now, withdrawn), "withdrawn")
+
+
+def undo_line(state: RequestState) -> str:
+    """How what has just been said to a request is undone; empty where nothing came of it."""
+    ask = state.ask
+    match state.stage:
+        case RequestStage.REFUSED:
+            return ""
+        case RequestStage.GRANTED if state.ended:
+            return "It cannot be undone: the quota is to be lowered like any other."
+        case RequestStage.ASKED | RequestStage.APPROVED | RequestStage.GRANTED:
+            return f"Undo: backstop request withdraw {ask.request} --reason '...'"
+        case _:
+            again = f"backstop request new {shlex.quote(ask.team)} {shlex.quote(ask.cluster)} {ask.gpus}"
+            return f"It cannot be undone; to ask anew: {again} --reason '...'"

@@ -13,6 +13,7 @@ from models.cluster.quota import Quota
 from models.cluster.readings import Present
 from models.cluster.snapshot import on_islands
 from models.notices import NoticeKind
+from models.planning.backing import Backing, back
 from models.planning.plan import envelope_of
 from models.rollout import objections
 from models.rollout.effect_table import INVERSE
@@ -398,23 +399,30 @@ def _have(gpus: int, of: str) -> str:
 
 def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage = Stage.ROLLED_BACK) -> Rollout:
     """On the way back to exactly the baseline."""
-    missing = 0
-    if r.sight.known is not None:
-        missing = max(0, r.baseline.tree.assigned() - r.sight.known.healthy_gpus)
+    target, changed = _baseline_left_to(r), changed_by_others(r)
+    backing = backing_of(r, {**target, **changed})
+    missing = 0 if backing is None else backing.phantom_gpus
     undo = Undo(
         why=UndoCause.UNDO,
         actor=actor,
         reason=reason,
         at=now,
         then=then,
-        target=_baseline_left_to(r),
-        changed=changed_by_others(r),
+        target=target,
+        changed=changed,
         unbacked_gpus=missing,
         owed=tuple(reversed(r.standing)),
     )
     note = f"; {_have(missing, 'the baseline')} no healthy hardware today" if missing else ""
     moved = without_own_holds(r).but(undo=undo, breach_of=())
     return moved.reaching(Stage.ROLLING_BACK, now, f"undo: {reason}{note}", actor)
+
+
+def backing_of(r: Rollout, values: dict[str, int]) -> Backing | None:
+    """What the health that is believed would back of these values; None: none is known."""
+    if r.sight.known is None:
+        return None
+    return back(on_islands(r.baseline.with_values(values), r.sight.known.islands))
 
 
 def _baseline_left_to(r: Rollout) -> dict[str, int]:

@@ -85,6 +85,8 @@ class CommandAnswer(Model):
     command: Command
     stage: Stage
     said: str
+    undo: str = ""
+    """How it is undone, or that it cannot be; empty: the build that obeyed it did not say."""
 
 
 class HealthChanged(Model):

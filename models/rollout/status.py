@@ -118,7 +118,7 @@ def _proposal(r: Rollout) -> ProposalStatus | None:
 
 def _risks(r: Rollout) -> tuple[Risk, ...]:
     """Both numbers of each quota that lacks hardware, or in shadow would; while health is unknown, as last known."""
-    quotas = r.written if r.shadow else _present(r)
+    quotas = r.written if r.shadow else present_values(r)
     due = {t: r.clocks.model_copy(update={"by_team": {t: c}}) for t, c in r.clocks.by_team.items()}
     return tuple(
         Risk(
@@ -135,12 +135,12 @@ def _foretold(r: Rollout, now: datetime) -> tuple[Foretold, ...]:
     """Of the values that the quota system holds, as last seen."""
     if r.stage.ended or r.seen is None or r.seen.health is None:
         return ()
-    values = _present(r)
+    values = present_values(r)
     quotas = tuple(p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in r.seen.reading.quotas)
     return foretold(r.cluster, quotas, r.seen.health.islands, r.seen.windows, now)
 
 
-def _present(r: Rollout) -> dict[str, int]:
+def present_values(r: Rollout) -> dict[str, int]:
     """What the quota system holds, as last seen or as written since."""
     if r.shadow:
         return {q.team: q.gpus for q in r.baseline.quotas} if r.seen is None else r.seen.reading.values
@@ -177,7 +177,7 @@ def standing_now(r: Rollout) -> PresentBacking:
 
 def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
     tree = r.baseline.tree
-    present = _present(r)
+    present = present_values(r)
     # A look that a write of ours overtook says nothing about the values that it did not see.
     seen = {} if r.seen is None else r.seen.reading.values
     stands = {} if r.seen is None else r.seen.now.backing

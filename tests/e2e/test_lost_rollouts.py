@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from client.connection import NAMESPACE
+from models.fleet.state import FleetStage, MemberState
 from models.rollout.stages import Command, Stage
-from tests.e2e.world import connected, fresh, worked_case, world_of
+from tests.e2e.world import CLOCKS, cluster, connected, eventually, fresh, team, worked_case, world_of
 from workers.embedded_temporal import EmbeddedTemporal
 
 
@@ -69,7 +70,11 @@ async def test_lost_rollouts_are_named_and_adopted_all_at_once(sqlite_ledger_url
         assert "of 3 open in the ledger, Temporal does not run 3, which nobody guards" in doctor
         assert "backstop launch --adopt --all" in doctor
 
-        code, adopted = await said(server, tmp_path, "launch", "--adopt", "--all", "--reason", "the database is gone")
+        words = ("launch", "--adopt", "--all", "--reason", "the database is gone")
+        code, refused = await said(server, tmp_path, *words)
+        assert (code, "Nobody can be asked here, and nothing was changed" in refused) == (2, True)
+        assert {name: world.sql.row("clusters", name=name)["open_rollout"] for name in names} == lost
+        code, adopted = await said(server, tmp_path, *words, "--yes")
         assert code == 0, adopted
         assert "3 of 3 lost rollouts adopted" in adopted
         for name in names:
@@ -88,3 +93,82 @@ async def test_lost_rollouts_are_named_and_adopted_all_at_once(sqlite_ledger_url
             await world.say(name, Command.ABORT)
             await world.ended(name)
             assert world.sql.gpus(name) == baseline
+
+
+async def test_a_lost_fleet_rollout_is_named_and_goes_on_where_it_was(sqlite_ledger_url: str, tmp_path: Path) -> None:
+    """A pilot is through, one cluster is on its way, one was skipped, two wait: each goes on as what it was."""
+    pilot, on_its_way, skipped, later, last = names = [fresh(n) for n in ("pilot", "way", "skip", "later", "last")]
+    slow = {**CLOCKS, "soak_buffered": "1h"}
+    clusters = [cluster(n, {"main": (100, 98)}, [team("research", 95, busy=60)]) for n in names]
+    clusters[1]["policy"] = slow
+    server = EmbeddedTemporal(tmp_path / "temporal", None, None)
+    async with server, world_of(await connected(server.address), sqlite_ledger_url, tmp_path) as world:
+        await world.fleet(*clusters)
+        await world.launch_fleet("fleet/lost", {"parallel": 1, "bake": "1h"}, pilots=(pilot,))
+        plan = await world.tpm.fleet_plan()
+        await world.say_fleet("approve", plan_hash=plan.hash)
+        await world.say_fleet("skip", clusters=(skipped, later, last))
+        await world.say_fleet("pace", pace={"parallel": 2, "budget_per_hour": 300})
+        await world.until_fleet(lambda s: any(m.cluster == on_its_way and m.stage == "buffered" for m in s.members))
+        await world.say_fleet("move", clusters=(later, last), wave="busy")
+        await world.say_fleet("pause", reason="a SEV")
+        await eventually(
+            lambda: any(e["data"].get("hold") == "paused" for e in world.sql.archive("(fleet)")), "it is archived"
+        )
+        await world.archived(on_its_way)
+        rows = world.sql.rows("SELECT cluster, id FROM rollouts WHERE fleet = 'fleet/lost' ORDER BY opened_at")
+        assert [name for name, _ in rows] == [pilot, on_its_way]
+        before = {name: world.sql.gpus(name) for name in names}
+
+    shutil.rmtree(tmp_path / "temporal")
+    server = EmbeddedTemporal(tmp_path / "temporal", None, None)
+    async with server, world_of(await connected(server.address), sqlite_ledger_url, tmp_path) as world:
+        world.launched, world.fleet_launched = {*names}, True
+        what = "fleet rollout fleet/lost of 5 clusters is open in the ledger (running) and Temporal does not run it"
+        for words, code in ((("status",), 0), (("fleet", "status"), 3), (("doctor",), 1)):
+            ended, text = await said(server, tmp_path, *words)
+            assert (ended, what in text, "backstop launch --fleet --adopt" in text) == (code, True, True), text
+
+        words = ("launch", "--fleet", "--adopt", "--reason", "the database is gone")
+        code, refused = await said(server, tmp_path, *words)
+        assert (code, "Take over fleet rollout fleet/lost? Nobody can be asked" in refused) == (2, True)
+        assert world.sql.one("SELECT COUNT(*) FROM rollouts") == 2
+        code, adopted = await said(server, tmp_path, *words, "--yes")
+        assert code == 0, adopted
+        assert "fleet/lost is taken over; of it is not known any more:" in adopted
+        assert "which failures counted for its breaker" in adopted
+        assert "pace: 2 clusters at once, at most 300 GPUs an hour" in adopted
+        assert {name: world.sql.gpus(name) for name in names} == before  # nothing is written before a person approves
+
+        status = await world.tpm.fleet_status()
+        assert (status.owner, status.stage, status.pace.parallel) == ("tpm", FleetStage.PLANNED, 2)
+        assert status.fleet != "fleet/lost"
+        taken = world.sql.rows("SELECT cluster, id FROM rollouts WHERE fleet = 'fleet/lost' AND superseded_by IS NULL")
+        members = {m.cluster: m for m in status.members}
+        assert {(name, members[name].rollout) for name in (pilot, on_its_way)} == set(taken)
+        assert {name: (m.state, m.wave.value) for name, m in members.items()} == {
+            pilot: (MemberState.RUNNING, "pilot"),
+            on_its_way: (MemberState.RUNNING, "unscheduled"),
+            skipped: (MemberState.SKIPPED, "unscheduled"),
+            later: (MemberState.WAITING, "busy"),
+            last: (MemberState.WAITING, "busy"),
+        }
+        for name in (pilot, on_its_way):
+            await world.approve(name)
+        await world.until(pilot, Stage.MONITORED)
+        plan = await world.tpm.fleet_plan()
+        code, _ = await said(server, tmp_path, "fleet", "approve", "--plan", plan.hash)
+        assert code == 0
+        await world.until_fleet(lambda s: s.stage is FleetStage.RUNNING)
+        await world.say(on_its_way, Command.PROMOTE)
+        await world.until_fleet(
+            lambda s: all(m.state is MemberState.DONE for m in s.members if m.cluster == on_its_way)
+        )
+        assert world.sql.gpus(later) == before[later]  # the wave bakes for an hour
+
+        code, ended = await said(server, tmp_path, "fleet", "abort", "--undo", "--reason", "enough", "--yes")
+        assert code == 0, ended
+        await world.until_fleet(lambda s: s.stage is FleetStage.ABORTED)
+        assert {name: world.sql.gpus(name)["research"] for name in names} == dict.fromkeys(names, 95)
+        code, doctor = await said(server, tmp_path, "doctor")
+        assert "fleet rollout" not in doctor

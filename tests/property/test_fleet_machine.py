@@ -30,6 +30,7 @@ from models.fleet.messages import (
 from models.fleet.order import pick, plan_hash, taken_by
 from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import waiting_sentence
+from models.fleet.undo_lines import undo_line
 from models.rollout.actions import Finish, Wait
 from tests.tried import examples
 
@@ -58,6 +59,8 @@ class Fleet:
         self.f = reducers.opened(self.launch, self.now)
         self.started: list[tuple[datetime, str, int]] = []
         self.calls: Counter[str] = Counter()
+        self.undo_line = ""
+        """What whoever said the last command was told of how to undo it."""
         self.fallen: set[str] = set()
         """Clusters that rolled back since a person let the fleet go on, counted by the world."""
         self.step()
@@ -117,6 +120,9 @@ class Fleet:
             if before.wave is Wave.PILOT:
                 assert before.members[p.cluster].wave is Wave.PILOT, "a wave began beside its pilots"
         assert self.f.in_flight <= max(before.in_flight, self.f.pace.parallel)
+        for span, most in ((HOUR, self.f.pace.budget_per_hour), (DAY, self.f.pace.budget_per_day)):
+            # Of what was started under a larger budget, more than the present one may be; no more is then.
+            assert not answer.picked or sum(gpus for at, _, gpus in self.started if at > self.now - span) <= most
 
     def pilots_are_through(self, f: FleetRollout) -> None:
         pilots = [m for m in f.members.values() if m.wave is Wave.PILOT]
@@ -157,7 +163,9 @@ class Fleet:
         request = FleetCommandRequest(actor="tpm", reason="as it goes", **fields)
         if refusal(self.f, command, request) is not None:
             return False
-        self.f, said = obey(self.f, command, request, self.now)
+        before = self.f
+        self.f, said = obey(before, command, request, self.now)
+        self.undo_line = undo_line(before, self.f, command, request)
         if command == "resume":
             self.fallen = set()
         assert said
@@ -168,8 +176,6 @@ class Fleet:
 
     def check(self) -> None:
         f = self.f
-        for span, most in ((HOUR, f.pace.budget_per_hour), (DAY, f.pace.budget_per_day)):
-            assert sum(gpus for at, _, gpus in self.started if at > self.now - span) <= most
         assert {m.cluster for m in f.failed} == self.fallen
         names = [name for _, name, _ in self.started]
         assert len(names) == len(set(names)), "a cluster was started twice"
@@ -221,7 +227,7 @@ def test_whatever_happens_the_pace_the_budget_and_the_breaker_hold(
         if fleet.f.holds:
             assert fleet.say("resume")
         for name, p in fleet.world.items():
-            if p.why_not or p.cut_gpus > min(pace.budget_per_hour, pace.budget_per_day):
+            if p.why_not or p.cut_gpus > min(fleet.f.pace.budget_per_hour, fleet.f.pace.budget_per_day):
                 fleet.say("skip", clusters=(name,))
         for rollout in list(fleet.rollouts):
             fleet.goes_on(rollout)
@@ -243,7 +249,10 @@ def happens(fleet: Fleet, kind: str, number: int) -> None:
         command = FLEET_COMMANDS[number % len(FLEET_COMMANDS)]
         if command != "abort" or number % 5 == 0:
             cluster = names[number % len(names)]
-            fleet.say(command, clusters=(cluster,), wave=list(Wave)[number % 5], undo=number % 2 == 0)
+            pace = [{"parallel": 1 + number % 4}, {"bake": "1h", "pilot_soak": "0s"}, {"budget_per_hour": number % 90}]
+            fleet.say(
+                command, clusters=(cluster,), wave=list(Wave)[number % 5], undo=number % 2 == 0, pace=pace[number % 3]
+            )
     elif rollouts:
         rollout = rollouts[number % len(rollouts)]
         fleet.goes_on(rollout) if kind == "on" else fleet.falls(rollout)

@@ -243,7 +243,7 @@ def tell(story: Story) -> None:
         if json.loads(story.backstop("fleet", "show", "--json", show=False))["clusters"][0]["stage"] is None:
             break
         time.sleep(0.3)
-    story.backstop("detach", CLUSTER, "--restore", "--reason", "the pilot is over")
+    story.backstop("detach", CLUSTER, "--restore", "--reason", "the pilot is over", "--yes")
     story.limits(("research-org", ""), ("training", "gres/gpu=24"), ("evals", "gres/gpu=20"))
 
 

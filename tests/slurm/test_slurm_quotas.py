@@ -228,8 +228,11 @@ def test_it_is_taken_out_again_and_slurm_is_as_it_was(site: Site) -> None:
     land(site, EffectKind.CLOSE, 3)
     note_stage(site.ledger, "r-1", "closed", ended=True, completed=True)
     site.lab.set_limit(site.team("b"), 12)
+    before = site.limits()
+    told = site.slurms.detach(site.cluster, restore=True, look=True)
+    assert site.limits() == before, "a look changes nothing"
     back = site.slurms.detach(site.cluster, restore=True)
-    assert back == {site.team("a"): (16, 24)}, "b is somebody else's by now, and closing had freed the pool"
+    assert told == back == {site.team("a"): (16, 24)}, "b is somebody else's by now, and closing had freed the pool"
     assert site.limits() == ["", "24", "12"]
     with pytest.raises(Refusal, match="are the ledger's own"):
         site.slurms.detach(site.cluster, restore=True)

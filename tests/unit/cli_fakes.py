@@ -21,6 +21,7 @@ from models.cluster.snapshot import Snapshot, snapshot_of
 from models.cluster.windows import Declaration, Declared, Entry
 from models.errors import BackstopError, BadInput, Refusal
 from models.fleet.commands import FleetCommand, FleetCommandRequest
+from models.fleet.kept import KeptFleet
 from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetPlan, FleetStatus, Prospect
 from models.fleet.state import FleetStage, Wave
 from models.flex.division import FlexMode
@@ -46,6 +47,7 @@ from models.reports.tallies import Point
 from models.reports.weekly import Past
 from models.reports.why import TeamWhy, WhyAnswers
 from models.requests.state import RequestState
+from models.rollout.ahead import Ahead, TeamBack
 from models.rollout.commands import CommandRequest
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, Risk, RolloutStatus, TeamStatus
@@ -62,6 +64,17 @@ WORKED = ClusterSpec.model_validate(
     }
 )
 PLAN = make_plan(snapshot_of(WORKED), Policy())
+AHEAD = Ahead(
+    cluster="h100-worked",
+    rollout="h100-worked/1",
+    stage=Stage.BUFFERED,
+    plan=PLAN,
+    undoes=("set_soft", "reserve"),
+    back=(TeamBack(team="research", gpus=306, back_gpus=345, backing_gpus=319),),
+    unbacked_gpus=26,
+    told=("research",),
+    close_told=("research",),
+)
 
 
 def status(stage: Stage = Stage.BUFFERED, **changes: Any) -> RolloutStatus:
@@ -138,11 +151,13 @@ class FakeBackstop:
     summaries: list[RolloutSummary] | None = None
     watching: Check = field(default_factory=lambda: Check(name="watch", ok=True, text="watching"))
     fleet: FleetStatus | None = None
+    kept: KeptFleet | None = None
     points: list[Point] = field(default_factory=list)
     source_at: datetime | None = None
     lost_rollouts: list[Overview] = field(default_factory=list)
     taken: tuple[str, ...] = ()
-    """Clusters whose launch is refused."""
+    """Clusters whose launch is refused, and every command to them."""
+    aheads: dict[str, Ahead] = field(default_factory=dict)
     week: Past = field(default_factory=lambda: a_past(3))
     plan: PlanNow = field(
         default_factory=lambda: PlanNow(
@@ -202,7 +217,14 @@ class FakeBackstop:
 
     async def command(self, cluster: str, command: Command, request: CommandRequest) -> CommandAnswer:
         self._ask("command", cluster, command, request)
-        return CommandAnswer(cluster=cluster, command=command, stage=Stage.BUFFERED, said="so be it")
+        if cluster in self.taken:
+            raise Refusal(f"{command} is not possible while {cluster} is monitored: already at the last stage")
+        undo = f"Undo: backstop pause {cluster} --reason '...'"
+        return CommandAnswer(cluster=cluster, command=command, stage=Stage.BUFFERED, said="so be it", undo=undo)
+
+    async def ahead(self, cluster: str) -> Ahead:
+        self._ask("ahead", cluster)
+        return self.aheads.get(cluster, AHEAD).model_copy(update={"cluster": cluster})
 
     async def status(self, cluster: str) -> RolloutStatus:
         self._ask("status", cluster)
@@ -220,9 +242,13 @@ class FakeBackstop:
     async def open_fleet(self) -> FleetStatus | None:
         return self.fleet
 
+    async def lost_fleet(self) -> KeptFleet | None:
+        return self.kept
+
     async def fleet_status(self) -> FleetStatus:
         self._ask("fleet_status")
-        assert self.fleet is not None
+        if self.fleet is None:
+            raise Refusal("there is no fleet rollout: launch one with `backstop launch --fleet`")
         return self.fleet
 
     async def launch_fleet(self, request: FleetLaunch) -> FleetPlan:

@@ -59,6 +59,7 @@ from models.rollout.owner_news import owner_told
 from models.rollout.stages import TRANSITIONS, Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of, status_of, waiting_sentence
+from models.rollout.undo_lines import undo_line
 from models.rollout.warnings import warned
 from models.wire import TellAnswer
 
@@ -176,6 +177,8 @@ class World:
         self.mark = ""
         self.look_wanted = False
         """The watch has signalled: counts at the next decision, whatever is under way."""
+        self.undo_line = ""
+        """What whoever said the last command was told of how to undo it."""
         self.actions: list[Action] = []
         self.plans: list[Plan] = []
         self.told: list[tuple[NoticeKind, str]] = []
@@ -219,7 +222,9 @@ class World:
         why = refusal(self.r, command, request)
         if why is not None:
             raise Refused(why)
-        self.r, said = obey(self.r, command, request, self.now)
+        before = self.r
+        self.r, said = obey(before, command, request, self.now)
+        self.undo_line = undo_line(before, self.r, command, request)
         if run:
             self.run()
         return said

@@ -28,6 +28,8 @@ GIVEN: dict[Command, list[str]] = {
     Command.OBJECT: ["--team", "research"],
     Command.RESOLVE: ["--hold", "drift", "--how", "accept"],
 }
+ASKED = (Command.ABORT, Command.ROLLBACK, Command.CLOSE)
+"""Commands that a script gives with --yes."""
 
 
 @pytest.fixture
@@ -44,7 +46,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBackstop]:
 def test_every_command_reaches_the_rollout(
     fake: FakeBackstop, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([command, "h100-worked", *GIVEN.get(command, []), "--reason", "why", "--actor", "tpm"]) == 0
+    yes = ["--yes"] if command in ASKED else []
+    assert run([command, "h100-worked", *GIVEN.get(command, []), "--reason", "why", "--actor", "tpm", *yes]) == 0
     ((what, cluster, sent, request),) = fake.asked
     assert (what, cluster, sent) == ("command", "h100-worked", command)
     assert isinstance(request, CommandRequest)
@@ -53,7 +56,8 @@ def test_every_command_reaches_the_rollout(
     assert {"--plan": request.plan_hash, "--team": request.team, "--hold": request.hold, "--how": request.how} == {
         option: given.get(option, "") for option in ("--plan", "--team", "--hold", "--how")
     }
-    assert capsys.readouterr().out == "h100-worked (buffered): so be it\n"
+    said = "h100-worked (buffered): so be it\nUndo: backstop pause h100-worked --reason '...'\n"
+    assert capsys.readouterr().out == said
     assert fake.closed
 
 
@@ -144,7 +148,7 @@ def test_each_failure_has_its_exit_code_and_one_sentence(
     [
         (["plan", "--bogus"], "No such option"),
         (["nothing"], "No such command"),
-        (["approve", "c"], "Missing option '--plan'"),
+        (["approve", "c"], "--plan is missing: nobody can be shown a plan and asked here"),
         (["status", "a", "b"], "unexpected extra argument"),
         (["watch", "c", "--every", "often"], "--every must be a number, not 'often'"),
         (["watch", "c", "--every", "0"], "--every must be from 0.1 to 3600, not 0"),

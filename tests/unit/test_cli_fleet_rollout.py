@@ -151,12 +151,13 @@ def test_commands_are_sent_as_they_were_given(capsys: pytest.CaptureFixture[str]
     for words, fields in (
         (["approve", "--plan", "feed"], {"plan_hash": "feed"}),
         (["pause", "--reason", "r"], {"reason": "r"}),
-        (["resume", "--reason", "r"], {"reason": "r"}),
+        (["resume", "--reason", "r", "--yes"], {"reason": "r"}),
         (["skip", "a", "b", "--reason", "r"], {"reason": "r", "clusters": ("a", "b")}),
         (["move", "a", "--wave", "4", "--reason", "r"], {"reason": "r", "clusters": ("a",), "wave": Wave.BUSY}),
         (["move", "a", "--wave", "pilot", "--reason", "r"], {"reason": "r", "clusters": ("a",), "wave": Wave.PILOT}),
         (["promote", "--reason", "r"], {"reason": "r"}),
-        (["abort", "--reason", "r", "--undo"], {"reason": "r", "undo": True}),
+        (["pace", "bake=2h", "parallel=3", "--reason", "r"], {"reason": "r", "pace": {"bake": "2h", "parallel": 3}}),
+        (["abort", "--reason", "r", "--undo", "--yes"], {"reason": "r", "undo": True}),
     ):
         with answering(FakeBackstop()) as door:
             assert run(["fleet", *words, "--actor", "tpm"]) == 0
@@ -196,7 +197,7 @@ def test_a_launch_of_a_fleet_sends_its_waves_pilots_and_pace(capsys: pytest.Capt
     [
         (["launch"], "CLUSTER is empty: name a cluster"),
         (["launch", "a", "--fleet"], "CLUSTER 'a' is given beside --fleet, --wave or --pilot"),
-        (["launch", "--fleet", "--adopt"], "--adopt is given beside --fleet"),
+        (["launch", "--wave", "1", "--adopt"], "--adopt is given beside --fleet"),
         (["launch", "--fleet", "--wave", "1"], "--wave '1' is given beside --fleet, which takes all waves"),
         (
             ["launch", "a", "--pace", "parallel=3"],
@@ -214,6 +215,10 @@ def test_a_launch_of_a_fleet_sends_its_waves_pilots_and_pace(capsys: pytest.Capt
         ),
         (["launch", "--pilot", "a,,b"], "--pilot takes names with commas between, not 'a,,b'"),
         (["fleet", "move", "a", "--wave", "x", "--reason", "r"], "--wave must be one of"),
+        (["fleet", "pace", "parallel=0", "--reason", "r"], "KEY=VALUE parallel must be at least 1, not 0"),
+        (["fleet", "pace", "paralel=1", "--reason", "r"], "KEY=VALUE paralel is not a field"),
+        (["fleet", "pace", "bake=soon", "--reason", "r"], "KEY=VALUE bake must be a duration"),
+        (["fleet", "pace", "bake", "--reason", "r"], "KEY=VALUE takes KEY=VALUE, not 'bake'"),
         (
             ["hold", "--kind", "freeze", "--until", "1d", "--reason", "r"],
             "CLUSTER is missing: name clusters, or give --fleet",

@@ -240,7 +240,7 @@ def lost(*names: str) -> list[Overview]:
 def test_lost_rollouts_are_adopted_for_their_owners_and_a_refusal_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeBackstop(lost_rollouts=lost("a", "b", "c d"), taken=("b",))
     with answering(fake):
-        assert run(["launch", "--adopt", "--all", "--reason", "the database is gone", "--actor", "tpm"]) == 1
+        assert run(["launch", "--adopt", "--all", "--reason", "the database is gone", "--actor", "tpm", "--yes"]) == 1
     said = capsys.readouterr().out
     assert "2 of 3 lost rollouts adopted" in said
     assert "b was not launched: another has it" in said
@@ -256,8 +256,11 @@ def test_lost_rollouts_are_adopted_for_their_owners_and_a_refusal_is_told(capsys
     [
         (["--all"], "--all goes with --adopt"),
         (["--all", "--adopt", "c"], "CLUSTER 'c' is given beside --adopt --all"),
-        (["--all", "--adopt", "--fleet"], "what is of a fleet is given beside"),
+        (["--all", "--adopt", "--fleet"], "--all is given beside --fleet --adopt"),
+        (["--all", "--adopt", "--wave", "1"], "what is of a fleet is given beside"),
         (["--all", "--adopt", "--shadow"], "--shadow is given beside"),
+        (["--fleet", "--adopt", "c"], "CLUSTER 'c' is given beside --fleet --adopt"),
+        (["--fleet", "--adopt", "--wave", "1"], "--wave or --pilot is given beside --fleet --adopt"),
     ],
 )
 def test_all_goes_with_adopt_alone(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

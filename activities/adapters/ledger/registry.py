@@ -31,7 +31,9 @@ from models.cluster.policy import Policy
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.errors import Conflict, Refusal
+from models.fleet.kept import KeptFleet, kept_of
 from models.fleet.messages import Noted
+from models.fleet.state import FLEET
 from models.planning.plan import Envelope
 from models.questions import ClusterFacts, Overview
 from models.requests.state import RequestState
@@ -39,6 +41,7 @@ from models.rollout.effects import Fence
 from models.rollout.messages import RecordRequest
 from models.rollout.stages import Stage
 from models.tables import (
+    AuditRow,
     ClusterRow,
     ContactRow,
     FleetPlanRow,
@@ -50,6 +53,8 @@ from models.tables import (
     RolloutRow,
 )
 
+FIRST_ENTRY = "000001"
+"""How the key of a fleet rollout's first entry ends, after its id: its launch."""
 WITHOUT_EFFECTS = frozenset({Stage.PLANNED, Stage.ABORTED, Stage.CLOSED})
 
 
@@ -108,10 +113,13 @@ class LedgerRegistry(LedgerArchive):
                     f"cluster {cluster.name} still has effects of rollout {lost.id} "
                     f"({lost.stage}, opened by {lost.owner}): adopt them, or finish that rollout first"
                 )
-            for earlier in _earlier(session, cluster, lost):
+            before = _earlier(session, cluster, lost)
+            for earlier in before:
                 earlier.superseded_by = opening.rollout
                 earlier.ended_at = earlier.ended_at or opening.opened_at
             opened = _opened(opening, lost)
+            if adopt and not opened.fleet:  # it stays a member of the fleet rollout that launched it
+                opened.fleet = next((earlier.fleet for earlier in before if earlier.fleet), "")
             session.add(opened)
             cluster.open_rollout, cluster.last_counter = opened.id, 0
             session.flush()
@@ -161,7 +169,8 @@ class LedgerRegistry(LedgerArchive):
             col(later.cluster) == col(RolloutRow.cluster), col(later.opened_at) > col(RolloutRow.opened_at)
         )
         columns = [
-            getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "shadow", "owner", "opened_at")
+            getattr(RolloutRow, name)
+            for name in ("id", "cluster", "stage", "needs", "shadow", "owner", "opened_at", "fleet")
         ]
         of_open = col(RolloutRow.id).in_(sa.select(col(ClusterRow.open_rollout)))
         past_shadow = sa.and_(col(RolloutRow.shadow), col(RolloutRow.ended_at).is_not(None), is_last)
@@ -182,6 +191,7 @@ class LedgerRegistry(LedgerArchive):
                 ended=ended,
                 owner=row.owner,
                 opened_at=row.opened_at,
+                fleet=row.fleet,
             )
 
         return (*(told(row, ended=False) for row in rows), *(told(row, ended=True) for row in ended))
@@ -254,6 +264,29 @@ class LedgerRegistry(LedgerArchive):
     def names(self) -> tuple[str, ...]:
         with self._database.reading() as session:
             return tuple(session.scalars(sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))))
+
+    def kept_fleet(self) -> KeptFleet | None:
+        own = col(AuditRow.cluster) == FLEET
+        first = sa.select(col(AuditRow.key)).where(own, col(AuditRow.key).like(f"%/{FIRST_ENTRY}"))
+        with self._database.reading() as session:
+            key = session.scalars(first.order_by(col(AuditRow.seq).desc()).limit(1)).first()
+            if key is None:
+                return None
+            fleet = key.removesuffix(f"/{FIRST_ENTRY}")
+            rows = sa.select(col(AuditRow.entry)).where(own, col(AuditRow.key).startswith(f"{fleet}/", autoescape=True))
+            entries = session.scalars(rows.order_by(col(AuditRow.key))).all()
+            planned = sa.select(col(FleetPlanRow.cluster)).where(col(FleetPlanRow.fleet) == fleet)
+            with making_sense(FLEET, f"the archive of {fleet}"):
+                return kept_of(map(AuditEntry.model_validate_json, entries), session.scalars(planned).all())
+
+    def of_fleet(self, fleet: str) -> dict[str, tuple[Noted, datetime]]:
+        columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "rollbacks", "opened_at")]
+        rows = sa.select(*columns).where(col(RolloutRow.fleet) == fleet).order_by(col(RolloutRow.opened_at))
+        with self._database.reading() as session:
+            return {
+                r.cluster: (Noted(rollout=r.id, stage=r.stage, needs=r.needs, rollbacks=r.rollbacks), r.opened_at)
+                for r in session.execute(rows)
+            }
 
     def keep_fleet_plan(self, fleet: str, envelopes: Mapping[str, Envelope]) -> None:
         rows = [

@@ -350,8 +350,10 @@ class Slurms:
             slurm=source,
         )
 
-    def detach(self, cluster: str, *, restore: bool) -> dict[str, tuple[int | None, int | None]]:
+    def detach(self, cluster: str, *, restore: bool, look: bool = False) -> dict[str, tuple[int | None, int | None]]:
         """Backstop writes to this Slurm no more. Answers the limits it took back: before and after, by name.
+
+        `look`: only says which it would.
 
         What bounds others (the pool, the flex QOS) is always taken back; quotas where `restore` asks for it, to what
         they were before Backstop first wrote them. What others have changed since is left alone.
@@ -369,6 +371,8 @@ class Slurms:
                 for name, limit in standing.limits.items()
                 if limit.ours and limit.gpus != limit.first and (restore or name.startswith((POOL, QOS)))
             }
+            if look:
+                return back
             if back:
                 self._write(cluster, source, {name: first for name, (_, first) in back.items()})
                 there = self.limits(cluster, source, back)

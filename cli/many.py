@@ -1,0 +1,31 @@
+"""The same for many clusters: a few at a time, and one that is refused keeps no other from its turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from models.errors import BackstopError
+
+AT_ONCE = 8
+"""Commands, or questions, under way at the same time."""
+
+_T = TypeVar("_T")
+_AnswerT = TypeVar("_AnswerT")
+
+
+async def each(
+    items: Iterable[_T], act: Callable[[_T], Awaitable[_AnswerT]]
+) -> list[tuple[_T, _AnswerT | BackstopError]]:
+    """What became of each, in their order."""
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: _T) -> tuple[_T, _AnswerT | BackstopError]:
+        async with turn:
+            try:
+                return item, await act(item)
+            except BackstopError as error:
+                return item, error
+
+    return list(await asyncio.gather(*map(one, items)))

@@ -1,0 +1,108 @@
+"""Which clusters a command is for: names, globs of open rollouts, and filters. Pure: what is open is given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from cli.options import needed
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from models.reports.rollout_summary import RolloutSummary
+
+_GLOB = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was typed. Names and globs first; filters, where there are any, leave some of the open rollouts."""
+
+    names: tuple[str, ...] = ()
+    wave: str = ""
+    """A tier, as the overview shows it."""
+    stage: str = ""
+    needs: bool = False
+
+    @property
+    def plain(self) -> str:
+        """The one cluster that is meant whatever is open; empty: what is open decides, or several are meant."""
+        return self.names[0] if len(self.names) == 1 and not self.looks else ""
+
+    @property
+    def looks(self) -> bool:
+        """What is open must be known."""
+        return self.filtered or any(map(_GLOB.search, self.names))
+
+    @property
+    def filtered(self) -> bool:
+        return bool(self.wave or self.stage or self.needs)
+
+    @property
+    def text(self) -> str:
+        """As it was typed."""
+        given = (("--wave", self.wave), ("--stage", self.stage))
+        words = [*self.names, *(f"{option} {value}" for option, value in given if value)]
+        return " ".join([*words, *(["--needs"] if self.needs else [])])
+
+
+def selection(names: Sequence[str] | None, wave: str, stage: str, *, needs: bool) -> Selection:
+    """Errors: BadInput for nothing at all, an empty name, and a wave or stage that there is not."""
+    from models.rollout.stages import Stage
+
+    given = tuple(dict.fromkeys(needed(name) for name in names or ()))
+    stages = [s.value for s in Stage if not s.ended]
+    if stage and stage not in stages:
+        raise BadInput(f"--stage must be one of {', '.join(stages)}, not {stage!r}")
+    made = Selection(names=given, wave=_tier(wave) if wave else "", stage=stage, needs=needs)
+    if not given and not made.filtered:
+        raise BadInput("CLUSTER is missing: name clusters, or open rollouts by --wave, --stage or --needs")
+    return made
+
+
+def _tier(text: str) -> str:
+    from models.cluster.policy import TIERS
+
+    for number, tier in enumerate(TIERS, 1):
+        if text in (str(number), tier.value):
+            return tier.value
+    choices = ", ".join(f"{number} ({tier})" for number, tier in enumerate(TIERS, 1))
+    raise BadInput(f"--wave must be one of {choices}, not {text!r}")
+
+
+def chosen(of: Selection, rollouts: Sequence[RolloutSummary]) -> tuple[str, ...]:
+    """The clusters, those that were named first, each once. A name without a filter needs no open rollout.
+
+    Errors: BadInput for a glob or a filter that leaves none, and where it is not known what needs a person.
+    """
+    opened = {r.cluster: r for r in rollouts if r.open}
+    meant: dict[str, None] = {}
+    for name in of.names or ("*",):
+        meant.update(dict.fromkeys(_meant(name, opened, alone=not of.filtered)))
+    if of.needs and any(opened[name].needs is None for name in meant):
+        raise BadInput("--needs: no worker says what rollouts need (backstop doctor); name clusters instead")
+    left = [name for name in meant if not of.filtered or _left(of, opened[name])]
+    if not left:
+        raise BadInput(f"no open rollout is like that: {of.text} ({_are(len(opened))} open: backstop status --open)")
+    return tuple(left)
+
+
+def _meant(name: str, opened: dict[str, RolloutSummary], *, alone: bool) -> list[str]:
+    if name in opened or (alone and not _GLOB.search(name)):
+        return [name]
+    found = sorted(cluster for cluster in opened if fnmatchcase(cluster, name))
+    if not found and name != "*":
+        what = "glob matches" if _GLOB.search(name) else "name is that of"
+        raise BadInput(f"{name}: the {what} no open rollout ({_are(len(opened))} open: backstop status --open)")
+    return found
+
+
+def _left(of: Selection, one: RolloutSummary) -> bool:
+    return of.wave in ("", one.wave) and of.stage in ("", one.stage) and not (of.needs and not one.needs)
+
+
+def _are(number: int) -> str:
+    return "1 is" if number == 1 else f"{number} are"

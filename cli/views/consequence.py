@@ -1,0 +1,98 @@
+"""What a command will lead to, as a person reads it before saying yes. The figures are the rollouts' own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from cli.output import count, gpus, line, row, table
+from models.base import some_of
+from models.rollout.ahead import Ahead
+from models.rollout.messages import RolloutStatus
+
+_SHOWN = 30
+"""Rows of a table that nobody asked for in full."""
+_NAMED = 8
+
+
+def undo_parts(rollouts: Sequence[Ahead], *, ends: bool) -> list[RenderableType]:
+    """What every team gets back, what hardware can back of it today, and who is told. `ends`: the rollouts, too."""
+    parts: list[RenderableType] = []
+    written = [a for a in rollouts if a.back]
+    if written:
+        rows = table("CLUSTER", "TEAM", ">NOW", ">COMES BACK", ">BACKED TODAY", "")
+        lines = [(a.cluster, team) for a in written for team in a.back]
+        for cluster, t in lines[:_SHOWN]:
+            note = "changed by others: left alone" if t.by_others else ""
+            row(rows, cluster, t.team, t.gpus, t.back_gpus, t.backing_gpus, note)
+        more = len(lines) - _SHOWN
+        parts += [rows, *([line(f"and {more} more: backstop status CLUSTER")] if more > 0 else []), Text()]
+    parts += [line((a.cluster, "bold"), f" ({a.stage}): {_unwritten(a)}.") for a in rollouts if not a.back][:_SHOWN]
+    return [*parts, line(_sum(rollouts, ends=ends)), *_told({t for a in rollouts for t in a.told})]
+
+
+def _unwritten(a: Ahead) -> str:
+    if a.shadow:
+        return "a shadow: no quota was written"
+    return "no quota has another value than before the rollout" if a.undoes else "nothing has been applied yet"
+
+
+def _sum(rollouts: Sequence[Ahead], *, ends: bool) -> str:
+    back = [t for a in rollouts for t in a.back if not t.by_others]
+    number = count(len(rollouts), "rollout")
+    said = f"{number} {'ends' if len(rollouts) == 1 else 'end'}" if ends else number
+    raised, lowered = [t for t in back if t.back_gpus > t.gpus], [t for t in back if t.back_gpus < t.gpus]
+    for those, verb, way in ((raised, "come", "back to"), (lowered, "go", "from")):
+        moved = sum(abs(t.back_gpus - t.gpus) for t in those)
+        if moved:
+            said += (
+                f"; {gpus(moved)} {verb}{'s' if moved == 1 else ''} {way} {count(len({t.team for t in those}), 'team')}"
+            )
+    lacking = sum(a.unbacked_gpus for a in rollouts if not a.shadow)
+    if not back:
+        said += "; no quota changes"
+    elif lacking:
+        said += (
+            f"; {gpus(lacking)} of what is promised then {'has' if lacking == 1 else 'have'} no healthy hardware today"
+        )
+    elif all(t.backing_gpus is not None for t in back):
+        said += "; today's hardware backs all of it"
+    return f"{said}."
+
+
+def _told(teams: set[str]) -> list[RenderableType]:
+    if not teams:
+        return [line("No team is told.")]
+    return [line(f"Told: {some_of(sorted(teams), _NAMED)} ({count(len(teams), 'team')}).")]
+
+
+def close_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
+    """What is at risk while a promise is ended."""
+    rows = table("CLUSTER", "=STAGE", "TEAM", ">LACKS NOW")
+    for a in rollouts:
+        for team, lacking in sorted(a.at_risk.items()):
+            row(rows, a.cluster, a.stage, team, lacking)
+        if not a.at_risk:
+            row(rows, a.cluster, a.stage, None, None)
+    stuck = [a.cluster for a in rollouts if a.stage == "stuck"]
+    left = f"; what {some_of(stuck, _NAMED)} could not undo stays as it is" if stuck else ""
+    sentence = f"{count(len(rollouts), 'rollout')} {'ends' if len(rollouts) == 1 else 'end'}, and the promise with "
+    ends = f"{sentence}{'it' if len(rollouts) == 1 else 'them'}; the values stay{left}."
+    return [rows, Text(), line(ends), *_told({t for a in rollouts for t in a.close_told})]
+
+
+def many_parts(clusters: Sequence[str], rollouts: Sequence[RolloutStatus | None]) -> list[RenderableType]:
+    """The rollouts that a command goes to."""
+    rows = table("CLUSTER", "=STAGE", ">PROMISED", ">TEAMS", "NEEDS")
+    for cluster, r in zip(clusters, rollouts, strict=True):
+        if r is None:
+            row(rows, cluster, "no answer", None, None, None)
+        else:
+            row(rows, cluster, r.stage, r.assigned_gpus, sum(t.leaf for t in r.teams), r.needs or None)
+    known = [r for r in rollouts if r is not None]
+    teams = {t.team for r in known for t in r.teams if t.leaf}
+    promised = gpus(sum(r.assigned_gpus for r in known))
+    said = f"{count(len(clusters), 'cluster')}, {promised} promised to {count(len(teams), 'team')}."
+    return [rows, Text(), line(said)]

@@ -1,0 +1,78 @@
+"""Another pace for a fleet rollout that is under way: what changes, and what would make no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic import ValidationError
+
+from models.base import duration_text, fraction_text, in_one_sentence
+from models.fleet.gates import rest_until
+from models.fleet.state import FleetRollout, Pace, Wave
+
+_LEAST_RECHECK = timedelta(seconds=1)
+
+
+def paced(pace: Pace, settings: Mapping[str, Any]) -> Pace | str:
+    """The pace with these settings; or why they are not taken, naming the field."""
+    unknown = sorted(settings.keys() - Pace.model_fields.keys())
+    if unknown:
+        return f"pace has no {unknown[0]}: it takes {', '.join(Pace.model_fields)}"
+    if not settings:
+        return f"pace needs KEY=VALUE: it takes {', '.join(Pace.model_fields)}"
+    try:
+        new = Pace.model_validate({**dict(pace), **settings})
+    except ValidationError as error:
+        return in_one_sentence(error)
+    if why := senseless(new):
+        return why
+    return new if new != pace else f"nothing would change: {', '.join(_texts(pace, settings))} already"
+
+
+def senseless(pace: Pace) -> str:
+    """Why nothing would ever start, or a bound would never be reached; empty: it makes sense."""
+    for name in ("budget_per_hour", "budget_per_day"):
+        if getattr(pace, name) == 0:
+            return f"{name} must be at least 1, not 0: nothing would start (to hold the fleet rollout, pause it)"
+    if pace.budget_per_hour > pace.budget_per_day:
+        return f"budget_per_hour must be at most budget_per_day, {pace.budget_per_day}, not {pace.budget_per_hour}"
+    if pace.recheck < _LEAST_RECHECK:
+        return f"recheck must be at least {duration_text(_LEAST_RECHECK)}, not {duration_text(pace.recheck)}"
+    return ""
+
+
+def value_text(pace: Pace, name: str) -> str:
+    """As it is typed."""
+    value = getattr(pace, name)
+    if isinstance(value, timedelta):
+        return duration_text(value)
+    return str(value) if isinstance(value, int) else fraction_text(value)
+
+
+def _texts(pace: Pace, names: Mapping[str, Any]) -> Iterator[str]:
+    return (f"{name} is {value_text(pace, name)}" for name in Pace.model_fields if name in names)
+
+
+def changes_text(before: Pace, after: Pace) -> str:
+    """parallel 10 -> 20, bake 1d -> 12h."""
+    changed = (name for name in Pace.model_fields if getattr(before, name) != getattr(after, name))
+    return ", ".join(f"{name} {value_text(before, name)} -> {value_text(after, name)}" for name in changed)
+
+
+def settings_back(before: Pace, after: Pace) -> str:
+    """What brings the pace back, as it is typed."""
+    changed = (name for name in Pace.model_fields if getattr(before, name) != getattr(after, name))
+    return " ".join(f"{name}={value_text(before, name)}" for name in changed)
+
+
+def counts_from(before: FleetRollout, after: FleetRollout, now: datetime) -> str:
+    """From when it counts: at once, and of what rests from when that began to rest."""
+    was, rests = rest_until(before), rest_until(after)
+    if rests is None or was == rests:
+        return "it counts from now on"
+    what = "soak" if after.wave is Wave.PILOT else "bake"
+    if now >= rests:
+        return f"it counts from now on: the running {what} is over" + (", and the holds stand" if after.holds else "")
+    return f"it counts from now on: the running {what} ends {rests:%Y-%m-%d %H:%M:%SZ}"

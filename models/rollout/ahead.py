@@ -1,0 +1,106 @@
+"""What a command would lead to, before it is given: the plan that an approval names, what an undo brings back.
+
+Nothing here changes a rollout. The figures are made by the very functions that obey the command, so that what a
+person agrees to is what happens.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import Field
+
+from models.base import GpuCount, Model, Name
+from models.planning.plan import Plan
+from models.rollout.commands import backing_of, undoing
+from models.rollout.stages import Stage
+from models.rollout.state import Rollout
+from models.rollout.status import present_values
+
+
+class TeamBack(Model):
+    """One leaf quota that an undo would find at another value than it brings back. Units: whole GPUs."""
+
+    team: Name
+    gpus: GpuCount
+    """What it has now."""
+    back_gpus: GpuCount
+    """What it would have after the undo."""
+    backing_gpus: GpuCount | None
+    """What today's hardware would back of that, beside all others; null: no health is known."""
+    by_others: bool = False
+    """Somebody else changed it: it is left alone, and `back_gpus` is what it has."""
+
+
+class Ahead(Model):
+    """What commands to one rollout would lead to now."""
+
+    cluster: Name
+    rollout: str
+    stage: Stage
+    shadow: bool = False
+    plan: Plan | None = None
+    """What an approval would name; null: nothing awaits one."""
+    undoes: tuple[str, ...] = ()
+    """The effects that an abort or a rollback would undo, the first one first; none: nothing has been applied."""
+    back: tuple[TeamBack, ...] = ()
+    """The quotas that would change with it, or that others have changed."""
+    unbacked_gpus: GpuCount = 0
+    """Of all that would then be promised: what no healthy GPU stands behind today."""
+    told: tuple[Name, ...] = ()
+    """Teams that an abort or a rollback is told."""
+    close_told: tuple[Name, ...] = ()
+    """Teams that a close is told: their promise ends."""
+    at_risk: dict[str, GpuCount] = Field(default_factory=dict)
+    """GPUs that quotas lack now, by team."""
+
+
+def ahead_of(r: Rollout, now: datetime) -> Ahead:
+    """As things stand. Where a rollback is under way or done, what is still owed."""
+    known = Ahead(
+        cluster=r.cluster,
+        rollout=r.id,
+        stage=r.stage,
+        shadow=r.shadow,
+        plan=_awaiting(r),
+        close_told=tuple(r.baseline.tree.leaves) if r.values_stand else r.affected,
+        at_risk=r.at_risk,
+    )
+    if not r.effects_stand or r.stage.ended:
+        return known.but(told=tuple(sorted(r.announced.cuts)))
+    undone = r if r.stage in (Stage.ROLLING_BACK, Stage.STUCK) else undoing(r, now, actor=r.owner, reason="asked ahead")
+    if undone.undo is None:  # stuck before there was one: somebody newer owns the cluster
+        return known
+    return known.but(
+        undoes=tuple(kind.value for kind in undone.owed),
+        back=() if r.shadow else _back(r, undone),
+        unbacked_gpus=undone.undo.unbacked_gpus,
+        told=r.affected,
+    )
+
+
+def _awaiting(r: Rollout) -> Plan | None:
+    """The plan that `approve` would take: a proposal's before the standing one."""
+    if r.proposal is not None:
+        envelope = r.envelope
+        approved = envelope is not None and envelope.plan_hash == r.proposal.plan.hash
+        return None if approved else r.proposal.plan
+    return None if r.plan is None or r.stay.replan or r.approved else r.plan
+
+
+def _back(r: Rollout, undone: Rollout) -> tuple[TeamBack, ...]:
+    assert undone.undo is not None
+    present, target, changed = present_values(r), undone.undo.target, undone.undo.changed
+    after = {team: changed.get(team, target.get(team, gpus)) for team, gpus in present.items()}
+    backing = backing_of(r, after)
+    return tuple(
+        TeamBack(
+            team=team,
+            gpus=present[team],
+            back_gpus=after[team],
+            backing_gpus=None if backing is None else backing.of.get(team, 0),
+            by_others=team in changed or team in r.foreign,
+        )
+        for team in sorted(r.baseline.tree.leaves)
+        if team in present and (present[team] != after[team] or team in changed)
+    )

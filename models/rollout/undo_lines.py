@@ -1,0 +1,116 @@
+"""How each command to a rollout is undone: one line, as people type it, or why there is none.
+
+The line is made where the command is obeyed, of the rollout before and after it, so that it fits the stage in which it
+is read. A command without an entry in `UNDO` fails a test, and so does a line that its rollout would refuse.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from models.rollout.commands import CommandRequest
+from models.rollout.holds import HoldKind
+from models.rollout.stages import Command, Refused, Stage, answer, command_line
+from models.rollout.state import Rollout
+
+REASON = "--reason '...'"
+NEVER = "It cannot be undone"
+
+
+def undo_line(before: Rollout, after: Rollout, command: Command, request: CommandRequest) -> str:
+    """What to say to undo a command that has just been obeyed."""
+    return UNDO[command](before, after, request)
+
+
+def undo_of_launch(cluster: str) -> str:
+    """While nothing is approved it ends the rollout; an adopted one it also brings back to its baseline."""
+    return f"Undo: {command_line(Command.ABORT, cluster)} {REASON}"
+
+
+def _line(r: Rollout, command: Command, *more: str) -> str:
+    return " ".join((command_line(command, r.cluster), *more))
+
+
+def _takes(r: Rollout, command: Command) -> bool:
+    return not isinstance(answer(r.stage, command, effects_stand=r.effects_stand), Refused)
+
+
+def _paused(r: Rollout) -> bool:
+    return any(h.kind is HoldKind.PAUSED for h in r.holds)
+
+
+def _never(r: Rollout) -> str:
+    """With what can be done instead, where a gate is still to open."""
+    if not _takes(r, Command.PAUSE) or _paused(r):
+        return f"{NEVER}."
+    return f"{NEVER}; to keep the next gate shut: {_line(r, Command.PAUSE, REASON)}"
+
+
+def _approved(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+    if after.effects_stand:
+        return f"Undo: {_line(after, Command.ROLLBACK, REASON)} (every quota back to what it was before the rollout)"
+    return f"Undo: {_line(after, Command.ABORT, REASON)} (nothing is written before its gate opens)"
+
+
+def _acknowledged(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+    team = shlex.quote(request.team)
+    return f"{NEVER}; the team can still object: {_line(after, Command.OBJECT, '--team', team, REASON)}"
+
+
+def _objected(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+    known = {h.id: h for h in before.holds}
+    made = [h for h in after.holds if h.kind is HoldKind.OBJECTION and known.get(h.id) != h]
+    if not made or not _takes(after, Command.RESOLVE):
+        return f"{NEVER} now: the rollback is stuck." if made else f"{NEVER}: it stood already."
+    line = _line(after, Command.RESOLVE, "--hold", shlex.quote(made[0].id), REASON)
+    return f"Undo: {line} (by {after.owner})"
+
+
+def _resumed(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+    if not _takes(after, Command.PAUSE):
+        return f"{NEVER}: nothing stops a rollback."
+    return f"Undo: {_line(after, Command.PAUSE, REASON)} (a soak has begun anew all the same)"
+
+
+def _resolved(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+    hold = next((h for h in before.holds if h.id == request.hold), None)
+    if hold is not None and hold.kind is HoldKind.OBJECTION and hold.team:
+        return f"Undo: {_line(after, Command.OBJECT, '--team', shlex.quote(hold.team), REASON)}"
+    return _never(after)
+
+
+def _going_back(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+    """Of abort and rollback."""
+    if after.stage is Stage.ABORTED:
+        return f"{NEVER}; to begin anew: {command_line('launch', after.cluster)}"
+    if after.undo is not None and after.undo.then is Stage.ABORTED:
+        return f"{NEVER}: nothing stops a rollback. When it has ended: {command_line('launch', after.cluster)}"
+    return f"Undo, once it is rolled back: {_line(after, Command.RETRY)} (it makes a new plan from the same baseline)"
+
+
+def _retried(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+    if after.stage is Stage.ROLLING_BACK:
+        return f"{NEVER}: nothing stops a rollback; what fails again leaves it stuck as before."
+    command = Command.ROLLBACK if after.effects_stand else Command.ABORT
+    return f"Undo: {_line(after, command, REASON)}"
+
+
+def _closed(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+    adopt = " --adopt" if before.stage is Stage.STUCK else ""
+    return f"{NEVER}: the values stay. For a new promise: {command_line('launch', after.cluster)}{adopt}"
+
+
+UNDO: dict[Command, Callable[[Rollout, Rollout, CommandRequest], str]] = {
+    Command.APPROVE: _approved,
+    Command.ACK: _acknowledged,
+    Command.OBJECT: _objected,
+    Command.PAUSE: lambda _, after, __: f"Undo: {_line(after, Command.RESUME)}",
+    Command.RESUME: _resumed,
+    Command.RESOLVE: _resolved,
+    Command.PROMOTE: lambda _, after, __: _never(after),
+    Command.ABORT: _going_back,
+    Command.ROLLBACK: _going_back,
+    Command.RETRY: _retried,
+    Command.CLOSE: _closed,
+}

@@ -1,0 +1,225 @@
+"""What is said before a command is what happens after it, and the undo that is printed is one that is taken."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from models.notices import NoticeKind
+from models.rollout.ahead import ahead_of
+from models.rollout.effects import EffectKind
+from models.rollout.stages import ANSWERS, Command, Stage
+from models.rollout.undo_lines import NEVER, UNDO
+from tests.unit.pure_world import CLUSTER, TWO, Refused, World, quota
+from tests.unit.test_stuck import QUICK, monitored, stuck
+
+
+def begun(stage: Stage, **more: Any) -> World:
+    world = World(**{**QUICK, **more}).start()
+    world.until(stage)
+    return world
+
+
+def waiting(**more: Any) -> World:
+    return World(**{**QUICK, "notice": "1d", **more})
+
+
+def rolling_back() -> World:
+    world = monitored()
+    world.say(Command.ROLLBACK, run=False)
+    return world
+
+
+def rolled_back() -> World:
+    world = monitored()
+    world.say(Command.ROLLBACK)
+    return world
+
+
+def breached() -> World:
+    """Rolled back by the guard, with effects that stand."""
+    world = monitored(recover_after="6h")
+    world.healthy(300)
+    world.wait("11m")
+    assert world.is_in(Stage.ROLLED_BACK)
+    return world
+
+
+def closed() -> World:
+    world = monitored()
+    world.say(Command.CLOSE)
+    return world
+
+
+def aborted() -> World:
+    world = waiting()
+    world.say(Command.ABORT)
+    return world
+
+
+AT: dict[str, Callable[[], World]] = {
+    "planned": waiting,
+    "approved": lambda: waiting().start(),
+    "buffered": lambda: begun(Stage.BUFFERED),
+    "enforced": lambda: begun(Stage.ENFORCED),
+    "monitored": monitored,
+    "rolling_back": rolling_back,
+    "rolled_back": rolled_back,
+    "breached": breached,
+    "stuck": lambda: stuck("rollback", EffectKind.RESTORE),
+    "closed": closed,
+    "aborted": aborted,
+}
+
+
+def prepared(world: World, command: Command) -> dict[str, str]:
+    """The world made ready for the command, as far as its stage lets it, and the command's arguments."""
+    try:
+        match command:
+            case Command.RESUME:
+                world.say(Command.PAUSE)
+            case Command.RESOLVE:
+                world.say(Command.OBJECT, team="b")
+    except Refused:
+        pass
+    match command:
+        case Command.APPROVE:
+            return {"plan_hash": "" if world.r.plan is None else world.r.plan.hash}
+        case Command.ACK | Command.OBJECT:
+            return {"team": "b"}
+        case Command.RESOLVE:
+            return {"hold": "objection-b"}
+    return {}
+
+
+def lines(said: str) -> Iterator[list[str]]:
+    """The commands of a sentence, as a shell splits them."""
+    for found in re.findall(r"backstop (?:'[^']*'|[^(.'])+", said):
+        yield shlex.split(found)[1:]
+
+
+def say_as_typed(world: World, words: list[str]) -> None:
+    name, cluster, *options = words
+    assert cluster == CLUSTER
+    if name == "launch":
+        world.run()
+        assert world.stage.ended
+        world._state = None
+        world.launch()
+        return
+    given = {k.removeprefix("--"): v for k, v in zip(options[::2], options[1::2], strict=True)}
+    assert given.pop("reason", "...") == "..."
+    world.say(Command(name), **given)
+
+
+def test_each_command_says_how_it_is_undone() -> None:
+    assert set(UNDO) == set(Command) == {command for _, command in ANSWERS}
+
+
+@pytest.mark.parametrize("command", Command)
+@pytest.mark.parametrize("stage", AT)
+def test_the_undo_that_is_printed_is_taken_in_the_stage_where_it_is_offered(stage: str, command: Command) -> None:
+    world = AT[stage]()
+    given = prepared(world, command)
+    try:
+        world.say(command, run=False, **given)
+    except Refused:
+        return
+    said = world.undo_line
+    assert said.startswith(("Undo", NEVER)), said
+    if said.startswith("Undo, once it is rolled back"):
+        world.until(Stage.ROLLED_BACK)
+    elif "When it has ended" in said:
+        world.until(Stage.ABORTED)
+    typed = list(lines(said))
+    assert typed or not said.startswith("Undo"), said
+    for words in typed:
+        say_as_typed(world, words)
+
+
+def test_some_undo_is_offered_in_each_stage_that_is_no_end() -> None:
+    offered: dict[str, set[Command]] = {}
+    for stage, make in AT.items():
+        for command in Command:
+            world = make()
+            try:
+                world.say(command, run=False, **prepared(world, command))
+            except Refused:
+                continue
+            if world.undo_line.startswith("Undo"):
+                offered.setdefault(stage, set()).add(command)
+    assert offered.keys() == AT.keys() - {"closed", "aborted", "stuck"}
+    assert set().union(*offered.values()) == set(Command) - {
+        Command.ACK,
+        Command.ABORT,
+        Command.CLOSE,
+        Command.PROMOTE,
+    }
+
+
+@pytest.mark.parametrize("stage", ["buffered", "enforced", "monitored", "breached"])
+@pytest.mark.parametrize("command", [Command.ROLLBACK, Command.ABORT])
+@pytest.mark.parametrize("healthy", [361, 330, 0])
+def test_what_is_said_of_an_undo_is_what_it_does(stage: str, command: Command, healthy: int) -> None:
+    """Worked by hand: quotas 200 and 161 come back whole; of 361 promised, H GPUs have hardware."""
+    world = AT[stage]()
+    world.healthy_unnoticed(healthy)
+    world.r = world.r.but(look_asked=True)
+    world.run()
+    ahead, before = ahead_of(world.r, world.now), world.values
+    world.told.clear()
+    world.say(command)
+    world.until(Stage.ABORTED if command is Command.ABORT else Stage.ROLLED_BACK)
+    assert {t.team: (t.gpus, t.back_gpus) for t in ahead.back} == {
+        team: (gpus, world.values[team]) for team, gpus in before.items() if gpus != world.values[team]
+    }
+    assert world.values == {"a": 200, "b": 161}
+    believed = 361 - ahead.unbacked_gpus
+    assert believed in ({healthy} if healthy != 0 else {361, 300, 330})  # what falls so far at once is not believed
+    assert sorted(ahead.told) == sorted(world.told_of(NoticeKind.ROLLED_BACK))
+    assert ahead.undoes
+
+
+def test_what_today_s_hardware_backs_goes_by_islands() -> None:
+    """Two islands of 100; `a` may stand on the first alone, which has 60: 40 of it lack hardware, though H is 160."""
+    quotas = (quota("a", 100, islands=("x",)), quota("b", 60, busy=20))
+    world = World(quotas, {"x": (100, 100), "y": (100, 100)}, **QUICK, buffer=0.4, spare_gpus=0).start()
+    world.until(Stage.MONITORED)
+    world.healthy(x=60)
+    world.run()
+    ahead = ahead_of(world.r, world.now)
+    by_team = {t.team: (t.gpus, t.back_gpus, t.backing_gpus) for t in ahead.back}
+    assert ahead.unbacked_gpus == 40
+    assert all(back == {"a": 100, "b": 60}[team] for team, (_, back, _) in by_team.items())
+    assert by_team.get("a", (0, 0, 60))[2] == 60
+    said = world.say(Command.ROLLBACK)
+    assert "40 GPUs of it have no healthy hardware today" in said
+
+
+def test_without_effects_an_abort_changes_no_quota_and_tells_those_who_were_told() -> None:
+    world = waiting().start()
+    ahead = ahead_of(world.r, world.now)
+    assert (ahead.undoes, ahead.back, ahead.plan) == ((), (), None)
+    world.told.clear()
+    world.say(Command.ABORT)
+    assert sorted(ahead.told) == sorted(world.told_of(NoticeKind.CLOSED)) == ["b"]
+
+
+def test_a_close_tells_every_team() -> None:
+    world = monitored()
+    ahead = ahead_of(world.r, world.now)
+    world.told.clear()
+    world.say(Command.CLOSE)
+    assert sorted(ahead.close_told) == sorted(world.told_of(NoticeKind.CLOSED)) == [q.team for q in TWO]
+
+
+def test_the_plan_that_is_shown_is_the_one_that_an_approval_takes() -> None:
+    world = waiting()
+    shown = ahead_of(world.r, world.now).plan
+    assert shown is not None
+    world.say(Command.APPROVE, plan_hash=shown.hash)
+    assert ahead_of(world.r, world.now).plan is None

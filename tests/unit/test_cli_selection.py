@@ -1,0 +1,230 @@
+"""Which clusters a command is for, and what becomes of it in each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cli.main import run
+from cli.many import AT_ONCE, each
+from cli.selection import chosen, selection
+from models.errors import BadInput, Refusal
+from models.reports.rollout_summary import RolloutSummary
+from models.rollout.stages import Command
+from tests.unit.cli_fakes import AHEAD, NOON, FakeBackstop, answering
+
+
+def rollout(cluster: str, stage: str = "monitored", wave: str = "busy", needs: str | None = "", **more: Any) -> Any:
+    known = {"owner": "tpm", "unbacked_gpus": 0, "started": NOON, "closed": None, "open": True}
+    return RolloutSummary(cluster=cluster, stage=stage, wave=wave, needs=needs, **{**known, **more})
+
+
+OPEN = (
+    rollout("h100-1"),
+    rollout("h100-2", stage="planned", needs="approve the plan"),
+    rollout("h100-10", wave="idle"),
+    rollout("a100-1", wave="unscheduled", stage="planned"),
+    rollout("a100-old", open=False, stage="closed"),
+    rollout("odd[1]", wave="unallocated"),
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "filters", "left"),
+    [
+        (["h100-1"], {}, "h100-1"),
+        (["not-open"], {}, "not-open"),  # it is refused by name, as ever
+        (["h100-*"], {}, "h100-1 h100-10 h100-2"),
+        (["h100-?"], {}, "h100-1 h100-2"),
+        (["a100-*"], {}, "a100-1"),  # what has ended is not open
+        (["h100-2", "h100-*", "h100-2"], {}, "h100-2 h100-1 h100-10"),
+        (["odd[1]"], {}, "odd[1]"),  # its own name, before it is a glob
+        (["*"], {"stage": "planned"}, "a100-1 h100-2"),
+        ([], {"stage": "planned"}, "a100-1 h100-2"),
+        ([], {"wave": "4"}, "h100-1 h100-2"),
+        ([], {"wave": "busy"}, "h100-1 h100-2"),
+        ([], {"wave": "1"}, "odd[1]"),
+        ([], {"needs": True}, "h100-2"),
+        (["h100-*"], {"wave": "busy", "stage": "monitored"}, "h100-1"),
+        (["h100-1", "h100-10"], {"wave": "idle"}, "h100-10"),
+    ],
+)
+def test_names_globs_and_filters_leave_the_clusters_that_are_meant(
+    names: list[str], filters: dict[str, Any], left: str
+) -> None:
+    of = selection(names, filters.get("wave", ""), filters.get("stage", ""), needs=filters.get("needs", False))
+    assert chosen(of, OPEN) == tuple(left.split())
+    assert of.plain == (names[0] if names in (["h100-1"], ["not-open"]) else "")
+
+
+@pytest.mark.parametrize(
+    ("names", "filters", "said"),
+    [
+        ([], {}, "CLUSTER is missing: name clusters, or open rollouts by --wave, --stage or --needs"),
+        ([" "], {}, "CLUSTER is empty: name a cluster"),
+        (["b200-*"], {}, "b200-*: the glob matches no open rollout (5 are open: backstop status --open)"),
+        (["h100-1", "b200-*"], {}, "b200-*: the glob matches no open rollout"),
+        (["b200"], {"wave": "busy"}, "b200: the name is that of no open rollout"),
+        (["a100-*"], {"wave": "busy"}, "no open rollout is like that: a100-* --wave busy (5 are open"),
+        ([], {"stage": "stuck"}, "no open rollout is like that: --stage stuck"),
+        ([], {"stage": "closed"}, "--stage must be one of planned, buffered"),
+        ([], {"wave": "5"}, "--wave must be one of 1 (unallocated), 2 (unscheduled), 3 (idle), 4 (busy), not '5'"),
+    ],
+)
+def test_what_means_nothing_is_one_sentence(names: list[str], filters: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput) as error:
+        chosen(selection(names, filters.get("wave", ""), filters.get("stage", ""), needs=False), OPEN)
+    assert error.value.message.startswith(said)
+
+
+def test_where_no_worker_says_what_rollouts_need_none_is_taken_to_need_nothing() -> None:
+    with pytest.raises(BadInput, match="--needs: no worker says what rollouts need"):
+        chosen(selection([], "", "", needs=True), [rollout("h100-1", needs=None)])
+
+
+async def test_a_few_go_at_a_time_and_one_that_is_refused_keeps_no_other_from_its_turn() -> None:
+    under_way, most = 0, 0
+
+    async def act(number: int) -> int:
+        nonlocal under_way, most
+        under_way, most = under_way + 1, max(most, under_way + 1)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        if number % 7 == 0:
+            raise Refusal(f"not {number}")
+        return number
+
+    answers = await each(range(50), act)
+    assert [item for item, _ in answers] == list(range(50))
+    assert [a if isinstance(a, int) else a.message for _, a in answers] == [
+        n if n % 7 else f"not {n}" for n in range(50)
+    ]
+    assert most == AT_ONCE
+
+
+# --- at the command line ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBackstop]:
+    monkeypatch.setenv("BACKSTOP_ACTOR", "tpm")
+    with answering(FakeBackstop(summaries=list(OPEN), taken=("h100-10",))) as door:
+        yield door
+
+
+def commanded(fake: FakeBackstop) -> list[tuple[str, str]]:
+    return sorted((asked[1], asked[2].value) for asked in fake.asked if asked[0] == "command")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "abort h100-1 --reason why",
+        "rollback h100-1 --reason why",
+        "abort h100-1 --reason why --json",
+        "pause h100-1 h100-2 --reason why",
+        "pause h100-* --reason why",
+        "resume --wave busy",
+        "ack h100-1 h100-2 --team research",
+        "close h100-1 h100-2",
+        "close h100-risk",
+        "approve h100-1",
+        "approve --stage planned",
+        "fleet abort --reason why",
+        "fleet abort --undo --reason why",
+        "fleet approve",
+    ],
+)
+def test_without_a_terminal_nothing_is_done_that_a_person_would_be_asked_for(
+    fake: FakeBackstop, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.aheads["h100-risk"] = AHEAD.model_copy(update={"at_risk": {"research": 6}})
+    assert run(line.split()) == 2
+    error = capsys.readouterr().err
+    assert "obody can be" in error
+    assert ("--plan" if "approve" in line else "say --yes if that is meant") in error
+    assert error.count("\n") == 1
+    assert not [a for a in fake.asked if a[0] in ("command", "fleet_command")]
+
+
+@pytest.mark.parametrize(
+    ("line", "reached"),
+    [
+        ("abort h100-1 --reason why --yes", ["h100-1"]),
+        ("rollback h100-? --reason why -y", ["h100-1", "h100-2"]),
+        ("pause --wave idle --reason why", ["h100-10"]),  # one alone is not asked for
+        ("pause h100-1 --reason why", ["h100-1"]),
+        ("resume h100-1 a100-1 --yes", ["a100-1", "h100-1"]),
+        ("close h100-1", ["h100-1"]),  # nothing of it is at risk
+        ("close h100-1 --yes", ["h100-1"]),
+        ("approve h100-1 --plan 0123", ["h100-1"]),
+        ("promote --needs --reason why", ["h100-2"]),
+    ],
+)
+def test_with_yes_or_where_nobody_has_to_be_asked_each_gets_the_command(
+    fake: FakeBackstop, line: str, reached: list[str]
+) -> None:
+    fake.taken = ()
+    assert run(line.split()) == 0
+    command = Command(line.split(maxsplit=1)[0]).value
+    assert commanded(fake) == [(cluster, command) for cluster in reached]
+
+
+def test_several_are_answered_with_a_line_each_and_the_refused_with_why(
+    fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pause", "h100-*", "--reason", "why", "--yes"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["h100-1", "buffered", "so", "be", "it"]
+    assert lines[2].startswith("h100-10  refused   pause is not possible while h100-10 is monitored")
+    assert lines[3].split() == ["h100-2", "buffered", "so", "be", "it"]
+    assert lines[-2:] == ["2 taken, 1 refused.", "Undo: backstop pause h100-1 h100-2 --reason '...'"]
+
+
+def test_json_is_a_list_where_several_were_asked_and_one_object_for_one_name(
+    fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["pause", "h100-*", "--reason", "why", "--yes", "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["schema"] == "backstop.commands/1"
+    assert [(a["cluster"], a["stage"], a["refused"]) for a in answer["answers"]] == [
+        ("h100-1", "buffered", False),
+        ("h100-10", None, True),
+        ("h100-2", "buffered", False),
+    ]
+    assert run(["pause", "h100-1", "--reason", "why", "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert (one["schema"], one["cluster"], one["undo"][:5]) == ("backstop.command/1", "h100-1", "Undo:")
+    assert run(["pause", "--wave", "idle", "--reason", "why", "--json"]) == 1  # a filter: a list of one
+    assert len(json.loads(capsys.readouterr().out)["answers"]) == 1
+
+
+def test_one_name_is_refused_with_its_own_exit_code(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pause", "h100-10", "--reason", "why"]) == 3
+    assert "already at the last stage" in capsys.readouterr().err
+
+
+def test_a_plan_s_hash_is_of_one_cluster(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["approve", "h100-*", "--plan", "0123"]) == 2
+    assert "--plan 0123 is one cluster's plan: name that cluster, and no other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_what_is_shown_is_asked_for_and_no_means_nothing(
+    fake: FakeBackstop, answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cli.consent.can_ask", lambda **_: True)
+    monkeypatch.setattr("typer.confirm", lambda question: print(question) or answer == "y")
+    assert run(["abort", "h100-1", "h100-2", "--reason", "why"]) == (0 if answer == "y" else 1)
+    out = capsys.readouterr().out
+    assert "h100-2   research  306         345           319" in out
+    promised = "2 rollouts end; 78 GPUs come back to 1 team; 52 GPUs of what is promised then have no healthy hardware"
+    assert promised in out
+    assert "Told: research (1 team)." in out
+    assert "Abort 2 rollouts?" in out
+    assert len(commanded(fake)) == (2 if answer == "y" else 0)
+    assert ("Nothing was changed." in out) is (answer == "n")

@@ -1,0 +1,202 @@
+"""The pace of a fleet rollout that is under way, and how each of its commands is undone."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cli.options import settings_given
+from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest, obey, refusal
+from models.fleet.gates import rest_until
+from models.fleet.state import FleetStage, MemberState, Pace, Wave
+from models.fleet.status import status_of
+from models.fleet.undo_lines import NEVER, UNDO
+from tests.property.test_fleet_machine import Fleet, prospect
+
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
+
+
+def refused(fleet: Fleet, **pace: Any) -> str:
+    why = refusal(fleet.f, "pace", FleetCommandRequest(actor="tpm", reason="why", pace=pace))
+    assert why is not None
+    return why
+
+
+@pytest.mark.parametrize(
+    ("pace", "said"),
+    [
+        ({}, "pace needs KEY=VALUE: it takes parallel, pilot_soak"),
+        ({"paralel": 3}, "pace has no paralel: it takes parallel"),
+        ({"parallel": 0}, "parallel"),
+        ({"bake": "soon"}, "bake"),
+        ({"max_failed": 2}, "max_failed"),
+        ({"budget_per_hour": 0}, "budget_per_hour must be at least 1, not 0: nothing would start"),
+        ({"budget_per_day": 100}, "budget_per_hour must be at most budget_per_day, 100, not 512"),
+        ({"recheck": "0s"}, "recheck must be at least 1s, not 0s"),
+        ({"parallel": 10, "bake": "24h"}, "nothing would change: parallel is 10, bake is 24h already"),
+    ],
+)
+def test_a_pace_that_makes_no_sense_is_refused_by_its_field(pace: dict[str, Any], said: str) -> None:
+    assert refused(Fleet([prospect(0)], Pace()), **pace).startswith(said)
+
+
+def test_a_reason_is_needed() -> None:
+    request = FleetCommandRequest(actor="tpm", pace={"parallel": 3})
+    assert refusal(Fleet([prospect(0)], Pace()).f, "pace", request) == "pace needs a reason"
+
+
+def test_more_at_once_start_at_once_and_the_audit_says_from_what_to_what() -> None:
+    fleet = Fleet([prospect(n) for n in range(5)], Pace(parallel=1))
+    assert len(fleet.started) == 1
+    assert fleet.say("pace", pace={"parallel": 3, "budget_per_day": 5000})
+    assert len(fleet.started) == 3
+    (entry,) = [e for e in fleet.f.outbox if e.data.get("command") == "pace"]
+    assert entry.text == "pace parallel 1 -> 3, budget_per_day 4096 -> 5000 by tpm"
+    assert (entry.data["pace"], entry.reason) == ({"parallel": 3, "budget_per_day": 5000}, "as it goes")
+    assert status_of(fleet.f, fleet.now).pace.parallel == 3
+
+
+def test_fewer_at_once_start_none_until_there_is_room() -> None:
+    fleet = Fleet([prospect(n) for n in range(5)], Pace(parallel=3))
+    assert fleet.say("pace", pace={"parallel": 1})
+    for name in ("c0000/1", "c0001/1"):
+        for _ in range(3):
+            fleet.goes_on(name)
+        assert len(fleet.started) == 3
+    for _ in range(3):
+        fleet.goes_on("c0002/1")
+    assert len(fleet.started) == 4
+
+
+@pytest.mark.parametrize(("bake", "over"), [("6h", timedelta(hours=6)), ("1h", timedelta(hours=2)), ("4d", 4 * DAY)])
+def test_a_bake_that_is_running_ends_so_long_after_it_began(bake: str, over: timedelta) -> None:
+    """It began two hours ago: six hours of it end in four; one hour of it is over now."""
+    fleet = Fleet([prospect(0, Wave.IDLE), prospect(1)], Pace(bake=DAY))
+    for _ in range(3):
+        fleet.goes_on("c0000/1")
+    began = fleet.now
+    fleet.passes(2 * HOUR)
+    assert rest_until(fleet.f) == began + DAY
+    assert fleet.say("pace", pace={"bake": bake})
+    if bake == "1h":
+        assert len(fleet.started) == 2
+        return
+    assert rest_until(fleet.f) == began + over
+    fleet.passes(over - 2 * HOUR - timedelta(seconds=1))
+    assert len(fleet.started) == 1
+    fleet.passes(timedelta(seconds=1))
+    assert len(fleet.started) == 2
+
+
+@pytest.mark.parametrize(
+    ("bake", "said"),
+    [
+        ("6h", "bake 24h -> 6h; it counts from now on: the running bake ends 2026-03-02 06:00:00Z; rollouts that are"),
+        ("1h", "bake 24h -> 1h; it counts from now on: the running bake is over; rollouts that are on their way keep"),
+    ],
+)
+def test_it_says_from_when_it_counts(bake: str, said: str) -> None:
+    fleet = Fleet([prospect(0, Wave.IDLE), prospect(1)], Pace(bake=DAY))
+    for _ in range(3):
+        fleet.goes_on("c0000/1")
+    fleet.passes(2 * HOUR)
+    request = FleetCommandRequest(actor="tpm", reason="why", pace={"bake": bake})
+    assert obey(fleet.f, "pace", request, fleet.now)[1].startswith(said)
+
+
+def test_a_smaller_share_of_failures_trips_the_breaker_at_once() -> None:
+    fleet = Fleet([prospect(n) for n in range(5)], Pace(parallel=2, max_failed="0.5", breaker_clusters=1))  # type: ignore[arg-type]
+    for rollout in ("c0000/1", "c0001/1"):
+        fleet.goes_on(rollout)
+    fleet.falls("c0000/1")
+    assert not fleet.f.holds
+    assert fleet.say("pace", pace={"max_failed": "0.1"})
+    assert fleet.f.hold("breaker") is not None
+
+
+# --- the undo of each command ---------------------------------------------------------------------
+
+
+def commands_of(said: str) -> list[list[str]]:
+    return [
+        shlex.split(found)[2:] for found in re.findall(r"backstop fleet (?:'[^']*'|(?! and backstop)[^(,'])+", said)
+    ]
+
+
+def say_as_typed(fleet: Fleet, words: list[str]) -> bool:
+    name, *rest = words
+    given: dict[str, Any] = {}
+    while rest and rest[-1] != "...":
+        rest.pop()
+    assert rest[-2:] == ["--reason", "..."]
+    rest = rest[:-2]
+    if "--undo" in rest:
+        rest.remove("--undo")
+        given["undo"] = True
+    if "--wave" in rest:
+        at = rest.index("--wave")
+        given["wave"] = list(Wave)[int(rest[at + 1])]
+        del rest[at : at + 2]
+    if name == "pace":
+        given["pace"] = settings_given("KEY=VALUE", rest)
+    elif rest:
+        given["clusters"] = tuple(rest)
+    return fleet.say(name, **given)
+
+
+def test_each_command_of_a_fleet_says_how_it_is_undone() -> None:
+    assert tuple(sorted(UNDO)) == tuple(sorted(FLEET_COMMANDS))
+
+
+@pytest.mark.parametrize(
+    ("command", "given"),
+    [
+        ("pause", {}),
+        ("skip", {"clusters": ("c0002", "c0003")}),
+        ("skip", {"clusters": ("c0000", "c0002")}),
+        ("move", {"clusters": ("c0002", "c0003"), "wave": Wave.UNALLOCATED}),
+        ("move", {"clusters": ("c0004", "c0003"), "wave": Wave.BUSY}),
+        ("pace", {"pace": {"parallel": 2, "bake": "1h"}}),
+        ("pace", {"pace": {"max_failed": "0.25"}}),
+        ("resume", {}),
+        ("promote", {}),
+        ("abort", {"undo": True}),
+    ],
+)
+def test_the_undo_that_is_printed_is_taken(command: str, given: dict[str, Any]) -> None:
+    fleet = Fleet(
+        [prospect(0, Wave.IDLE), prospect(1, Wave.IDLE), prospect(2, Wave.IDLE), prospect(3), prospect(4)],
+        Pace(parallel=1),
+    )
+    fleet.say("skip", clusters=("c0004",))
+    if command == "resume":
+        fleet.say("pause")
+    if command == "promote":
+        fleet.say("skip", clusters=("c0001", "c0002"))
+        for _ in range(3):
+            fleet.goes_on("c0000/1")
+    before = fleet.f
+    assert fleet.say(command, **given)
+    said = fleet.undo_line
+    typed = commands_of(said)
+    assert typed or said.startswith(NEVER), said
+    for words in typed:
+        assert say_as_typed(fleet, words), (said, words)
+    if said.startswith("Undo"):
+        assert fleet.f.pace == before.pace
+        named = [m for m in before.members.values() if not m.rollout and m.cluster in given.get("clusters", ())]
+        after = [fleet.f.members[m.cluster] for m in named]
+        assert [(m.wave, m.state) for m in after] == [(m.wave, m.state) for m in named]
+
+
+def test_an_approval_is_undone_by_an_abort_that_undoes() -> None:
+    fleet = Fleet([prospect(0)], Pace())
+    (words,) = commands_of(UNDO["approve"](fleet.f, fleet.f, FleetCommandRequest(actor="tpm")))
+    assert words[:2] == ["abort", "--undo"]
+    assert say_as_typed(fleet, words)
+    assert fleet.f.stage is FleetStage.ABORTED
+    assert fleet.f.members["c0000"].state is not MemberState.WAITING
