@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import pydantic
-import scipy.optimize  # noqa: F401 - a workflow's task must not wait for its import
+import scipy.sparse.csgraph  # noqa: F401 - as models.planning.block_program: a workflow task must not wait for imports
 from temporalio.client import Client
 from temporalio.common import WorkerDeploymentVersion, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError

@@ -131,30 +131,38 @@ def _histories(file: str) -> dict[str, Series]:
 
 
 def _made(snapshot: Snapshot, policy: Policy, history: Mapping[str, Series]) -> Plan:
-    from models.buffers.backtest import derived_gpus
     from models.planning.plan import make_plan
 
     series = history.get(snapshot.cluster)
     if policy.terms is not None and series is not None:
+        from models.buffers.backtest import derived_gpus
+
         derived = derived_gpus(series, snapshot.total_gpus, snapshot.gpus_per_node, policy.terms)
         snapshot = snapshot.model_copy(update={"derived": derived})
     return make_plan(snapshot, policy)
 
 
 def _answer(plans: list[Plan], unplannable: dict[str, str], *, single: bool, as_json: bool) -> None:
-    from cli.answers import PlanAnswer, PlansAnswer
-    from cli.output import show, show_json
+    from cli.output import show
     from cli.views.plan import in_order, plan_parts, plans_parts
+
+    if as_json:
+        _answer_json(plans, unplannable, single=single)
+    elif single:
+        (only,) = plans
+        show(*plan_parts(only))
+    else:
+        show(*plans_parts(in_order(plans)))
+
+
+def _answer_json(plans: list[Plan], unplannable: dict[str, str], *, single: bool) -> None:
+    from cli.answers import PlanAnswer, PlansAnswer  # every answer's models, which text does without
+    from cli.output import show_json
+    from cli.views.plan import in_order
 
     if single:
         (only,) = plans
-        if as_json:
-            show_json(PlanAnswer.of(only).as_json())
-        else:
-            show(*plan_parts(only))
-        return
-    ordered = in_order(plans)
-    if as_json:
-        show_json(PlansAnswer(plans=tuple(PlanAnswer.of(p) for p in ordered), left_out=unplannable).as_json())
+        show_json(PlanAnswer.of(only).as_json())
     else:
-        show(*plans_parts(ordered))
+        answers = tuple(PlanAnswer.of(plan) for plan in in_order(plans))
+        show_json(PlansAnswer(plans=answers, left_out=unplannable).as_json())
