@@ -20,7 +20,6 @@ from typing import Any
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.padding import Padding
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -135,6 +134,8 @@ def write(file: str, option: str, text: str) -> None:
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int, int], object]]:
     """To be told how many are done, of how many: a bar on a terminal's standard error, and nothing in a pipe."""
+    from rich.progress import Progress
+
     err = Console(file=sys.stderr)
     with Progress(console=err, transient=True, disable=not sys.stderr.isatty()) as bars:
         task = bars.add_task(what, total=total)
