@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from cli.options import LOOK, Actor, AsJson, ClusterOrAll, examples, who
-from cli.session import ask
+from cli.unattended import LastWord, ask_or_read
 from models.cluster.policy import Tier
-from models.errors import BadInput
+from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
+_NONE_OPEN = "It has no open rollout."
 
 
 def add_to(app: typer.Typer) -> None:
@@ -105,9 +106,13 @@ def _show_one(cluster: str, person: str, as_json: bool) -> None:
     from cli.views.status import status_parts
     from client.lost_rollouts import lost_sentence
 
-    (rollout, requests, source_at, lost), watching = ask(
+    answer = ask_or_read(
         person, lambda door: _with_watch(door, _with_requests(door, cluster, not as_json), not as_json)
     )
+    if isinstance(answer, LastWord):
+        _show_last_word_of(cluster, answer, as_json)
+        return
+    (rollout, requests, source_at, lost), watching = answer
     if as_json:
         show_json(rollout.model_dump(mode="json", by_alias=True))
         return
@@ -124,9 +129,11 @@ def _show_all(filters: Filters, chosen: bool, person: str, as_json: bool) -> Non
     from cli.views.overview import NEEDS_UNKNOWN, overview_parts, watch_parts
     from cli.views.request import waiting_line
 
-    (rows, fleet, requests), watching = ask(
-        person, lambda door: _with_watch(door, _with_fleet(door, not as_json), not as_json)
-    )
+    answer = ask_or_read(person, lambda door: _with_watch(door, _with_fleet(door, not as_json), not as_json))
+    if isinstance(answer, LastWord):
+        _show_last_word(filters, answer, as_json)
+        return
+    (rows, fleet, requests), watching = answer
     lines = tuple(filter(filters.leave, rows))
     if as_json:
         show_json(RolloutsAnswer(rollouts=lines).as_json())
@@ -138,6 +145,47 @@ def _show_all(filters: Filters, chosen: bool, person: str, as_json: bool) -> Non
             show(fleet_line(fleet), line())
         parts = [*overview_parts(lines, datetime.now(UTC), all_lines=chosen), *waiting_line(requests)]
         show(*parts, *(watch_parts(watching) if rows else []))
+
+
+def _show_last_word(filters: Filters, word: LastWord, as_json: bool) -> None:
+    """No worker answers. Waves and what is unbacked are Temporal's and the rollouts' to say."""
+    from cli.answers import RolloutsAnswer
+    from cli.output import line, show, show_json
+    from cli.views.overview import overview_parts
+    from client.lost_rollouts import noted
+
+    lines = tuple(filter(filters.leave, map(noted, word.rollouts)))
+    if as_json:
+        show_json(RolloutsAnswer(rollouts=lines, ledger_word_at=word.at).as_json())
+        return
+    said = line((word.sentence, "red"))
+    if not lines:
+        show(said, line(f"None of {len(word.rollouts)} open rollouts is like that." if word.rollouts else _NONE_OPEN))
+        return
+    show(said, line(), *overview_parts(lines, datetime.now(UTC), all_lines=True))
+
+
+def _show_last_word_of(cluster: str, word: LastWord, as_json: bool) -> None:
+    """Errors: Unavailable for JSON, whose document only the rollout itself can fill."""
+    from cli.output import line, moment, show
+
+    row = next((row for row in word.rollouts if row.cluster == cluster), None)
+    has = f"it has no open rollout of {cluster}" if row is None else f"it has {row.rollout} of {cluster} {row.stage}"
+    if as_json:
+        raise Unavailable(f"{word.sentence} And {has}.")
+    said = [line((word.sentence, "red")), line()]
+    if row is None:
+        show(*said, line(f"{has[0].upper()}{has[1:]}."))
+        return
+    shadow = " (shadow)" if row.shadow else ""
+    show(
+        *said,
+        line(
+            (row.cluster, "bold"), f": {row.stage}{shadow}, {row.rollout} of {row.owner}, since {moment(row.opened_at)}"
+        ),
+        line(f"Health as of {moment(row.health_at)}."),
+        *([line(("Needs: ", "yellow"), row.needs)] if row.needs else []),
+    )
 
 
 async def _with_watch(door: Backstop, answer: Awaitable[_T], shown: bool) -> tuple[_T, Check | None]:
