@@ -236,7 +236,7 @@ async def ensure_watch(client: Client, interval_seconds: float, shards: int = 1,
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[Client]:
     """A worker serves until the context ends; then it has shut down cleanly."""
-    plugins, runtime, flush = telemetry.from_environment("backstop-worker")
+    plugins, runtime, flush = telemetry.of_worker("backstop-worker")
     client = await connect(find_target(), plugins, runtime)
     settings.home.mkdir(parents=True, exist_ok=True)
     notify = Notifier(

@@ -43,6 +43,7 @@ def test_the_table_lists_what_the_modules_add() -> None:
         (["stauts"], {}, "Did you mean 'status'", SLOW),
         (["plan", "--file", "examples/fleet.yaml"], {}, "h100-worked", SLOW),
         (["plan", "--file", "examples/fleet.yaml", "--cluster", "h100-pods", "--json"], {}, "rl-training", HEAVY),
+        (["audit", "x"], {"TEMPORAL_ADDRESS": "127.0.0.1:1"}, "Temporal does not answer", ("opentelemetry",)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
