@@ -402,6 +402,8 @@ class FleetCommandTaken(JsonAnswer, schema="fleet-command"):
 
 class RolloutsAnswer(JsonAnswer, schema="rollouts"):
     rollouts: tuple[RolloutSummary, ...]
+    ledger_word_at: Time | None = Field(default=None, exclude_if=lambda at: at is None)
+    """Where no worker answered: these are the open ones as the ledger had them then. Left out otherwise."""
 
 
 class AuditLine(JsonAnswer, schema="audit"):

@@ -34,28 +34,39 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _ran(arguments: Sequence[str]) -> int:
+    if list(arguments) == ["--version"]:  # shells and probes ask for it all day: nothing else is imported
+        from importlib import metadata
+
+        print(f"backstop {metadata.version('backstop')}")
+        return 0
     import typer
 
     from cli.app import app
-    from cli.output import PipeClosed, complain
 
     try:
         _refuse_empty(arguments)
         ended = typer.main.get_command(app).main(args=list(arguments), prog_name="backstop", standalone_mode=False)
         sys.stdout.flush()
-    except BackstopError as error:
-        complain(error.message)
-        return _code(error)
     except typer.TyperException as error:
         return _misused(error)
     except typer.Abort:
         return INTERRUPTED
-    except (PipeClosed, BrokenPipeError):
-        return PIPE_CLOSED
-    except Exception as error:  # a person gets a sentence, never a traceback
-        complain(f"this should not have happened, and is a fault of Backstop's own: {type(error).__name__}: {error}")
-        return FAILED
+    except Exception as error:
+        return _failed(error)
     return ended if isinstance(ended, int) else 0
+
+
+def _failed(error: Exception) -> int:
+    """A person gets a sentence, never a traceback."""
+    from cli.output import PipeClosed, complain
+
+    if isinstance(error, PipeClosed | BrokenPipeError):
+        return PIPE_CLOSED
+    if isinstance(error, BackstopError):
+        complain(error.message)
+        return _code(error)
+    complain(f"this should not have happened, and is a fault of Backstop's own: {type(error).__name__}: {error}")
+    return FAILED
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.progress import Progress
 from rich.text import Text
 
 from cli.layout import Facts, Grid, Line
@@ -131,6 +130,8 @@ def write(file: str, option: str, text: str) -> None:
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int, int], object]]:
     """To be told how many are done, of how many: a bar on a terminal's standard error, and nothing in a pipe."""
+    from rich.progress import Progress
+
     err = Console(file=sys.stderr)
     with Progress(console=err, transient=True, disable=not sys.stderr.isatty()) as bars:
         task = bars.add_task(what, total=total)

@@ -15,10 +15,11 @@ _T = TypeVar("_T")
 
 def ask(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
     """The answer to one question. Errors: models.errors, Unavailable when nothing answers."""
-    return asyncio.run(_asked(actor, question))
+    return asyncio.run(asked(actor, question))
 
 
-async def _asked(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
+async def asked(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
+    """The same, inside a loop."""
     # Imported late: Temporal's client takes longer to import than most commands take to run.
     from client import telemetry
     from client.backstop import Backstop

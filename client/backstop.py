@@ -32,7 +32,7 @@ from client.fleet_rollouts import FleetRollouts
 from client.lost_rollouts import lost_of
 from client.requests import QuotaRequests
 from client.rollouts import Rollouts
-from client.versions import Build, builds, use
+from client.versions import Build, builds, none_polls, use
 from models.errors import BackstopError
 from models.questions import CheckLedger, OpenRollouts, RequestsOf
 
@@ -93,6 +93,13 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests):
             return await watch_check(self._client)
         except RPCError as error:
             return Check(name="watch", ok=False, text=error.message)
+
+    async def unserved(self) -> bool:
+        """No worker polls, as far as Temporal knows; False also where it does not say."""
+        try:
+            return await none_polls(self._client)
+        except RPCError:
+            return False
 
     async def builds(self) -> list[Build]:
         """Builds of versioned workers, the newest first."""

@@ -46,6 +46,8 @@ class Calls:
         self._client = client
         self._actor = actor
         self._target = target
+        self.heard = asyncio.Event()
+        """Some worker has answered something."""
 
     async def _start(
         self, workflow: str, given: Model, workflow_id: str, summary: str, answer: type[_AnswerT], seconds: float = 120
@@ -73,6 +75,7 @@ class Calls:
         except (*UPDATE_FAILED, TimeoutError) as error:
             await _read(start)
             raise await self._told(error) from error
+        self.heard.set()
         return answered
 
     async def _update(self, workflow_id: str, name: str, request: Model, kind: type[_AnswerT]) -> _AnswerT:
@@ -88,6 +91,7 @@ class Calls:
                 answer: _AnswerT = await handle.execute_update(
                     name, request, id=update_id, result_type=kind, rpc_timeout=_PATIENCE
                 )
+                self.heard.set()
                 return answer
             except RPCError as error:
                 tries -= 1
@@ -100,6 +104,7 @@ class Calls:
         for tries_left in reversed(range(_QUESTIONS)):
             try:
                 answered: _AnswerT = await handle.query(name, result_type=kind, rpc_timeout=_PATIENCE)
+                self.heard.set()
                 return answered
             except QUERY_FAILED as error:
                 if not (tries_left and MOVES_ON in str(error)):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client, Plugin
@@ -14,6 +12,7 @@ from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
 
 from client.converter import data_converter
+from client.places import embedded_file
 from models.errors import BadInput, Unavailable
 
 NAMESPACE = "backstop"
@@ -35,20 +34,6 @@ class TemporalTarget:
     @property
     def namespace(self) -> str:
         return str(self.options["namespace"])
-
-
-def home() -> Path:
-    """Where Backstop keeps its state on this machine: BACKSTOP_HOME, else the user's state folder."""
-    named = os.environ.get("BACKSTOP_HOME")
-    if named:
-        return Path(named)
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Path(base) / "backstop"
-
-
-def embedded_file() -> Path:
-    """Where `backstop up` says which address it serves."""
-    return home() / "temporal.json"
 
 
 def find_target() -> TemporalTarget:

@@ -71,6 +71,12 @@ def lost_fleet_sentence(kept: KeptFleet) -> str:
     )
 
 
+def noted(row: Overview) -> RolloutSummary:
+    """An open rollout as the ledger alone has it."""
+    known = as_summary(row, None)
+    return known.but(needs=row.needs, lost=False)
+
+
 def as_summary(row: Overview, other: RolloutSummary | None) -> RolloutSummary:
     """In place of what Temporal says of an earlier rollout there. What is not in the ledger is not known."""
     since = datetime.min.replace(tzinfo=UTC) if other is None else other.started  # a worker of an older build said none

@@ -86,7 +86,9 @@ class Questions(Calls):
                 with contextlib.suppress(RPCError):
                     await handle.terminate("no worker has taken it up")
                 raise Unavailable(NO_WORKER)
-            return await asking
+            answer = await asking
+            self.heard.set()
+            return answer
         finally:
             asking.cancel()
 

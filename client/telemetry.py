@@ -1,80 +1,178 @@
-"""OpenTelemetry: one provider for traces, one for metrics, and Temporal's own metrics to the same place."""
+"""OpenTelemetry: one provider for traces, one for metrics, and Temporal's own metrics to the same place.
+
+Nothing of it is imported where nobody asked for it. A command exports its spans in the background and never waits for a
+collector that is away: whether one listens is tried beside the command, and what it takes at the end is bounded. A
+worker says once that its collector is away, and once that it is back.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
-from opentelemetry import metrics, trace
-from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SimpleSpanProcessor
-from temporalio.client import Plugin
-from temporalio.contrib.opentelemetry import OpenTelemetryPlugin, create_tracer_provider
-from temporalio.runtime import OpenTelemetryConfig, Runtime, TelemetryConfig
+if TYPE_CHECKING:
+    from temporalio.client import Plugin
+    from temporalio.runtime import Runtime
 
 TRACE = "BACKSTOP_TRACE"
 """`console`: spans go to the error stream (the CLI's --trace)."""
+_CONNECT_SECONDS, _GOODBYE_SECONDS = 0.2, 1.0
+"""What a command gives a collector at most: one that does not listen, and one that does."""
+_WORKER_SECONDS = 5.0
+_EXPORTER_LOGS = ("opentelemetry.exporter", "opentelemetry.sdk.metrics", "opentelemetry.sdk.trace.export")
+
+logger = logging.getLogger("backstop.telemetry")
+Flush = Callable[[], object]
+_T = TypeVar("_T")
 
 
 @contextmanager
 def spoken(command: str) -> Iterator[tuple[tuple[Plugin, ...], Runtime | None]]:
     """A root span around one command of a person, where tracing is asked for; it is flushed at the end."""
-    plugins, runtime, flush = from_environment("backstop-cli")
+    endpoint, to_console = _asked_for()
+    if endpoint is None and not to_console:
+        yield (), None
+        return
+    listens = _Listens(endpoint) if endpoint is not None else None
+    plugin, flush = _traces("backstop-cli", endpoint, to_console, _Outage(endpoint or "", quiet=True))
+    from opentelemetry import trace
+
     try:
-        if not plugins:
-            yield plugins, runtime
-            return
         with trace.get_tracer("backstop").start_as_current_span(f"backstop {command}"):
-            yield plugins, runtime
+            yield (plugin,), None
     finally:
-        flush()
+        if listens is None or listens.after(_CONNECT_SECONDS):
+            within(_GOODBYE_SECONDS, flush)
 
 
-def from_environment(service: str) -> tuple[tuple[Plugin, ...], Runtime | None, Callable[[], None]]:
-    """`set_up` by OTEL_EXPORTER_OTLP_ENDPOINT and BACKSTOP_TRACE."""
-    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
-    return set_up(service, endpoint, os.environ.get(TRACE, "") == "console")
-
-
-def set_up(
-    service: str, otlp_endpoint: str | None, to_console: bool
-) -> tuple[tuple[Plugin, ...], Runtime | None, Callable[[], None]]:
-    """Client plugins, the Temporal runtime and a function that flushes; nothing where nothing is configured.
-
-    `otlp_endpoint`: an OTLP gRPC endpoint such as http://127.0.0.1:4317.
-    """
-    if otlp_endpoint is None and not to_console:
+def of_worker(service: str) -> tuple[tuple[Plugin, ...], Runtime | None, Flush]:
+    """Client plugins, the Temporal runtime and a function that flushes, by OTEL_EXPORTER_OTLP_ENDPOINT (OTLP over gRPC,
+    such as http://127.0.0.1:4317) and BACKSTOP_TRACE; nothing where nothing is configured."""
+    endpoint, to_console = _asked_for()
+    if endpoint is None and not to_console:
         return (), None, lambda: None
-    # A workflow that is evicted closes its spans from another task; OpenTelemetry calls that a failure.
-    logging.getLogger("opentelemetry.context").setLevel(logging.CRITICAL)
-    logging.getLogger("opentelemetry.sdk.trace.export").setLevel(logging.ERROR)
-    resource = Resource.create({"service.name": service})
-    tracers = create_tracer_provider(resource=resource)
-    flushes: list[Callable[[], object]] = [tracers.force_flush]
-    runtime = None
-    if to_console:
-        tracers.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(out=sys.stderr)))
-    if otlp_endpoint is not None:
-        insecure = not otlp_endpoint.startswith("https://")
-        tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=otlp_endpoint, insecure=insecure)))
-        reader = PeriodicExportingMetricReader(
-            OTLPMetricExporter(endpoint=otlp_endpoint, insecure=insecure), export_interval_millis=10_000
-        )
-        meters = MeterProvider(metric_readers=[reader], resource=resource)
-        metrics.set_meter_provider(meters)
-        flushes.append(meters.force_flush)
-        runtime = Runtime(telemetry=TelemetryConfig(metrics=OpenTelemetryConfig(url=otlp_endpoint)))
-    trace.set_tracer_provider(tracers)
+    outage = _Outage(endpoint or "")
+    plugin, flush_traces = _traces(service, endpoint, to_console, outage)
+    if endpoint is None:
+        return (plugin,), None, flush_traces
+    runtime, flush_metrics = _metrics(service, endpoint, outage)
 
     def flush() -> None:
-        for one in flushes:
-            one()
+        within(_WORKER_SECONDS, flush_traces)
+        within(_WORKER_SECONDS, flush_metrics)
 
-    return (OpenTelemetryPlugin(add_temporal_spans=True),), runtime, flush
+    return (plugin,), runtime, flush
+
+
+def _asked_for() -> tuple[str | None, bool]:
+    return os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None, os.environ.get(TRACE, "") == "console"
+
+
+def within(seconds: float, do: Flush) -> None:
+    """It is done, or goes on in the background and ends with the process. What goes wrong there is nobody's concern."""
+
+    def quietly() -> None:
+        with contextlib.suppress(Exception):
+            do()
+
+    thread = threading.Thread(target=quietly, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
+class _Listens:
+    """Whether anybody accepts connections where the endpoint says, tried in the background."""
+
+    def __init__(self, endpoint: str) -> None:
+        parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
+        self._place = (parts.hostname or "", parts.port or 443)
+        self._so = False
+        self._thread = threading.Thread(target=self._try, daemon=True)
+        self._thread.start()
+
+    def _try(self) -> None:
+        with contextlib.suppress(OSError, ValueError), socket.create_connection(self._place, timeout=30):
+            self._so = True
+
+    def after(self, seconds: float) -> bool:
+        """Whether it is known to be so, after that long at most."""
+        self._thread.join(seconds)
+        return self._so
+
+
+class _Outage:
+    """Of a collector: told when it begins and when it ends, and not with each batch."""
+
+    def __init__(self, endpoint: str, *, quiet: bool = False) -> None:
+        self._endpoint, self._quiet = endpoint, quiet
+        self._away = False
+        self._lock = threading.Lock()
+
+    def noted(self, result: _T) -> _T:
+        """The result of an export, which is what both kinds name SUCCESS or FAILURE."""
+        failed = getattr(result, "name", "") != "SUCCESS"
+        with self._lock:
+            changed, self._away = failed != self._away, failed
+        if changed and not self._quiet and failed:
+            logger.warning("the OTLP collector at %s takes nothing: traces and metrics are dropped", self._endpoint)
+        elif changed and not self._quiet:
+            logger.warning("the OTLP collector at %s takes traces and metrics again", self._endpoint)
+        return result
+
+
+def _traces(service: str, endpoint: str | None, to_console: bool, outage: _Outage) -> tuple[Plugin, Flush]:
+    from opentelemetry import trace
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SimpleSpanProcessor
+    from temporalio.contrib.opentelemetry import OpenTelemetryPlugin, create_tracer_provider
+
+    # A workflow that is evicted closes its spans from another task; OpenTelemetry calls that a failure.
+    logging.getLogger("opentelemetry.context").setLevel(logging.CRITICAL)
+    for name in _EXPORTER_LOGS:  # `_Outage` tells what they would tell with each batch
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    tracers = create_tracer_provider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
+    if to_console:
+        tracers.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(out=sys.stderr)))
+    if endpoint is not None:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+        class Spans(OTLPSpanExporter):
+            def export(self, spans: Any) -> Any:
+                return outage.noted(super().export(spans))
+
+        tracers.add_span_processor(BatchSpanProcessor(Spans(endpoint=endpoint, insecure=_insecure(endpoint))))
+    trace.set_tracer_provider(tracers)
+    return OpenTelemetryPlugin(add_temporal_spans=True), tracers.force_flush
+
+
+def _metrics(service: str, endpoint: str, outage: _Outage) -> tuple[Runtime, Flush]:
+    from opentelemetry import metrics
+    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import Resource
+    from temporalio.runtime import OpenTelemetryConfig, Runtime, TelemetryConfig
+
+    class Metrics(OTLPMetricExporter):
+        def export(self, *given: Any, **more: Any) -> Any:
+            return outage.noted(super().export(*given, **more))
+
+    exporter = Metrics(endpoint=endpoint, insecure=_insecure(endpoint))
+    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=10_000)
+    resource = Resource.create({"service.name": service})
+    meters = MeterProvider(metric_readers=[reader], resource=resource, shutdown_on_exit=False)
+    metrics.set_meter_provider(meters)
+    runtime = Runtime(telemetry=TelemetryConfig(metrics=OpenTelemetryConfig(url=endpoint)))
+    return runtime, meters.force_flush
+
+
+def _insecure(endpoint: str) -> bool:
+    return not endpoint.startswith("https://")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 
 from temporalio.api.enums.v1 import TaskQueueType, VersionDrainageStatus, WorkerDeploymentVersionStatus
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
@@ -28,6 +28,8 @@ from models.wire import DEPLOYMENT, ROLLOUT_WORKFLOW, TASK_QUEUE
 
 _HEARD_BY_THEN = 10
 """Seconds until a server has heard of a new worker on all its queues."""
+_POLL_SECONDS = 130
+"""Twice a poll, for clocks that differ."""
 _VERSION = "TemporalWorkerDeploymentVersion"
 
 
@@ -91,6 +93,18 @@ async def pollers(client: Client) -> Sequence[PollerInfo]:
         task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
     )
     return (await client.workflow_service.describe_task_queue(request)).pollers
+
+
+async def none_polls(client: Client) -> bool:
+    """No worker serves, as far as the server knows: it lists one for minutes after its last poll.
+
+    A poll lasts a minute and is followed by the next one.
+    """
+    return all(_seconds_since(poller) > _POLL_SECONDS for poller in await pollers(client))
+
+
+def _seconds_since(poller: PollerInfo) -> float:
+    return (datetime.now(UTC) - poller.last_access_time.ToDatetime(tzinfo=UTC)).total_seconds()
 
 
 def by_build(polling: Iterable[PollerInfo]) -> Counter[str]:

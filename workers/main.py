@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import pydantic
-import scipy.optimize  # noqa: F401 - a workflow's task must not wait for its import
+import scipy.sparse.csgraph  # noqa: F401 - as models.planning.block_program: a workflow task must not wait for imports
 from temporalio.client import Client
 from temporalio.common import WorkerDeploymentVersion, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
@@ -267,7 +267,7 @@ async def watch_kept(client: Client, interval_seconds: float, shards: int) -> As
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[Client]:
     """A worker serves until the context ends; then it has shut down cleanly."""
-    plugins, runtime, flush = telemetry.from_environment("backstop-worker")
+    plugins, runtime, flush = telemetry.of_worker("backstop-worker")
     client = await connect(find_target(), plugins, runtime)
     settings.home.mkdir(parents=True, exist_ok=True)
     notify = Notifier(

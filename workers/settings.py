@@ -11,8 +11,8 @@ from pathlib import Path
 from activities.adapters.notify.reach import Network, networks_of
 from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusConnections
 from activities.adapters.slurm.command_line import Connection, Connections
-from client.connection import home
 from client.inputs.documents import read_document
+from client.places import home, ledger_url
 from models.base import Model, Name, Words, brief
 from models.errors import BadInput
 
@@ -69,10 +69,6 @@ def load_settings() -> Settings:
         contacts=_contacts(os.environ.get("BACKSTOP_CONTACTS", "")),
         contact_networks=networks_of(os.environ.get("BACKSTOP_CONTACT_NETWORKS", "")),
     )
-
-
-def ledger_url() -> str:
-    return os.environ.get("BACKSTOP_LEDGER_URL") or f"sqlite:///{home() / 'ledger.db'}"
 
 
 def _contacts(path: str) -> dict[str, str]:

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from activities.adapters.ledger.facade import Ledger
+from client.places import ledger_url
 from models.errors import BackstopError
 from models.wire import NO_LEDGER_EXIT
-from workers.settings import ledger_url
 
 _FILE = "sqlite:///"
 

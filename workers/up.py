@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from activities.adapters.ledger.facade import upgrade
-from client.connection import embedded_file, find_target
+from client.connection import find_target
+from client.places import embedded_file
 from models.errors import Unavailable
 from workers.embedded_temporal import PORT, UI_PORT, EmbeddedTemporal
 from workers.main import run_and_exit, serving, until_told

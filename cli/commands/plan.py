@@ -25,6 +25,7 @@ from models.base import some_of
 from models.errors import BadInput
 
 if TYPE_CHECKING:
+    from cli.answers import PlanAnswer, PlansAnswer
     from client.backstop import Backstop
     from models.buffers.hourly_health import Series
     from models.cluster.policy import Policy
@@ -139,27 +140,40 @@ def _histories(file: str) -> dict[str, Series]:
 
 
 def _made(snapshot: Snapshot, policy: Policy, history: Mapping[str, Series]) -> Plan:
-    from models.buffers.backtest import derived_gpus
     from models.planning.plan import make_plan
 
     series = history.get(snapshot.cluster)
     if policy.terms is not None and series is not None:
+        from models.buffers.backtest import derived_gpus
+
         derived = derived_gpus(series, snapshot.total_gpus, snapshot.gpus_per_node, policy.terms)
         snapshot = snapshot.model_copy(update={"derived": derived})
     return make_plan(snapshot, policy)
 
 
 def _answer(plans: list[Plan], unplannable: dict[str, str], single: bool, how: Listing) -> None:
-    from cli.answers import PlanAnswer, PlansAnswer
     from cli.views.plan import in_order, plan_parts, plans_parts
 
     if single:
         (only,) = plans
-        how.tell(lambda: PlanAnswer.of(only), lambda: plan_parts(only), [only.cluster])
+        how.tell(lambda: _answered(only), lambda: plan_parts(only), [only.cluster])
         return
-    chosen = how.rows(map(PlanAnswer.of, in_order(plans)), PlanAnswer)
-    how.tell(
-        lambda: PlansAnswer(plans=tuple(chosen), left_out=unplannable),
-        lambda: plans_parts(chosen, of=len(plans)),
-        [p.cluster for p in chosen],
-    )
+    chosen = in_order(plans)
+    if how.options:
+        from cli.answers import PlanAnswer
+
+        chosen = [*how.rows(map(_answered, chosen), PlanAnswer)]
+
+    def answer() -> PlansAnswer:
+        from cli.answers import PlansAnswer
+
+        return PlansAnswer(plans=tuple(map(_answered, chosen)), left_out=unplannable)
+
+    how.tell(answer, lambda: plans_parts(chosen, of=len(plans)), [p.cluster for p in chosen])
+
+
+def _answered(plan: Plan) -> PlanAnswer:
+    """As JSON has it: with every answer's models, which text does without."""
+    from cli.answers import PlanAnswer
+
+    return plan if isinstance(plan, PlanAnswer) else PlanAnswer.of(plan)

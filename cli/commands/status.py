@@ -11,9 +11,9 @@ import typer
 
 from cli.lists import Filter, Listing, Output, Sort, listing
 from cli.options import LOOK, Actor, AsJson, ClusterOrAll, examples, who
-from cli.session import ask
+from cli.unattended import LastWord, ask_or_read
 from models.cluster.policy import Tier
-from models.errors import BadInput
+from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
+_NONE_OPEN = "It has no open rollout."
 
 
 def add_to(app: typer.Typer) -> None:
@@ -114,9 +115,13 @@ def _show_one(cluster: str, person: str, how: Listing) -> None:
     from cli.views.status import status_parts
     from client.lost_rollouts import lost_sentence
 
-    (rollout, requests, source_at, lost), watching = ask(
+    answer = ask_or_read(
         person, lambda door: _with_watch(door, _with_requests(door, cluster, how.for_people), how.for_people)
     )
+    if isinstance(answer, LastWord):
+        _show_last_word_of(cluster, answer, how)
+        return
+    (rollout, requests, source_at, lost), watching = answer
 
     def parts() -> list[RenderableType]:
         said = [line((lost_sentence(row), "red")) for row in lost]
@@ -136,9 +141,11 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
     from models.fleet.messages import FleetStatus
     from models.reports.rollout_summary import RolloutSummary
 
-    (rows, fleet, requests), watching = ask(
-        person, lambda door: _with_watch(door, _with_fleet(door, how.for_people), how.for_people)
-    )
+    answer = ask_or_read(person, lambda door: _with_watch(door, _with_fleet(door, how.for_people), how.for_people))
+    if isinstance(answer, LastWord):
+        _show_last_word(filters, answer, how)
+        return
+    (rows, fleet, requests), watching = answer
     lines = tuple(how.rows(filter(filters.leave, rows), RolloutSummary))
 
     def parts() -> list[RenderableType]:
@@ -153,6 +160,49 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
         return [*first, *found, *waiting_line(requests), *(watch_parts(watching) if rows else [])]
 
     how.tell(lambda: RolloutsAnswer(rollouts=lines), parts, [r.cluster for r in lines])
+
+
+def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
+    """No worker answers. Waves and what is unbacked are Temporal's and the rollouts' to say."""
+    from cli.answers import RolloutsAnswer
+    from cli.output import line
+    from cli.views.overview import overview_parts
+    from client.lost_rollouts import noted
+    from models.reports.rollout_summary import RolloutSummary
+
+    lines = tuple(how.rows(filter(filters.leave, map(noted, word.rollouts)), RolloutSummary))
+
+    def parts() -> list[RenderableType]:
+        said = line((word.sentence, "red"))
+        if not lines:
+            none = f"None of {len(word.rollouts)} open rollouts is like that." if word.rollouts else _NONE_OPEN
+            return [said, line(none)]
+        return [said, line(), *overview_parts(lines, datetime.now(UTC), all_lines=True)]
+
+    how.tell(lambda: RolloutsAnswer(rollouts=lines, ledger_word_at=word.at), parts, [r.cluster for r in lines])
+
+
+def _show_last_word_of(cluster: str, word: LastWord, how: Listing) -> None:
+    """Errors: Unavailable for JSON, whose document only the rollout itself can fill."""
+    from cli.output import line, moment, show
+
+    row = next((row for row in word.rollouts if row.cluster == cluster), None)
+    has = f"it has no open rollout of {cluster}" if row is None else f"it has {row.rollout} of {cluster} {row.stage}"
+    if not how.for_people:
+        raise Unavailable(f"{word.sentence} And {has}.")
+    said = [line((word.sentence, "red")), line()]
+    if row is None:
+        show(*said, line(f"{has[0].upper()}{has[1:]}."))
+        return
+    shadow = " (shadow)" if row.shadow else ""
+    show(
+        *said,
+        line(
+            (row.cluster, "bold"), f": {row.stage}{shadow}, {row.rollout} of {row.owner}, since {moment(row.opened_at)}"
+        ),
+        line(f"Health as of {moment(row.health_at)}."),
+        *([line(("Needs: ", "yellow"), row.needs)] if row.needs else []),
+    )
 
 
 async def _with_watch(door: Backstop, answer: Awaitable[_T], shown: bool) -> tuple[_T, Check | None]:

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -21,9 +21,11 @@ from models.base import Model
 from models.cluster.fleet_file import Fleet, merged_policy
 from models.cluster.policy import Policy
 from models.errors import BadInput
-from models.flex.division import FlexDemand
-from models.flex.scenario import FlexStory
-from models.reports.milestones import MilestoneFile
+
+if TYPE_CHECKING:  # each is imported where it is read: a plan of a fleet file needs none of them
+    from models.flex.division import FlexDemand
+    from models.flex.scenario import FlexStory
+    from models.reports.milestones import MilestoneFile
 
 STANDARD_INPUT = "-"
 _JSON_PLACE = re.compile(r": line (\d+) column \d+ \(char \d+\)$")
@@ -60,16 +62,22 @@ def read_fleet(path: str | Path) -> Fleet:
 
 def read_milestones(path: str | Path) -> MilestoneFile:
     """The plan's milestones, as YAML or JSON. "-": standard input. Errors: BadInput."""
+    from models.reports.milestones import MilestoneFile
+
     return read_document(path, MilestoneFile, "the field milestones")
 
 
 def read_flex_demand(path: str | Path) -> FlexDemand:
     """What is to be divided among whom, as YAML or JSON. "-": standard input. Errors: BadInput."""
+    from models.flex.division import FlexDemand
+
     return read_document(path, FlexDemand, "the fields capacity_gpus and teams")
 
 
 def read_flex_story(path: str | Path) -> FlexStory:
     """A cluster, its teams and what happens, as YAML or JSON. "-": standard input. Errors: BadInput."""
+    from models.flex.scenario import FlexStory
+
     return read_document(path, FlexStory, "the fields capacity_gpus, teams and steps")
 
 

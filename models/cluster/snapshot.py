@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,9 @@ from models.cluster.derived_buffer import Derived
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island, healthy, total
 from models.cluster.quota import Quota, QuotaTree, check_islands
-from models.cluster.readings import QuotaReading
+
+if TYPE_CHECKING:
+    from models.cluster.readings import QuotaReading
 
 
 class Snapshot(Model):

@@ -3,30 +3,30 @@
 Theory of operation. Without protected blocks, "how many GPUs can these quotas get" is a maximum flow:
 source -> roots of the quota tree -> ... -> leaves -> sets of islands -> islands -> sink. A placed block
 takes its GPUs out of one island and out of its quota first; the rest is again a flow. Where to put the
-blocks is an integer program (HiGHS through scipy); it is only asked where first-fit placement does not
-already reach the bound that no placement can beat.
+blocks is an integer program; it is only asked where first-fit placement does not already reach the bound
+that no placement can beat, and where there are too many ways to place them for trying each
+(models/planning/block_program.py, HiGHS through scipy).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
-
-import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+from itertools import product
+from math import comb, prod
 
 from models.cluster.snapshot import Snapshot
+from models.planning.flow import FlowNetwork
 
 Placement = dict[tuple[str, int, str], int]
 """How many blocks of (team, size) stand in an island, by (team, size, island)."""
 
-IntArray = np.ndarray[Any, np.dtype[np.integer[Any]]]
-
 BlockCounts = dict[tuple[str, int], int]
 """How many blocks of a size a team has, by (team, size)."""
+
+FEW = 32
+"""Ways to place blocks up to which each is tried: that takes no longer than the integer program, nor its import."""
 
 
 class SolverFailed(RuntimeError):
@@ -111,7 +111,7 @@ class PlacementSolver:
         rest = self._rest(bounds, taken)
         if not self.limited:
             return min(self.tree.assigned(rest), sum(free.values()))
-        return self._flow(rest, free)[0]
+        return self._network.maximum(self._capacities(rest, free))
 
     def _rest(self, bounds: Mapping[str, int], taken: Mapping[str, int] | None) -> dict[str, int]:
         rest = dict(bounds)
@@ -120,23 +120,18 @@ class PlacementSolver:
                 rest[team] -= gpus
         return rest
 
-    def _flow(self, bounds: Mapping[str, int], free: Mapping[str, int]) -> tuple[int, csr_array, csr_array]:
-        """Value, flow and capacities of a maximum flow. Node 0 is the source, 1 the sink."""
-        capacity = self._network.with_capacities(
-            [
-                *(bounds[team] for team in self.tree.by_team),
-                *(bounds[leaf] for leaf in self.leaves),
-                *(free[island] for islands in self._sets for island in islands),
-                *free.values(),
-            ]
-        )
-        answer = maximum_flow(capacity, 0, 1, method="dinic")
-        return int(answer.flow_value), answer.flow, capacity
+    def _capacities(self, bounds: Mapping[str, int], free: Mapping[str, int]) -> list[int]:
+        return [
+            *(bounds[team] for team in self.tree.by_team),
+            *(bounds[leaf] for leaf in self.leaves),
+            *(free[island] for islands in self._sets for island in islands),
+            *free.values(),
+        ]
 
     @cached_property
-    def _network(self) -> _Network:
-        """The edges, in the order in which `_flow` gives their capacities."""
-        network = _Network()
+    def _network(self) -> FlowNetwork:
+        """The edges, in the order in which `_capacities` gives their capacities."""
+        network = FlowNetwork()
         for team, quota in self.tree.by_team.items():
             network.edge("source" if quota.parent is None else ("q", quota.parent), ("q", team))
         for leaf in self.leaves:
@@ -157,11 +152,7 @@ class PlacementSolver:
         if not self.limited:
             short = sum(bounds[leaf] for leaf in self.leaves) > self.healthy_gpus
             return frozenset(leaf for leaf in self.leaves if short and bounds[leaf] > 0)
-        _, flow, capacity = self._flow(bounds, self.healthy)
-        residual = (capacity - flow).tocsr()
-        residual.data = np.maximum(residual.data, 0)
-        residual.eliminate_zeros()
-        reached = set(breadth_first_order(residual, 0, directed=True, return_predecessors=False).tolist())
+        reached = self._network.reached(self._capacities(bounds, self.healthy))
         return frozenset(leaf for leaf in self.leaves if self._network.number(("q", leaf)) in reached and bounds[leaf])
 
     # --- with blocks ----------------------------------------------------------------------
@@ -197,7 +188,7 @@ class PlacementSolver:
             held = self.with_placement(bounds, placement)
             if held is not None and held >= total:
                 return True
-        solved = _Program(self, bounds, placed, every=True).solve_total()
+        solved = self._best_placement(bounds, placed)
         if solved is None:
             return False
         self._remember(solved)
@@ -229,10 +220,10 @@ class PlacementSolver:
             if self.with_placement(bounds, placement) == most:  # no placement can beat this
                 self._remember(placement)
                 return most, wanted
-        placed = _Program(self, bounds, wanted, every=False).most_blocks()
+        placed = self._most_blocks(bounds, wanted)
         if not placed:
             return self.loose(bounds), {}
-        placement = _Program(self, bounds, placed, every=True).solve_total()
+        placement = self._best_placement(bounds, placed)
         if placement is None:
             raise SolverFailed(f"blocks of cluster {self.snapshot.cluster} were placed and then were not")
         self._remember(placement)
@@ -240,6 +231,58 @@ class PlacementSolver:
         if total is None:
             raise SolverFailed(f"the placement for cluster {self.snapshot.cluster} does not fit its quotas")
         return total, placed
+
+    def _most_blocks(self, bounds: Mapping[str, int], wanted: BlockCounts) -> BlockCounts:
+        """The blocks to place: most GPUs, then the largest total, then the first teams', larger blocks first."""
+        if self._ways_count(wanted, every=False) > FEW:
+            from models.planning.block_program import BlockProgram
+
+            return BlockProgram(self, bounds, wanted, every=False).most_blocks()
+        order = sorted(wanted, key=lambda b: (b[0], -b[1]))
+
+        def worth(counts: BlockCounts, total: int) -> tuple[int, int, tuple[int, ...]]:
+            placed = sum(size * count for (_, size), count in counts.items())
+            return placed, total, tuple(counts.get(block, 0) for block in order)
+
+        tried = [(self.with_placement(bounds, way), _counts(way)) for way in self._ways(wanted, every=False)]
+        best = max(((worth(counts, total), counts) for total, counts in tried if total is not None), default=None)
+        return {} if best is None else best[1]
+
+    def _best_placement(self, bounds: Mapping[str, int], placed: BlockCounts) -> Placement | None:
+        """Where these blocks go so that the total is largest; None where they cannot all be placed."""
+        if self._ways_count(placed, every=True) > FEW:
+            from models.planning.block_program import BlockProgram
+
+            return BlockProgram(self, bounds, placed, every=True).solve_total()
+        tried = [(self.with_placement(bounds, way), way) for way in self._ways(placed, every=True)]
+        held = [(total, way) for total, way in tried if total is not None]
+        return max(held, key=lambda each: each[0])[1] if held else None
+
+    def _fitting(self, team: str, size: int) -> list[str]:
+        return [i for i in sorted(self.reach[team]) if size <= min(self.room[i], self.healthy[i])]
+
+    def _ways_count(self, blocks: BlockCounts, *, every: bool) -> int:
+        """How many ways there are to divide the blocks of each size among islands, taken by themselves."""
+        places = [(count, len(self._fitting(*block)) + (not every)) for block, count in blocks.items()]
+        return prod(comb(count + many - 1, count) if many else not count for count, many in places)
+
+    def _ways(self, blocks: BlockCounts, *, every: bool) -> Iterator[Placement]:
+        """Each way to place all the blocks, or some of them, that leaves every island within its room."""
+        divided = [
+            [
+                dict(zip(((*block, i) for i in islands), row, strict=True))
+                for row in _divisions(count, len(islands), every)
+            ]
+            for block, count in blocks.items()
+            for islands in [self._fitting(*block)]
+        ]
+        for parts in product(*divided):
+            way = {at: count for part in parts for at, count in part.items() if count}
+            used: dict[str, int] = {}
+            for (_, size, island), count in way.items():
+                used[island] = used.get(island, 0) + size * count
+            if all(gpus <= min(self.room[i], self.healthy[i]) for i, gpus in used.items()):
+                yield way
 
     def _remember(self, placement: Placement) -> None:
         if placement not in self._placements:
@@ -270,160 +313,12 @@ def _counts(placement: Placement) -> BlockCounts:
     return counts
 
 
-class _Network:
-    """Edges between named nodes, numbered for scipy: 0 the source, 1 the sink. Laid once, asked often."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[object, int] = {"source": 0, "sink": 1}
-        self._edges: list[tuple[int, int]] = []
-
-    def number(self, node: object) -> int:
-        return self._numbers.setdefault(node, len(self._numbers))
-
-    def edge(self, tail: object, head: object) -> None:
-        self._edges.append((self.number(tail), self.number(head)))
-
-    @cached_property
-    def _layout(self) -> tuple[IntArray, IntArray, IntArray]:
-        """The order of the edges by tail and head, and scipy's indices and row pointers."""
-        edges = np.array(self._edges, dtype=np.int32).reshape(-1, 2)
-        order = np.lexsort((edges[:, 1], edges[:, 0]))
-        counts = np.bincount(edges[:, 0], minlength=len(self._numbers))
-        pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        return order, edges[order, 1], pointers
-
-    def with_capacities(self, capacities: list[int]) -> csr_array:
-        """The capacity matrix, for capacities in the order in which the edges were laid."""
-        order, indices, pointers = self._layout
-        size = len(self._numbers)
-        data = np.array(capacities, dtype=np.int64)[order]
-        return csr_array((np.minimum(data, 2**31 - 1).astype(np.int32), indices, pointers), shape=(size, size))
-
-
-class _Program:
-    """The integer program: counts of blocks per island (whole) and loose GPUs per leaf and island.
-
-    With the counts fixed the loose part is a flow, whose best vertex is whole, so loose GPUs may be
-    continuous. `every`: all given blocks must be placed, else as many as fit.
-    """
-
-    def __init__(self, ground: PlacementSolver, bounds: Mapping[str, int], blocks: BlockCounts, *, every: bool) -> None:
-        self.ground, self.bounds, self.blocks, self.every = ground, bounds, blocks, every
-        self.block_at: list[tuple[str, int, str]] = [
-            (team, size, island)
-            for team, size in sorted(blocks, key=lambda b: (b[0], -b[1]))
-            for island in sorted(ground.reach[team])
-            if size <= min(ground.room[island], ground.healthy[island])
-        ]
-        self.loose_at: list[tuple[str, str]] = [
-            (leaf, island) for leaf in ground.leaves for island in sorted(ground.reach[leaf])
-        ]
-        self._rows: list[dict[int, int]] = []
-        self._low: list[float] = []
-        self._high: list[float] = []
-        self._constrain()
-
-    def _row(self, terms: Mapping[int, int], low: float, high: float) -> None:
-        self._rows.append(dict(terms))
-        self._low.append(low)
-        self._high.append(high)
-
-    def _constrain(self) -> None:
-        shift = len(self.block_at)
-        in_island: dict[str, dict[int, int]] = {i: {} for i in self.ground.healthy}
-        block_room: dict[str, dict[int, int]] = {i: {} for i in self.ground.healthy}
-        of_leaf: dict[str, dict[int, int]] = {leaf: {} for leaf in self.ground.leaves}
-        of_block: dict[tuple[str, int], dict[int, int]] = {b: {} for b in self.blocks}
-        for n, (team, size, island) in enumerate(self.block_at):
-            in_island[island][n] = block_room[island][n] = of_leaf[team][n] = size
-            of_block[team, size][n] = 1
-        for n, (leaf, island) in enumerate(self.loose_at, start=shift):
-            in_island[island][n] = of_leaf[leaf][n] = 1
-        for island, terms in in_island.items():
-            self._row(terms, 0, self.ground.healthy[island])
-            self._row(block_room[island], 0, self.ground.room[island])
-        for block, terms in of_block.items():
-            self._row(terms, self.blocks[block] if self.every else 0, self.blocks[block])
-        under: dict[str, dict[int, int]] = {team: {} for team in self.ground.tree.by_team}
-        for leaf, terms in of_leaf.items():
-            for team in (leaf, *self.ground.tree.ancestors(leaf)):
-                under[team].update(terms)
-        for team, terms in under.items():
-            self._row(terms, 0, self.bounds[team])
-
-    def _solve(self, gains: np.ndarray) -> np.ndarray | None:
-        # It takes half a second to import, which most commands would wait for in vain; workers import it at once.
-        from scipy.optimize import Bounds, LinearConstraint, milp
-
-        size = len(self.block_at) + len(self.loose_at)
-        rows = [r for r, terms in enumerate(self._rows) for _ in terms]
-        cols = [c for terms in self._rows for c in terms]
-        data = [v for terms in self._rows for v in terms.values()]
-        matrix = csr_array(
-            (np.array(data, dtype=float), (np.array(rows, dtype=np.int32), np.array(cols, dtype=np.int32))),
-            shape=(len(self._rows), size),
-        )
-        whole = np.concatenate([np.ones(len(self.block_at)), np.zeros(len(self.loose_at))])
-        answer = milp(
-            -gains,
-            constraints=LinearConstraint(matrix, np.array(self._low), np.array(self._high)),
-            integrality=whole,
-            bounds=Bounds(0, np.inf),
-            options={"mip_rel_gap": 0.0},
-        )
-        if answer.status == 2:  # infeasible
-            return None
-        if answer.x is None or answer.status != 0:
-            raise SolverFailed(f"placing blocks of cluster {self.ground.snapshot.cluster}: {answer.message}")
-        return np.asarray(answer.x)
-
-    def _gain(self, chosen: Iterable[int], weights: Iterable[int]) -> np.ndarray:
-        gains = np.zeros(len(self.block_at) + len(self.loose_at))
-        for n, weight in zip(chosen, weights, strict=True):
-            gains[n] = weight
-        return gains
-
-    def most_blocks(self) -> BlockCounts:
-        """The blocks to place: most GPUs, then the largest total, then the first teams', larger blocks first."""
-        sizes = {n: size for n, (_, size, _) in enumerate(self.block_at)}
-        answer = self._solve(self._gain(sizes, sizes.values()))
-        if answer is None or not sizes:
-            return {}
-        most = round(sum(size * answer[n] for n, size in sizes.items()))
-        self._row(sizes, most, most)
-        if most < sum(size * count for (_, size), count in self.blocks.items()):
-            self._keep_total(sizes)
-        placed: BlockCounts = {}
-        for team, size in sorted(self.blocks, key=lambda b: (b[0], -b[1])):
-            terms = {n: 1 for n, at in enumerate(self.block_at) if at[:2] == (team, size)}
-            if not terms:
-                continue
-            answer = self._solve(self._gain(terms, terms.values()))
-            if answer is None:
-                raise SolverFailed(f"placing blocks of cluster {self.ground.snapshot.cluster}: lost the optimum")
-            count = round(sum(answer[n] for n in terms))
-            self._row(terms, count, count)
-            if count:
-                placed[team, size] = count
-        return placed
-
-    def _keep_total(self, sizes: Mapping[int, int]) -> None:
-        """From here on only what holds the largest total that such blocks leave room for."""
-        whole = {n: sizes.get(n, 1) for n in range(len(self.block_at) + len(self.loose_at))}
-        answer = self._solve(self._gain(whole, whole.values()))
-        if answer is None:
-            raise SolverFailed(f"placing blocks of cluster {self.ground.snapshot.cluster}: lost the optimum")
-        # Half a GPU of room for rounding: with the counts whole, what loose ones can reach is whole.
-        self._row(whole, round(sum(size * answer[n] for n, size in whole.items())) - 0.5, np.inf)
-
-    def solve_total(self) -> Placement | None:
-        """Where the blocks go so that the total is largest; None where they cannot all be placed."""
-        if self.every and {b for b, count in self.blocks.items() if count} - {at[:2] for at in self.block_at}:
-            return None
-        gains = np.ones(len(self.block_at) + len(self.loose_at))
-        for n, (_, size, _) in enumerate(self.block_at):
-            gains[n] = size
-        answer = self._solve(gains)
-        if answer is None:
-            return None
-        return {at: round(answer[n]) for n, at in enumerate(self.block_at) if round(answer[n])}
+def _divisions(count: int, places: int, every: bool) -> Iterator[tuple[int, ...]]:
+    """Each way to divide so many, or up to so many, among places."""
+    if not places:
+        if not (every and count):
+            yield ()
+        return
+    for first in range(count + 1):
+        for rest in _divisions(count - first, places - 1, every):
+            yield (first, *rest)

@@ -7,11 +7,9 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
 from models.base import Model, Share, Since, content_hash, gpus_text
-from models.buffers.estimator import derived
 from models.cluster.derived_buffer import Derived
 from models.cluster.island import Island
 from models.cluster.policy import TIERS, Basis, Policy, Scope, ShareBy, Tier
@@ -207,6 +205,10 @@ def make_plan(snapshot: Snapshot, policy: Policy, *, max_tier: Tier | None = Non
     """
     limit = policy.max_tier if max_tier is None else max_tier
     if policy.terms is not None and snapshot.derived is None:
+        import numpy as np
+
+        from models.buffers.estimator import derived
+
         buffer = derived(np.empty(0), max(1, snapshot.total_gpus), policy.terms, snapshot.gpus_per_node)
         snapshot = snapshot.model_copy(update={"derived": buffer})
     sketches = {limit: _Sketch(snapshot, policy, limit)}

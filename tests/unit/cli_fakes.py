@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -170,6 +171,7 @@ class FakeBackstop:
     flexes: list[FlexNow] = field(default_factory=list)
     whys: list[TeamWhy] = field(default_factory=list)
     unanswered: dict[str, str] = field(default_factory=dict)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
     requests_open: list[RequestState] = field(default_factory=list)
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)

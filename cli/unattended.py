@@ -1,0 +1,138 @@
+"""A question that a worker should answer, and what the ledger says where none does.
+
+The ledger is read by a program of the workers' (workers/last_word.py): the command line knows no adapter. It is begun
+beside the question as soon as an answer is late, so that a person reads something within three seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from models.errors import Unavailable
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.questions import Overview
+
+_LATE_SECONDS, _SILENT_SECONDS = 0.4, 2.0
+"""An answer is late, or there is none, if no worker has said anything by then."""
+_PROGRAM = (sys.executable, "-P", "-m", "workers.last_word")
+_PROGRAM_SECONDS = 5
+_T = TypeVar("_T")
+
+
+class Silence(NamedTuple):
+    """Why nothing was heard. `sure`: it is no use to go on waiting."""
+
+    why: str
+    sure: bool
+
+
+class LastWord(NamedTuple):
+    """What the ledger has of open rollouts, by cluster, in place of an answer."""
+
+    rollouts: tuple[Overview, ...]
+    at: datetime
+    why: str
+
+    @property
+    def sentence(self) -> str:
+        return f"This is the ledger's word of {self.at:%H:%M:%SZ}: {self.why}"
+
+
+def ask_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T | LastWord:
+    """The answer; where no worker gives one, what the ledger has, if this machine reaches it.
+
+    Errors: Unavailable, saying what to start, where neither can be had; those of the question.
+    """
+    import client.backstop  # noqa: F401 - the time that its import takes is no silence
+
+    return asyncio.run(_asked_or_read(actor, question))
+
+
+async def _asked_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T | LastWord:
+    from cli.session import asked
+
+    opened: asyncio.Future[Backstop] = asyncio.get_running_loop().create_future()
+
+    async def with_door(door: Backstop) -> _T:
+        opened.set_result(door)
+        return await question(door)
+
+    async def heard() -> None:
+        await (await asyncio.shield(opened)).heard.wait()
+
+    answer = asyncio.ensure_future(asked(actor, with_door))
+    hearing, deserted = asyncio.ensure_future(heard()), asyncio.ensure_future(_deserted(opened))
+    reading = asyncio.ensure_future(_read())
+    try:
+        silence = await _silence(answer, hearing, deserted, opened)
+        word = await reading if silence is not None else None
+        if silence is not None and word is not None:
+            return LastWord(*word, silence.why)
+        if silence is not None and silence.sure and not answer.done():
+            raise Unavailable(silence.why)
+        if silence is not None and not answer.done():
+            sys.stderr.write(f"backstop: {silence.why} Waiting for an answer.\n")
+        return await answer
+    finally:
+        for task in (answer, hearing, deserted, reading):
+            task.cancel()
+
+
+async def _silence(
+    answer: asyncio.Task[_T],
+    hearing: asyncio.Task[None],
+    deserted: asyncio.Task[None],
+    opened: asyncio.Future[Backstop],
+) -> Silence | None:
+    """None as soon as a worker has said anything, or the question has failed by itself."""
+    waits: set[asyncio.Task[Any]] = {answer, hearing, deserted}
+    done, _ = await asyncio.wait(waits, timeout=_SILENT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    if hearing in done:
+        return None
+    if answer in done:
+        failed = answer.exception()
+        if isinstance(failed, Unavailable):
+            return Silence(f"{failed.message}. Nobody can say whether a worker guards.", sure=True)
+        return None
+    if deserted in done:
+        return Silence("no worker is running, and nobody guards. Start one: `backstop up` or `backstop worker`.", True)
+    if opened.done():
+        return Silence("no worker has answered yet; if none runs, nobody guards (see `backstop doctor`).", sure=False)
+    return Silence("Temporal has not answered yet; nobody can say whether a worker guards.", sure=False)
+
+
+async def _deserted(opened: asyncio.Future[Backstop]) -> None:
+    """Returns where no worker polls, as far as Temporal knows, and else never."""
+    door = await asyncio.shield(opened)
+    await asyncio.sleep(_LATE_SECONDS)
+    if not await door.unserved():
+        await asyncio.Event().wait()
+
+
+async def _read() -> tuple[tuple[Overview, ...], datetime] | None:
+    """Open rollouts in the ledger, and when it was asked; None where there is no ledger that can be read from here."""
+    await asyncio.sleep(_LATE_SECONDS)
+    program = await asyncio.create_subprocess_exec(
+        *_PROGRAM, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        said, _ = await asyncio.wait_for(program.communicate(), _PROGRAM_SECONDS)
+    except TimeoutError:
+        return None
+    finally:
+        if program.returncode is None:
+            program.kill()
+    if program.returncode:
+        return None
+    from models.questions import Overview
+
+    document = json.loads(said)
+    rows = tuple(Overview.model_validate(row) for row in document["rollouts"])
+    return rows, datetime.fromisoformat(document["at"])

@@ -1,0 +1,25 @@
+"""Where Backstop keeps its state on this machine. Imports nothing that takes time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    """BACKSTOP_HOME, else the user's state folder."""
+    named = os.environ.get("BACKSTOP_HOME")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(base) / "backstop"
+
+
+def embedded_file() -> Path:
+    """Where `backstop up` says which address it serves."""
+    return home() / "temporal.json"
+
+
+def ledger_url() -> str:
+    """BACKSTOP_LEDGER_URL, else the file that `backstop up` keeps."""
+    return os.environ.get("BACKSTOP_LEDGER_URL") or f"sqlite:///{home() / 'ledger.db'}"

@@ -1,0 +1,69 @@
+"""What a command imports is what it needs: the list of commands is a table, and the table says what the modules say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from cli.app import Commands
+from cli.lazy import Listed, commands_of
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted(
+    path.stem
+    for path in (ROOT / "cli" / "commands").glob("*.py")
+    if hasattr(import_module(f"cli.commands.{path.stem}"), "add_to") and not path.stem.startswith("fleet_")
+)
+"""Those of `fleet_` add to the group `fleet`, which is one of the others."""
+HEAVY = ("temporalio", "matplotlib", "scipy", "opentelemetry", "sqlalchemy", "jinja2", "httpx", "grpc")
+SLOW = (*HEAVY, "numpy")
+"""Each takes a tenth of a second or more to import."""
+
+
+def test_the_table_lists_what_the_modules_add() -> None:
+    assert {
+        name: Listed(module, command.rich_help_panel, " ".join(command.help.split("\n\n")[0].split()))
+        for module in MODULES
+        for name, command in commands_of(module).items()
+    } == Commands.table
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "said", "spared"),
+    [
+        (["--version"], {}, "backstop 0.", (*SLOW, "typer", "rich", "pydantic")),
+        (["--help"], {}, "Show where rollouts stand", (*SLOW, "pydantic")),
+        ([], {"_BACKSTOP_COMPLETE": "complete_bash", "COMP_WORDS": "backstop sta", "COMP_CWORD": "1"}, "status", SLOW),
+        (["status", "--help"], {}, "--needs", SLOW),
+        (["stauts"], {}, "Did you mean 'status'", SLOW),
+        (["plan", "--file", "examples/fleet.yaml"], {}, "h100-worked", SLOW),
+        (["plan", "--file", "examples/fleet.yaml", "--cluster", "h100-pods", "--json"], {}, "rl-training", HEAVY),
+        (["audit", "x"], {"TEMPORAL_ADDRESS": "127.0.0.1:1"}, "Temporal does not answer", ("opentelemetry",)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_command_imports_nothing_that_it_does_not_need(
+    words: list[str], settings: dict[str, str], said: str, spared: tuple[str, ...]
+) -> None:
+    """The modules are told by an exit hook: completion ends the process by itself."""
+    script = (
+        "import atexit, sys; atexit.register(lambda: print('|', *sorted({m.split('.')[0] for m in sys.modules})));"
+        "from cli.main import run; sys.exit(run(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        cwd=ROOT,
+        env={**os.environ, **settings, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    output, _, modules = done.stdout.rpartition("| ")
+    assert said in output + done.stderr
+    assert set(modules.split()) >= {"cli"}
+    assert set(modules.split()) & set(spared) == set()
