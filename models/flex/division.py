@@ -64,6 +64,8 @@ class FlexTeam(Model):
     """The most it may get in all; None: no limit."""
     priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
     """The larger is served first, inside a namespace."""
+    classes: tuple[Name, ...] = ()
+    """Of its jobs, the strongest first; it says nothing to a division, and nothing between teams."""
     namespaces: tuple[Name, ...] | None = None
     """Who may target its quota; None: anybody. It says something of jobs, and nothing to a division."""
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
@@ -20,6 +20,8 @@ class Claim(Enum):
 
     QUOTA = auto()
     SHARE = auto()
+    CLASS = auto()
+    """What weaker classes of its own team have."""
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class StoryJob:
     size: int
     number: int
     """The step that submitted it."""
+    rank: int = 0
+    """Of its class in its team: the larger, the weaker."""
     on: On | None = None
     since: timedelta = timedelta(0)
     began: int = 0
@@ -58,6 +62,7 @@ class Floor:
         self.limit = {t.team: t.limit_gpus * GRAIN for t in story.teams if t.limit_gpus is not None}
         self.namespace = {name: gpus * GRAIN for name, gpus in promises_of(story.teams).items()}
         self.gates = {t.team: t.namespaces for t in story.teams}
+        self.classes = {t.team: t.classes for t in story.teams}
         self.capacity = story.capacity_gpus
         self.now = timedelta(0)
         self.moment = 0
@@ -81,6 +86,9 @@ class Floor:
         else:
             self.work[j.spec.team][j.spec.job] = j
             j.since, j.began = self.now, self.moment
+
+    def rank(self, job: FlexJob) -> int:
+        return 0 if job.job_class is None else self.classes[job.team].index(job.job_class)
 
     def at_work(self) -> dict[str, StoryJob]:
         return {name: j for mine in self.work.values() for name, j in mine.items()}
@@ -219,9 +227,18 @@ def _upwards(name: str, parent: Mapping[str, str | None]) -> Iterator[str]:
 
 
 def last_to_go(jobs: Iterable[StoryJob]) -> list[StoryJob]:
-    """As they would yield, the last one first: the higher priority, the oldest, the last name."""
+    """As they would yield, the last one first: of a team the stronger; the higher priority, the oldest, the name."""
     by_name = sorted(jobs, key=lambda j: j.spec.job, reverse=True)
-    return sorted(by_name, key=lambda j: (-j.spec.priority, j.since, j.began))
+    return strongest_first(sorted(by_name, key=lambda j: (-j.spec.priority, j.since, j.began)))
+
+
+def strongest_first(ordered: Sequence[StoryJob]) -> list[StoryJob]:
+    """The same order, but in each team's places its stronger jobs first: classes say nothing between teams."""
+    mine: dict[str, Iterator[StoryJob]] = {
+        team: iter(sorted((j for j in ordered if j.spec.team == team), key=lambda j: j.rank))
+        for team in {j.spec.team for j in ordered if j.rank}
+    }
+    return [next(mine[j.spec.team]) if j.spec.team in mine else j for j in ordered]
 
 
 def bound_text(j: StoryJob) -> str:

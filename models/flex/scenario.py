@@ -72,7 +72,9 @@ class FlexJob(Model):
     preemptible: bool = True
     """One that is not runs in quota or waits."""
     priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
-    """The larger first, among jobs of a team."""
+    """The larger first, among jobs of a team and a class."""
+    job_class: Name | None = None
+    """One of its team's; None: the strongest, so that nothing dies for a word that was forgotten."""
     namespace: Words = ""
     """Where it comes from; empty: from the team itself, which may always target its own quota."""
 
@@ -123,12 +125,19 @@ class FlexStory(Model):
         FlexDemand(capacity_gpus=self.capacity_gpus, teams=self.teams)  # refuses what is wrong with the teams
         parents = {t.parent for t in self.teams}
         leaves = {t.team for t in self.teams} - parents
+        classes = {t.team: t.classes for t in self.teams}
         submitted: set[str] = set()
         for n, step in enumerate(self.steps):
             if step.submit is not None:
                 if step.submit.team not in leaves:
                     raise ValueError(
                         f"steps[{n}].submit.team is {step.submit.team!r}, which is not a team without children"
+                    )
+                known = classes[step.submit.team]
+                if step.submit.job_class is not None and step.submit.job_class not in known:
+                    has = f"has {', '.join(known)}" if known else "has none"
+                    raise ValueError(
+                        f"steps[{n}].submit.job_class is {step.submit.job_class!r}, and team {step.submit.team!r} {has}"
                     )
                 if step.submit.job in submitted:
                     raise ValueError(f"steps[{n}].submit.job {step.submit.job!r} is there already")

@@ -8,17 +8,20 @@ and could run: each team's share of what there is, and what its quota promises i
 2. Claims. A waiting job claims its team's quota where that holds it with all its team's jobs that do not target flex;
    else its team's share, where that holds it with all its team's jobs. It takes what is free, and then of other teams
    what is above their shares and beyond their quotas; for a quota, where that is too little, what is beyond quotas.
+   Last it claims what weaker classes of its own team have, where its team has no more for it than share or sum allow.
 3. GPUs that nobody can claim are used by who is furthest below its share, above shares too; who ran before comes first.
 
 What a team has beyond its quota is its sum, less the most whole jobs that its quota holds: any of its jobs may be what
-is beyond. Beyond its share likewise. What is taken is chosen by models.flex.yielding.
+is beyond. Beyond its share likewise. What is taken is chosen by models.flex.yielding. Classes order jobs inside a team
+alone: what each team gives back is settled first, and then given back in its weaker classes.
 
 No circle. Call a team settled that has its share or less; the potential is the sum of what settled teams have. A claim
 on a share leaves its team settled and raises the potential by the job; of settled teams nothing is taken, as nothing
 of theirs is beyond; so every such claim raises it, and it is at most the capacity. Claims on quota likewise, with what
 counts in quota for what a team has. Where both are at play a job that a claim has started is not taken again in the
 same moment, so that each claim starts one more job for good. After that GPUs in use rise. What 3 starts makes no claim
-possible: it raises what a claim still needs by as much as what can be taken at most. A protection that ends makes one
+possible: it raises what a claim still needs by as much as what can be taken at most. A claim of a class starts a job
+that is stronger than each that it takes, and is not taken again in the same moment. A protection that ends makes one
 possible; each ends once. A moment's answer is the difference between before and after: who was taken and came back
 within it was never taken.
 """
@@ -30,9 +33,9 @@ from datetime import timedelta
 from fractions import Fraction
 
 from models.base import duration_text
-from models.flex.floor import Claim, Floor, StoryJob, bound_text, number_text, parts_text
+from models.flex.floor import Claim, Floor, StoryJob, bound_text, number_text, parts_text, strongest_first
 from models.flex.scenario import GRAIN, FlexStep, FlexStory, JobNow, On, Scene, Taken, TeamNow, Waits
-from models.flex.yielding import Beyond, Running, given_back, given_back_in_parts, kept
+from models.flex.yielding import Beyond, Running, by_class, given_back, given_back_in_parts, kept
 
 __all__ = ["Running", "given_back", "told"]
 
@@ -81,7 +84,7 @@ class _Play(Floor):
             job = step.submit.admitted(self.gates[step.submit.team])
             what = f"{step.submit.team} submits {step.submit.job}"
             if job is not None:
-                self.jobs[job.job] = StoryJob(job, int(job.gpus * GRAIN), number)
+                self.jobs[job.job] = StoryJob(job, int(job.gpus * GRAIN), number, self.rank(job))
             if job is not step.submit:
                 kept_as = "refused" if job is None else "for flex alone"
                 what += f" ({kept_as}: {step.submit.namespace} may not target its quota)"
@@ -122,7 +125,9 @@ class _Play(Floor):
         if claim is not None:
             taker, kind = self.jobs[claim[0]], claim[1]
             team = taker.spec.team
-            if kind is Claim.QUOTA:
+            if kind is Claim.CLASS:
+                why = f"{claim[0]} of {team} is of a stronger class"
+            elif kind is Claim.QUOTA:
                 why = f"{claim[0]} runs in the quota of {team}"
             elif taker.on is On.SIBLINGS:
                 why = f"{claim[0]} runs on quota that siblings of {team} leave unused"
@@ -145,6 +150,7 @@ class _Play(Floor):
             back = self._chosen(in_quota, in_quota, {})
             left = [j for j in here if j not in back]
             back += self._chosen([j for j in left if j.on is not On.QUOTA], left, {})
+        back = self._weaker(back, here, here)  # hardware heeds no protection
         for j in back:
             self.put(j, None)
         return {j.spec.job: None for j in back}
@@ -177,6 +183,8 @@ class _Play(Floor):
         if self.never(j) is not None:
             return False
         team = j.spec.team
+        if kind is Claim.CLASS:
+            return any(o.rank > j.rank for o in self.of(team))
         if kind is Claim.QUOTA:
             return j.counts_in_quota and self.counts(team) + j.size <= self.promised(team)
         return not j.quota_only and self.has(team) + j.size <= self.share(team)
@@ -188,10 +196,12 @@ class _Play(Floor):
         def key(j: StoryJob) -> tuple[object, ...]:
             return (j.spec.job not in before, above[j.spec.team], -j.spec.priority, j.number, j.spec.job)
 
-        return sorted((j for j in self.jobs.values() if j.on is None), key=key)
+        return strongest_first(sorted((j for j in self.jobs.values() if j.on is None), key=key))
 
     def _room_for(self, j: StoryJob, kind: Claim, *, heed: bool = True) -> list[StoryJob] | None:
         """Whom the claim takes; None: it cannot be met. `heed`: what is protected is not taken."""
+        if kind is Claim.CLASS:
+            return self._room_by_class(j, heed=heed)
         back: list[StoryJob] = []
         more: list[StoryJob] | None = []
         scopes: list[str | None] = [name for name in self.chain[j.spec.team] if name in self.limit]
@@ -202,15 +212,56 @@ class _Play(Floor):
             back += more
             for o in more:  # until all scopes have been looked at
                 self._hide(o)
-        for o in back:
-            self.work[o.spec.team][o.spec.job] = o
-        if back:
-            self.known.clear()
+        self._show(back)
         return None if more is None else back
+
+    def _room_by_class(self, j: StoryJob, *, heed: bool) -> list[StoryJob] | None:
+        """Of its own team's weaker jobs as much as it is itself, but for what is free and within the team's share."""
+        team = j.spec.team
+        weaker = [o for o in self._of_team(team, Claim.CLASS, heed=heed) if o.rank > j.rank]
+        needs = [
+            self.lacking([*self.at_work().values(), j]) * GRAIN,
+            j.size - max(0, self.share(team) - self.has(team)),
+        ]
+        needs += [self.used_inside(n) + j.size - self.limit[n] for n in self.chain[team] if n in self.limit]
+        if j.quota_only:
+            needs.append(j.size - self.left_in_quota(team))
+        back = self._named(given_back([self._as_running(o) for o in weaker], max(needs), {}))
+        back = self._weaker(back, weaker, [*self.at_work().values(), j])
+        for o in back:
+            self._hide(o)
+        fits = not j.quota_only or j.size <= self.left_in_quota(team)
+        self._show(back)
+        return back if back and fits else None
+
+    def _of_team(self, team: str, kind: Claim, *, heed: bool) -> list[StoryJob]:
+        """Which of its jobs a team itself may give back, whatever they target."""
+        mine = (o for o in self.of(team) if o.spec.preemptible and o.spec.job not in self.pinned)
+        return [o for o in mine if not (heed and self.is_protected(o, kind))]
+
+    def _weaker(
+        self, back: list[StoryJob], may: Sequence[StoryJob], stay: Sequence[StoryJob] | None = None
+    ) -> list[StoryJob]:
+        """In place of those chosen, weaker ones of their teams, so that the rest of `stay` fits."""
+        teams = {j.spec.team for j in back}
+        if not any(o.rank for o in may if o.spec.team in teams):
+            return back
+
+        def enough(taken: Sequence[Running]) -> bool:
+            names = {r.job for r in taken}
+            return self.lacking(j for j in stay or () if j.spec.job not in names) <= 0
+
+        chosen, pool = ([self._as_running(j) for j in jobs] for jobs in (back, may))
+        return self._named(by_class(chosen, pool, None if stay is None else enough))
 
     def _hide(self, j: StoryJob) -> None:
         del self.work[j.spec.team][j.spec.job]
         self.known.clear()
+
+    def _show(self, hidden: Sequence[StoryJob]) -> None:
+        for j in hidden:
+            self.work[j.spec.team][j.spec.job] = j
+            self.known.clear()
 
     def _taken_for(self, j: StoryJob, kind: Claim, scope: str | None, *, heed: bool) -> list[StoryJob] | None:
         """Whom the claim takes to keep to the limit of a team or namespace; where none is named, to have GPUs."""
@@ -226,7 +277,8 @@ class _Play(Floor):
             else:
                 back = self._named(given_back([self._as_running(o) for o in may], need, self.above(), beyond))
             if back:
-                return back
+                own = [o for team in {b.spec.team for b in back} for o in self._of_team(team, kind, heed=heed)]
+                return self._weaker(back, own, [*among, j] if scope is None else None)
         return None
 
     def _takeable(self, kind: Claim, *, shares_too: bool, heed: bool) -> tuple[list[StoryJob], dict[str, Beyond]]:
@@ -283,6 +335,7 @@ class _Play(Floor):
         return Running(
             *(s.job, s.team, j.size, s.priority, j.since, j.began),
             counts_in_quota=j.counts_in_quota,
+            rank=j.rank,
         )
 
     # --- 3. what is free ------------------------------------------------------------------------------
@@ -319,22 +372,22 @@ class _Play(Floor):
             return Waits.NO_QUOTA, f"{bound_text(j)}, needs {number_text(j.size)}, and {team} has {quota}"
         free = max(0, -self.lacking(self.at_work().values()))
         needs = f"it needs {parts_text(j.size)}, {free or 'none'} {'are' if free > 1 else 'is'} free"
-        if claims or j.quota_only:
+        if j.quota_only or any(kind is not Claim.CLASS for kind in claims):
             return Waits.HARDWARE, f"{needs}, and what others have is in their quotas or shares"
         has, share = number_text(self.has(team)), number_text(self.share(team))
         return Waits.SHARE, f"{needs}, and {team} has {has} where its share is {share}"
 
     def _until_when(self, j: StoryJob) -> str:
         kinds = [kind for kind in Claim if self._may_claim(j, kind)]
-        others = [o for o in self.at_work().values() if o.spec.team != j.spec.team]
-        ends = [at for o in others for kind in kinds for at in self.ends(o, kind)]
+        owners = ((o, o.spec.team == j.spec.team) for o in self.at_work().values())
+        ends = [at for o, own in owners for kind in kinds if own is (kind is Claim.CLASS) for at in self.ends(o, kind)]
         first = min((at for at in ends if at > self.now), default=self.now)
         return f"{j.spec.team} may claim the GPUs, and who has them is protected until {duration_text(first)} at least"
 
     def _scene(self, number: int, what: str, started: Sequence[str], taken: Sequence[Taken]) -> Scene:
         jobs, whys = [], {}
         for j in sorted(self.jobs.values(), key=lambda j: (j.spec.team, j.number)):
-            alike = (j.spec.team, j.size, j.spec.target, j.spec.preemptible)
+            alike = (j.spec.team, j.size, j.spec.target, j.spec.preemptible, j.rank)
             if j.on is None and alike not in whys:
                 whys[alike] = self._why(j)
             waits, why = (None, "") if j.on is not None else whys[alike]

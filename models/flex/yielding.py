@@ -10,7 +10,7 @@ first name. A dynamic programme per team over (sum -> fewest jobs) makes that ex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import combinations
@@ -37,6 +37,8 @@ class Running:
     """Its place among all that started, the same for those that started together."""
     counts_in_quota: bool = True
     """It does not target flex."""
+    rank: int = 0
+    """Of its class in its team: the larger, the weaker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,59 @@ def kept(sizes: Iterable[int], room: int, more: Iterable[int] = (), least: int =
     for size in more:
         sums |= (sums << size) & mask
     return max(least, sums.bit_length() - 1)
+
+
+def by_class(
+    chosen: Sequence[Running], pool: Sequence[Running], enough: Callable[[Sequence[Running]], bool] | None = None
+) -> list[Running]:
+    """In place of those chosen, of each team as much or more in its weaker classes. Units: parts of a GPU.
+
+    What a team gives back is settled before its classes are looked at, so that these move nothing between teams: only
+    which of its jobs they are. Of the stronger classes it is the least that there is a way to, then the overshoot, then
+    the fewest jobs. Jobs that target flex stay with their like: they yield before quota does. `enough`: whether a set
+    frees what is needed, where sums do not say it (parts of GPUs). Source: DESIGN.md, "Jobs and flex".
+    """
+    taken = list(chosen)
+    for team, counts in dict.fromkeys((j.team, j.counts_in_quota) for j in chosen):
+        mine = [j for j in taken if (j.team, j.counts_in_quota) == (team, counts)]
+        own = [j for j in pool if (j.team, j.counts_in_quota) == (team, counts)]
+        if len({j.rank for j in own}) > 1:
+            others = [j for j in taken if j not in mine]
+            least = sum(j.size for j in mine)
+            tries = (_weakest(own, need) for need in _makeable(j.size for j in own) if need >= least)
+            if enough is not None:
+                tries = (weak for weak in tries if enough([*others, *weak]))
+            weak = next(tries, mine)
+            taken = [*others, *min(mine, weak, key=_strength)]
+    return taken
+
+
+def _strength(jobs: Sequence[Running]) -> list[int]:
+    """What they hold, by class, the strongest first."""
+    weakest = max((j.rank for j in jobs), default=-1)
+    return [sum(j.size for j in jobs if j.rank == rank) for rank in range(weakest + 1)]
+
+
+def _weakest(jobs: Sequence[Running], need: int) -> list[Running]:
+    """Those that cover the need with the least of the strongest class, then of the next; [] where none do."""
+    if need <= 0 or sum(j.size for j in jobs) < need:
+        return []
+    strongest = min(j.rank for j in jobs)
+    strong, weak = ([j for j in jobs if (j.rank == strongest) is it] for it in (True, False))
+    for amount in _makeable(j.size for j in strong):
+        rest = _weakest(weak, need - amount)
+        if rest or amount >= need:
+            return [*rest, *given_back(strong, amount, {})]
+    raise AssertionError("all of them cover it")
+
+
+def _makeable(sizes: Iterable[int]) -> Iterator[int]:
+    """The sums of some of the sizes, the smallest first, from none."""
+    sums, all_ = 1, list(sizes)
+    grain = math.gcd(*all_)
+    for size in all_:
+        sums |= sums << size // grain
+    return (n * grain for n, can in enumerate(reversed(bin(sums)[2:])) if can == "1")
 
 
 def gpus_for(sizes: Iterable[int], whole: int) -> int:

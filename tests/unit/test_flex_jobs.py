@@ -216,6 +216,127 @@ def test_a_story_ends_as_it_was_published_or_as_the_design_says(story: Story) ->
     assert (set(taken(last)), set(runs(last))) == (story.taken, story.runs)
 
 
+IN_QUEUE = (
+    "kubernetes-sigs/kueue, pkg/scheduler/preemption/preemption_test.go, TestPreemption (LowerPriority in the queue)"
+)
+RANKS: list[dict[str, Any]] = [{"team": "a", "quota_gpus": 6, "classes": ["high", "mid", "low"]}]
+
+
+def by_rank(capacity: int, **jobs: tuple[str | None, int]) -> list[dict[str, Any]]:
+    """Jobs of these classes that all started at the same time."""
+    came = (submit(job, gpus, job_class=rank) for job, (rank, gpus) in jobs.items())
+    return [{"capacity_gpus": 0}, *came, {"capacity_gpus": capacity}]
+
+
+CLASSED = (
+    Story(
+        f"{IN_QUEUE}: preempt lowest priority",
+        6,
+        RANKS,
+        [*by_rank(6, a1=("low", 2), a2=("mid", 2), a3=("high", 2)), submit("a4", 2, job_class="high")],
+        *({"a1"}, {"a2", "a3", "a4"}),
+    ),
+    Story(
+        f"{IN_QUEUE}: preempt multiple",
+        6,
+        RANKS,
+        [*by_rank(6, a1=("low", 2), a2=("mid", 2), a3=("high", 2)), submit("a4", 3, job_class="high")],
+        *({"a1", "a2"}, {"a3", "a4"}),
+    ),
+    Story(
+        f"{IN_QUEUE}: no preemption for low priority",
+        6,
+        RANKS,
+        [*by_rank(6, a1=("low", 3), a2=("mid", 3)), submit("a4", 1, job_class="low")],
+        *(set(), {"a1", "a2"}),
+    ),
+    Story(
+        f"{IN_QUEUE}: not enough low priority workloads",
+        6,
+        RANKS,
+        [*by_rank(6, a1=("low", 3), a2=("mid", 3)), submit("a4", 4, job_class="mid")],
+        *(set(), {"a1", "a2"}),
+    ),
+    Story(
+        f"{IN_QUEUE}: some free quota, preempt low priority",
+        6,
+        RANKS,
+        [*by_rank(6, a1=("low", 1), a2=("mid", 1), a3=("high", 3)), submit("a4", 2, job_class="high")],
+        *({"a1"}, {"a2", "a3", "a4"}),
+    ),
+    Story(
+        f"{IN_QUEUE}: minimal set excludes low priority",
+        6,
+        RANKS,
+        [*by_rank(6, a1=("low", 1), a2=("mid", 2), a3=("high", 3)), submit("a4", 2, job_class="high")],
+        *({"a2"}, {"a1", "a3", "a4"}),
+    ),
+    Story(
+        f"{IN_QUEUE}: reclaim quota from borrower",
+        12,
+        [*RANKS, *quotas(c=6)],
+        [*by_rank(12, c1=(None, 3), a1=("mid", 3), a2=("high", 6)), submit("c2", 3)],
+        *({"a1"}, {"a2", "c1", "c2"}),
+    ),
+    Story(
+        "engines yield to hardware first, though training would leave less idle, and though they are many",
+        10,
+        [{"team": "a", "quota_gpus": 10, "classes": ["training", "engines"]}],
+        [
+            submit("a1", 4, job_class="training"),
+            submit("a2", 3, job_class="engines"),
+            submit("a3", 3, job_class="engines"),
+            {"capacity_gpus": 6},
+        ],
+        *({"a2", "a3"}, {"a1"}),
+    ),
+    Story(
+        "a job that names no class is as strong as the strongest",
+        4,
+        [{"team": "a", "quota_gpus": 4, "classes": ["training", "engines"]}],
+        [submit("a1", 2), submit("a2", 2, job_class="engines"), submit("a3", 2, job_class="training")],
+        *({"a2"}, {"a1", "a3"}),
+    ),
+    Story(
+        "no class of one team takes what another has: b's engines run on beside a's training that waits",
+        8,
+        [{"team": t, "quota_gpus": 4, "classes": ["training", "engines"]} for t in "ab"],
+        [
+            submit("a1", 4, job_class="training"),
+            submit("b1", 4, job_class="engines"),
+            submit("a2", 4, job_class="training"),
+        ],
+        *(set(), {"a1", "b1"}),
+    ),
+)
+
+
+@pytest.mark.parametrize("story", CLASSED, ids=lambda story: story.source[-60:])
+def test_inside_a_quota_the_weaker_class_waits_and_yields_first(story: Story) -> None:
+    last = played(*story.steps, capacity=story.capacity, teams=story.teams)
+    assert (set(taken(last)), set(runs(last))) == (story.taken, story.runs)
+
+
+def test_who_yields_to_its_own_team_is_told_so_and_who_yields_to_anothers_claim_too() -> None:
+    teams: list[dict[str, Any]] = [
+        {"team": "a", "quota_gpus": 4, "classes": ["training", "engines"]},
+        {"team": "b", "quota_gpus": 4},
+    ]
+    engines, training = submit("a1", 4, job_class="engines"), submit("a2", 4, job_class="training")
+    (gone,) = played(engines, training, capacity=4, teams=teams).preempted
+    assert (gone.job, gone.why) == ("a1", "a2 of a is of a stronger class")
+    (gone,) = played(engines, training, submit("b1", 4), capacity=8, teams=teams).preempted
+    assert (gone.job, gone.why) == ("a1", "b1 runs in the quota of b")
+
+
+def test_a_class_that_its_team_has_not_is_refused() -> None:
+    teams: list[dict[str, Any]] = [{"team": "a", "classes": ["training"]}, {"team": "b"}]
+    with pytest.raises(ValueError, match=r"steps.0..submit.job_class is 'dev', and team 'a' has training"):
+        played(submit("a1", 1, job_class="dev"), teams=teams)
+    with pytest.raises(ValueError, match=r"steps.0..submit.job_class is 'dev', and team 'b' has none"):
+        played(submit("b1", 1, job_class="dev"), teams=teams)
+
+
 def test_divide_and_simulate_have_the_same_default_mode() -> None:
     story, demand = (m.model_fields["mode"].default for m in (FlexStory, FlexDemand))
     assert story == demand == "equal"

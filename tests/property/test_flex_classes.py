@@ -1,0 +1,168 @@
+"""Classes inside a quota: they order a team's own jobs, and move nothing between teams (DESIGN.md, "Jobs and flex")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from fractions import Fraction
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.flex.division import FlexTeam
+from models.flex.scenario import FlexJob, FlexStep, FlexStory, JobTarget, Scene
+from models.flex.simulation import told
+from models.flex.yielding import Running, by_class
+from tests.property.test_flex_jobs import TEAMS, fit, has, spec_of, stories
+from tests.tried import examples
+
+pytestmark = pytest.mark.fuzzed
+CLASSES = ("training", "engines", "dev")
+
+
+@st.composite
+def classed(draw: st.DrawFn, *, whole: bool = False, unprotected: bool = False, size: int = 0) -> FlexStory:
+    """A story whose jobs are of classes, but for those of team c. `size`: of all, alike, where not 0."""
+    story = draw(stories(whole=whole, unprotected=unprotected))
+    teams = tuple(t.model_copy(update={"classes": () if t.team == "c" else CLASSES}) for t in story.teams)
+    steps = []
+    for step in story.steps:
+        job = step.submit
+        if job is not None:
+            changes = {} if job.team == "c" else {"job_class": draw(st.sampled_from([None, *CLASSES]))}
+            alike = {"gpus": Fraction(size), "target": JobTarget.BOTH, "preemptible": True} if size else {}
+            job = job.model_copy(update=changes | alike)
+        steps.append(step.model_copy(update={"submit": job}))
+    return FlexStory.model_validate(story.model_copy(update={"teams": teams, "steps": tuple(steps)}).model_dump())
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> FlexStory:
+    """Two teams that ask for more than there is, with jobs of all classes; hardware comes and goes."""
+    teams = tuple(FlexTeam(team=t, quota_gpus=draw(st.integers(0, 8)), classes=CLASSES) for t in "ab")
+    steps: list[FlexStep] = []
+    for n in range(draw(st.integers(3, 16))):
+        if draw(st.integers(0, 4)) == 0:
+            steps.append(FlexStep(capacity_gpus=draw(st.integers(2, 14))))
+            continue
+        job = FlexJob(
+            job=f"j{n}",
+            team=draw(st.sampled_from("aaab")),
+            gpus=Fraction(draw(st.integers(1, 5))),
+            target=draw(st.sampled_from([JobTarget.BOTH, JobTarget.BOTH, JobTarget.FLEX])),
+            job_class=draw(st.sampled_from(CLASSES)),
+        )
+        steps.append(FlexStep(submit=job))
+    minutes = timedelta(minutes=draw(st.sampled_from([0, 0, 30])))
+    return FlexStory(capacity_gpus=draw(st.integers(4, 14)), teams=teams, steps=tuple(steps), min_run=minutes)
+
+
+def rank(job: FlexJob) -> int:
+    return 0 if job.job_class is None else CLASSES.index(job.job_class)
+
+
+def stay_and_could_go(story: FlexStory, scene: Scene, team: str, *, for_flex: bool) -> list[FlexJob]:
+    """Who runs on, and could have been taken in place of another of this team."""
+    specs = spec_of(story)
+    mine = (specs[j.job] for j in scene.running if j.team == team and j.job not in scene.started)
+    return [s for s in mine if s.preemptible and (s.target is JobTarget.FLEX) is for_flex]
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(story=st.one_of(crowded(), classed(whole=True, unprotected=True)))
+def test_no_stronger_job_is_taken_where_weaker_ones_of_its_quota_would_have_done(story: FlexStory) -> None:
+    specs = spec_of(story)
+    for scene in told(story):
+        for gone in scene.preempted:
+            spec = specs[gone.job]
+            if story.min_run and gone.why != "hardware is gone":
+                continue  # what has not run for long enough was none that could be taken
+            left = stay_and_could_go(story, scene, gone.team, for_flex=spec.target is JobTarget.FLEX)
+            weaker = sum((s.gpus for s in left if rank(s) > rank(spec)), Fraction(0))
+            assert weaker < spec.gpus, (scene, gone)
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(story=st.one_of(crowded(), classed(whole=True, unprotected=True)))
+def test_no_stronger_job_waits_where_weaker_ones_of_its_team_would_make_room(story: FlexStory) -> None:
+    specs = spec_of(story)
+    limits = {t.team: t.limit_gpus for t in story.teams}
+    for scene in told(story):
+        for job in scene.queued:
+            spec = specs[job.job]
+            if spec.target is JobTarget.QUOTA or not spec.preemptible or job.gpus > scene.capacity_gpus:
+                continue
+            if any(limit is not None and job.gpus > limit for name, limit in limits.items() if name in (job.team, "n")):
+                continue
+            if story.min_run:
+                continue
+            kinds = (stay_and_could_go(story, scene, job.team, for_flex=it) for it in (True, False))
+            weaker = sum((s.gpus for some in kinds for s in some if rank(s) > rank(spec)), Fraction(0))
+            assert weaker < spec.gpus, (scene, job)
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(data=st.data(), size=st.integers(1, 3), minutes=st.booleans())
+def test_classes_change_nothing_of_what_teams_have(data: st.DataObject, size: int, minutes: bool) -> None:
+    """Jobs that are alike but for their classes: what a team gives back can be given back by any of them."""
+    story = data.draw(classed(whole=True, unprotected=not minutes, size=size))
+    plain = tuple(t.model_copy(update={"classes": ()}) for t in story.teams)
+    steps = tuple(
+        s if s.submit is None else s.model_copy(update={"submit": s.submit.model_copy(update={"job_class": None})})
+        for s in story.steps
+    )
+    without = told(story.model_copy(update={"teams": plain, "steps": steps}))
+    for scene, other in zip((s for s in told(story) if not s.woken), (s for s in without if not s.woken), strict=True):
+        assert {t: has(scene, t) for t in TEAMS} == {t: has(other, t) for t in TEAMS}
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(story=classed())
+def test_what_is_always_so_is_so_with_classes(story: FlexStory) -> None:
+    """No GPU twice, who is taken ran and does not start in the same step, and nothing moves once at rest."""
+    before: set[str] = set()
+    specs, scenes = spec_of(story), told(story)
+    for scene in scenes:
+        assert sum((j.gpus for j in scene.running), Fraction(0)) + scene.unused_gpus == scene.capacity_gpus
+        assert fit([j.gpus for j in scene.running], scene.capacity_gpus)
+        taken = {t.job for t in scene.preempted}
+        assert taken <= before
+        assert not taken & set(scene.started)
+        for gone in scene.preempted:
+            if "class" in gone.why:
+                assert specs[gone.why.split()[0]].team == gone.team
+        before = {j.job for j in scene.running}
+    nothing = FlexStep(capacity_gpus=scenes[-1].capacity_gpus)
+    idle = (nothing.model_copy(update={"after": timedelta(minutes=61)}), nothing)
+    for scene in told(story.model_copy(update={"steps": (*story.steps, *idle)}))[len(scenes) :]:
+        assert (scene.started, scene.preempted) == ((), ())
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(
+    jobs=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2), st.booleans()), min_size=1, max_size=8),
+    chosen=st.sets(st.integers(0, 7)),
+)
+def test_in_place_of_those_chosen_the_weakest_that_cover_as_much(
+    jobs: list[tuple[int, int, bool]], chosen: set[int]
+) -> None:
+    """Against all sets there are: the least of the strongest class, then of the next, then the overshoot."""
+    pool = [
+        Running(f"j{n}", "x", size, 0, timedelta(0), n, counts_in_quota=counts, rank=rank)
+        for n, (size, rank, counts) in enumerate(jobs)
+    ]
+    mine = [j for n, j in enumerate(pool) if n in chosen]
+    found = by_class(mine, pool)
+
+    def score(some: Sequence[Running]) -> tuple[list[int], int, int]:
+        return [sum(j.size for j in some if j.rank == r) for r in range(3)], sum(j.size for j in some), len(some)
+
+    for counts in (True, False):
+        own = [j for j in pool if j.counts_in_quota is counts]
+        need = sum(j.size for j in mine if j.counts_in_quota is counts)
+        sets = [c for many in range(len(own) + 1) for c in combinations(own, many) if sum(j.size for j in c) >= need]
+        if need and len({j.rank for j in own}) > 1:
+            got = [j for j in found if j.counts_in_quota is counts]
+            assert score(got)[:2] == min(score(c) for c in sets)[:2]
