@@ -81,12 +81,14 @@ def effect(r: Rollout, change: Change, now: datetime) -> EffectRequest:
     """One fenced call, and how much it may move."""
     limited = change.kind in EFFECT and EFFECT[change.kind].limited and not r.stay.exempt
     order: GrantOrder | None = r.grant_order if change.kind is EffectKind.GRANT else None
+    # Another plan may have been made since the launch, from other values: whoever adopts this has to know.
+    first = r.baseline if change.kind is EffectKind.RESERVE and not r.shadow else None
     return EffectRequest(
         change=change,
         shadow=r.shadow,
         limit_gpus=r.policy.max_moved_gpus if limited else None,
         limit_day_gpus=r.policy.max_moved_gpus_day if limited else None,
-        baseline=None if order is None else baseline_with(r, order),
+        baseline=first if order is None else baseline_with(r, order),
         at=now,
     )
 

@@ -473,6 +473,21 @@ async def test_the_undo_of_an_adopted_rollout_leaves_what_others_changed(world: 
     assert world.sql.gpus(name) == baseline | {changed: to}
 
 
+async def test_an_adopted_rollout_restores_the_baseline_that_was_first_cut_from(world: World) -> None:
+    """Not that of the launch: before the first effect others changed a quota, and another plan was made."""
+    name = fresh("rebased")
+    await world.fleet(tree(name))
+    await world.launch(name)
+    world.sql.set("b", 75, name)
+    await world.approve(name)
+    await world.until(name, Stage.MONITORED)  # nothing of ours stood: the gate found the change and planned anew
+    await world.handle(name).terminate("an operator's mistake")
+    await world.launch(name, rollout=f"{name}/9", adopt=True)
+    await world.say(name, Command.ABORT)
+    await world.ended(name)
+    assert world.sql.gpus(name) == {"a": 100, "b": 75, "org": 60, "org-1": 30, "org-2": 30}
+
+
 @pytest.mark.nightly
 async def test_the_undo_of_an_adopted_rollout_restores_modes(world: World) -> None:
     name = await lost(world, Stage.BUFFERED)
