@@ -8,10 +8,13 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
+
 from client.connection import NAMESPACE
 from models.fleet.state import FleetStage, MemberState
+from models.questions import OpenRollouts, Overview
 from models.rollout.stages import Command, Stage
-from tests.e2e.world import CLOCKS, cluster, connected, eventually, fresh, team, worked_case, world_of
+from tests.e2e.world import CLOCKS, World, cluster, connected, eventually, fresh, team, worked_case, world_of
 from workers.embedded_temporal import EmbeddedTemporal
 
 
@@ -172,3 +175,23 @@ async def test_a_lost_fleet_rollout_is_named_and_goes_on_where_it_was(sqlite_led
         assert {name: world.sql.gpus(name)["research"] for name in names} == dict.fromkeys(names, 95)
         code, doctor = await said(server, tmp_path, "doctor")
         assert "fleet rollout" not in doctor
+
+
+async def test_one_that_ends_while_it_is_asked_for_is_not_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger was asked a moment before its end, Temporal a moment after it."""
+    name = fresh("ended")
+    await world.fleet(worked_case(name))
+    await world.launch(name)
+    answers = [await world.tpm.ask(OpenRollouts())]
+    assert [row.cluster for row in answers[0] if not row.ended and row.cluster == name] == [name]
+    await world.say(name, Command.ABORT)
+    await world.ended(name)
+    tpm = world.tpm
+    asked = tpm.ask
+
+    async def late(question: OpenRollouts) -> tuple[Overview, ...]:
+        return answers.pop() if answers else await asked(question)
+
+    monkeypatch.setattr(tpm, "ask", late)
+    assert name not in {row.cluster for row in await tpm.lost()}
+    assert not answers
