@@ -143,13 +143,18 @@ class Column:
     def natural(self) -> int:
         return max(cell_len(self.name), *(cell_len(c.plain) for c in self.cells), 0)
 
-    def least(self) -> int:
-        """Cells with which all that differ still do; all of it where it is no name."""
+    def least(self, names: set[str]) -> int:
+        """Cells with which each of its names still differs from all `names`; all of it where it has none."""
         if self.kind != "name":
             return self.natural
         texts = {cell.plain for cell in self.cells}
         least = max(cell_len(self.name), min(_LEAST_NAME, self.natural))
-        return next(w for w in range(least, self.natural + 1) if len({shortened(t, w) for t in texts}) == len(texts))
+        return next(w for w in range(least, self.natural + 1) if _apart_from(texts, names, w))
+
+
+def _apart_from(texts: set[str], names: set[str], width: int) -> bool:
+    told = {shortened(text, width) for text in texts}
+    return len(told) == len(texts) and sum(shortened(name, width) in told for name in names) == len(texts)
 
 
 def shortened(text: str, width: int) -> str:
@@ -247,7 +252,8 @@ class Grid:
             yield from _beside(fit.columns, [c.cells[n] for c, _ in fit.columns], console)
             for column in fit.below:
                 if column.cells[n].plain not in ("", "-"):
-                    yield from _indented(column.cells[n], _INDENT, width, console)
+                    label = f"{column.name.lower()}: " if len(fit.below) > 1 else ""
+                    yield from _indented(Text(label) + column.cells[n], _INDENT, width, console)
         if fit.left_out:
             names = ", ".join(c.name for c in self.columns if c in fit.left_out)
             yield from wrapped(Text(f"No room for {names}: -o wide", style="dim"), width, console)
@@ -284,7 +290,8 @@ def _narrowed(columns: _Widths, width: int) -> _Widths | None:
     over = _side_by_side(columns) - width
     if over <= 0:
         return columns
-    least = [column.least() for column, _ in columns]
+    names = {cell.plain for column, _ in columns if column.kind == "name" for cell in column.cells}
+    least = [column.least(names) for column, _ in columns]
     widths = [w for _, w in columns]
     if sum(widths) - sum(least) < over:
         return None
