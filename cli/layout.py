@@ -196,6 +196,10 @@ class Grid:
     columns: list[Column]
     least: tuple[str, ...] = ()
     header: bool = True
+    hint: bool = True
+    """Whether it is said what there was no room for."""
+    margin: str = " " * _INDENT
+    """Before what goes below a row."""
 
     @staticmethod
     def of(names: Sequence[str], least: Sequence[str] = ()) -> Grid:
@@ -249,12 +253,12 @@ class Grid:
             heads = [Text(c.name, style="bold") for c, _ in fit.columns]
             yield from _beside(fit.columns, heads, console)
         for n in range(self.row_count):
-            yield from _beside(fit.columns, [c.cells[n] for c, _ in fit.columns], console)
+            yield from _beside(fit.columns, [c.cells[n] for c, _ in fit.columns], console, self.margin)
             for column in fit.below:
                 if column.cells[n].plain not in ("", "-"):
                     label = f"{column.name.lower()}: " if len(fit.below) > 1 else ""
-                    yield from _indented(Text(label) + column.cells[n], _INDENT, width, console)
-        if fit.left_out:
+                    yield from _indented(Text(label) + column.cells[n], self.margin, width, console)
+        if fit.left_out and self.hint:
             names = ", ".join(c.name for c in self.columns if c in fit.left_out)
             yield from wrapped(Text(f"No room for {names}: -o wide", style="dim"), width, console)
 
@@ -310,7 +314,9 @@ def _widened(columns: _Widths, width: int) -> _Widths:
     return tuple((column, w) for (column, _), w in zip(columns, widths, strict=True))
 
 
-def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], console: Console) -> Iterator[Text]:
+def _beside(
+    columns: Sequence[tuple[Column, int]], cells: Sequence[Text], console: Console, margin: str = ""
+) -> Iterator[Text]:
     """One row: as many lines as its longest text. Commands that have no room in their cell come below it."""
     blocks, commands = [], []
     for (column, width), cell in zip(columns, cells, strict=True):
@@ -335,12 +341,12 @@ def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], consol
             row += Text(fill) + text if column.kind == "number" else text + Text(fill)
         row.rstrip()
         yield row
-    yield from (Text(" " * _INDENT) + command for command in commands)
+    yield from (Text(margin) + command for command in commands)
 
 
-def _indented(cell: Text, indent: int, width: int, console: Console) -> Iterator[Text]:
-    for text in wrapped(cell, width - indent, console):
-        yield Text(" " * indent) + text
+def _indented(cell: Text, margin: str, width: int, console: Console) -> Iterator[Text]:
+    for text in wrapped(cell, width - cell_len(margin), console):
+        yield Text(margin) + text
 
 
 def _labelled(label: Text, cell: Text, indent: int, width: int, console: Console) -> Iterator[Text]:

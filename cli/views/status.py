@@ -47,7 +47,7 @@ def status_line(s: RolloutStatus) -> str:
     if s.undoing is not None:
         parts.append(f"rollback ({s.undoing.why}): {s.undoing.reason}{_left(s.undoing)}")
     if not s.holds:
-        parts += [f"waits for {_awaited(condition)}" for condition in s.waiting_for]
+        parts += [f"waits for {awaited(condition)}" for condition in s.waiting_for]
     if s.needs:
         parts.append(f"needs: {s.needs}")
     return clean("; ".join(parts))
@@ -176,7 +176,7 @@ def _ahead(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
     for condition in s.waiting_for:
         if condition.name != "holds":  # they have their own lines
             until = f", until {moment(condition.until)}" if condition.until else ""
-            yield "waits for", line(f"{_awaited(condition)}{until}")
+            yield "waits for", line(f"{awaited(condition)}{until}")
     if s.next_at is not None:
         yield "next look", line(moment(s.next_at))
     choices = s.undoing.choices if s.undoing is not None else ()
@@ -221,7 +221,7 @@ def _in_full(s: RolloutStatus) -> str:
     return f"{command_line('status', s.cluster)} --json"
 
 
-def _awaited(condition: Condition) -> str:
+def awaited(condition: Condition) -> str:
     return condition.text.removeprefix("waits for ")
 
 

@@ -24,11 +24,24 @@ from rich.console import RenderableType
 import cli.views
 from cli.answers import ClusterAnswer, FlexOffered
 from cli.output import show
-from cli.views import backtest, buffer, burndown, calendar, fleet, fleet_rollout, flex, haircut, milestones, overview
+from cli.views import (
+    backtest,
+    buffer,
+    burndown,
+    calendar,
+    fleet,
+    fleet_rollout,
+    fleet_tree,
+    flex,
+    haircut,
+    milestones,
+    overview,
+)
 from cli.views import plan as plan_view
 from cli.views import request as request_view
 from cli.views import status as status_view
 from cli.views import why as why_view
+from cli.views.fleet_tree import FleetSeen
 from client.doctor import Check
 from client.inputs.documents import read_fleet, read_flex_demand, read_flex_story
 from models.buffers.backtest import explained, policies, promises, record
@@ -314,6 +327,7 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
         *fleet_rollout.status_parts(fleet_status(n)),
         *fleet_rollout.status_parts(fleet_status(n), fleet_status(n).members),
     ],
+    "fleet_tree.tree_parts": lambda n: fleet_tree.tree_parts(FleetSeen(fleet_status(n)), NOON),
     "plan.plan_parts": lambda n: [part for p in plans(n) for part in plan_view.plan_parts(p)],
     "plan.plans_parts": lambda n: plan_view.plans_parts(plans(n)),
     "haircut.fleet_parts": lambda n: haircuts(n, "fleet"),
