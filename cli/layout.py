@@ -31,8 +31,8 @@ _INDENT = 4
 _WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"`])+"""
 _COMMAND = re.compile(rf"`(backstop {_WORD}(?: {_WORD})*)`|(?<![\w/.`-])(backstop [a-z]{_WORD}(?: {_WORD})*)")
 
-Kind = Literal["name", "number", "word", "prose"]
-_KINDS: dict[str, Kind] = {">": "number", "=": "word", "~": "prose"}
+ColumnKind = Literal["name", "number", "word", "prose"]
+_KINDS: dict[str, ColumnKind] = {">": "number", "=": "word", "~": "prose"}
 
 
 # --- sentences ---------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def _piece(sentence: Text, start: int, end: int) -> Text:
 @dataclass(eq=False)
 class Column:
     name: str
-    kind: Kind
+    kind: ColumnKind
     cells: list[Text] = field(default_factory=list)
 
     @property
@@ -357,7 +357,7 @@ def _labelled(label: Text, cell: Text, indent: int, width: int, console: Console
 
 
 @dataclass
-class Facts:
+class FactSheet:
     """Names on the left, sentences on the right."""
 
     rows: list[tuple[str, Text]]

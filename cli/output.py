@@ -25,7 +25,7 @@ from rich.padding import Padding
 from rich.progress import Progress
 from rich.text import Text
 
-from cli.layout import Facts, Grid, Line
+from cli.layout import FactSheet, Grid, Line
 from models.errors import BadInput
 
 
@@ -108,7 +108,7 @@ def _plain(part: RenderableType) -> Iterator[str]:
             yield " " * part.left + text
     elif isinstance(part, Text | str):
         yield str(part)
-    elif isinstance(part, Grid | Facts):
+    elif isinstance(part, Grid | FactSheet):
         yield from (text.plain for text in part.lines(ENDLESS, _NOWHERE))
     else:
         raise TypeError(f"nobody has said how {type(part).__name__} is written into a pipe")

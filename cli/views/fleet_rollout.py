@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.layout import Facts, Grid
+from cli.layout import FactSheet, Grid
 from cli.output import clean, count, gpus, line, moment, row, span, table
 from models.base import duration_text
 from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus, Prospect
@@ -115,7 +115,7 @@ def status_parts(
     """Everything about it, with a line for each that is chosen. `s.at` is when it last had something to do, maybe long
     ago.
     """
-    parts: list[RenderableType] = [title_of(s, now or datetime.now(UTC)), Facts(facts_of(s))]
+    parts: list[RenderableType] = [title_of(s, now or datetime.now(UTC)), FactSheet(facts_of(s))]
     if s.stage.ended and s.waves:
         parts += [Text(), line(f"These are the figures of its end, {moment(s.entered_at)}; {_GO_ON}")]
     if s.waves:

@@ -10,7 +10,7 @@ from datetime import datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.layout import Facts, Grid
+from cli.layout import FactSheet, Grid
 from cli.output import clean, line, moment, row, span, table
 from cli.views.fleet_rollout import facts_of, title_of, wave_name
 from cli.views.status import awaited
@@ -54,7 +54,7 @@ def tree_parts(seen: FleetSeen, now: datetime, rows: int | None = None) -> list[
     """Its facts, and below them the tree. `rows`: of the screen; what does not fit is counted. None: all of it."""
     s = seen.status
     facts = [fact for fact in facts_of(s) if fact[0] in ("now", "hold", "needs", "ended")]
-    parts: list[RenderableType] = [title_of(s, now), Facts(facts), Text()]
+    parts: list[RenderableType] = [title_of(s, now), FactSheet(facts), Text()]
     left = None if rows is None else max(0, rows - 2 * len(facts) - 3 - 2 * len(s.waves))
     rooms = _rooms(s, left)
     for n, wave in enumerate(s.waves):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.layout import Facts, Grid
+from cli.layout import FactSheet, Grid
 from cli.output import clean, gpus, line, moment, row, span, table
 from client.rollouts import STALE
 from models.cluster.derived_buffer import Derived
@@ -61,7 +61,7 @@ def status_parts(
     shadow = ("  (shadow: nothing is written)", "magenta") if s.shadow else ""
     since = f" since {moment(s.entered_at)} ({span(now - s.entered_at)})"
     ended = [("ended", line(s.ended_because))]
-    facts = Facts([*_standing(s, now, source_at), *(ended if s.stage.ended else _ahead(s))])
+    facts = FactSheet([*_standing(s, now, source_at), *(ended if s.stage.ended else _ahead(s))])
     title = line((s.cluster, "bold"), "  ", (s.stage.value, _STYLES.get(s.stage, "")), shadow, since)
     return [title, facts, *((Text(), *_teams_parts(s)) if s.teams else ())]
 

@@ -51,7 +51,7 @@ DONE = {"h100-0000": {"state": MemberState.DONE, "stage": "monitored"}}
 ENDED: dict[str, Any] = {"stage": FleetStage.DONE, "waits_for": "every wave is through", "needs": ""}
 
 
-def watched(looks: Sequence[FleetStatus | BaseException], *words: str, **more: Any) -> int:
+def watched(looks: Sequence[Any], *words: str, **more: Any) -> int:
     soak = Condition(name="soak", met=False, text="soak of 24h", until=NOON + 5 * HOUR)
     rollouts: list[Any] = [status(Stage.BUFFERED, **CALM, waiting_for=(soak,))]
     with answering(Looked(looks=[*looks], statuses=rollouts, **more)):
