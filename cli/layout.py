@@ -31,8 +31,8 @@ _INDENT = 4
 _WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"`])+"""
 _COMMAND = re.compile(rf"`(backstop {_WORD}(?: {_WORD})*)`|(?<![\w/.`-])(backstop [a-z]{_WORD}(?: {_WORD})*)")
 
-Kind = Literal["name", "number", "word", "prose"]
-_KINDS: dict[str, Kind] = {">": "number", "=": "word", "~": "prose"}
+ColumnKind = Literal["name", "number", "word", "prose"]
+_KINDS: dict[str, ColumnKind] = {">": "number", "=": "word", "~": "prose"}
 
 
 # --- sentences ---------------------------------------------------------------------------------
@@ -136,20 +136,25 @@ def _piece(sentence: Text, start: int, end: int) -> Text:
 @dataclass(eq=False)
 class Column:
     name: str
-    kind: Kind
+    kind: ColumnKind
     cells: list[Text] = field(default_factory=list)
 
     @property
     def natural(self) -> int:
         return max(cell_len(self.name), *(cell_len(c.plain) for c in self.cells), 0)
 
-    def least(self) -> int:
-        """Cells with which all that differ still do; all of it where it is no name."""
+    def least(self, names: set[str]) -> int:
+        """Cells with which each of its names still differs from all `names`; all of it where it has none."""
         if self.kind != "name":
             return self.natural
         texts = {cell.plain for cell in self.cells}
         least = max(cell_len(self.name), min(_LEAST_NAME, self.natural))
-        return next(w for w in range(least, self.natural + 1) if len({shortened(t, w) for t in texts}) == len(texts))
+        return next(w for w in range(least, self.natural + 1) if _apart_from(texts, names, w))
+
+
+def _apart_from(texts: set[str], names: set[str], width: int) -> bool:
+    told = {shortened(text, width) for text in texts}
+    return len(told) == len(texts) and sum(shortened(name, width) in told for name in names) == len(texts)
 
 
 def shortened(text: str, width: int) -> str:
@@ -191,6 +196,10 @@ class Grid:
     columns: list[Column]
     least: tuple[str, ...] = ()
     header: bool = True
+    hint: bool = True
+    """Whether it is said what there was no room for."""
+    margin: str = " " * _INDENT
+    """Before what goes below a row."""
 
     @staticmethod
     def of(names: Sequence[str], least: Sequence[str] = ()) -> Grid:
@@ -244,11 +253,12 @@ class Grid:
             heads = [Text(c.name, style="bold") for c, _ in fit.columns]
             yield from _beside(fit.columns, heads, console)
         for n in range(self.row_count):
-            yield from _beside(fit.columns, [c.cells[n] for c, _ in fit.columns], console)
+            yield from _beside(fit.columns, [c.cells[n] for c, _ in fit.columns], console, self.margin)
             for column in fit.below:
                 if column.cells[n].plain not in ("", "-"):
-                    yield from _indented(column.cells[n], _INDENT, width, console)
-        if fit.left_out:
+                    label = f"{column.name.lower()}: " if len(fit.below) > 1 else ""
+                    yield from _indented(Text(label) + column.cells[n], self.margin, width, console)
+        if fit.left_out and self.hint:
             names = ", ".join(c.name for c in self.columns if c in fit.left_out)
             yield from wrapped(Text(f"No room for {names}: -o wide", style="dim"), width, console)
 
@@ -284,7 +294,8 @@ def _narrowed(columns: _Widths, width: int) -> _Widths | None:
     over = _side_by_side(columns) - width
     if over <= 0:
         return columns
-    least = [column.least() for column, _ in columns]
+    names = {cell.plain for column, _ in columns if column.kind == "name" for cell in column.cells}
+    least = [column.least(names) for column, _ in columns]
     widths = [w for _, w in columns]
     if sum(widths) - sum(least) < over:
         return None
@@ -303,7 +314,9 @@ def _widened(columns: _Widths, width: int) -> _Widths:
     return tuple((column, w) for (column, _), w in zip(columns, widths, strict=True))
 
 
-def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], console: Console) -> Iterator[Text]:
+def _beside(
+    columns: Sequence[tuple[Column, int]], cells: Sequence[Text], console: Console, margin: str = ""
+) -> Iterator[Text]:
     """One row: as many lines as its longest text. Commands that have no room in their cell come below it."""
     blocks, commands = [], []
     for (column, width), cell in zip(columns, cells, strict=True):
@@ -328,12 +341,12 @@ def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], consol
             row += Text(fill) + text if column.kind == "number" else text + Text(fill)
         row.rstrip()
         yield row
-    yield from (Text(" " * _INDENT) + command for command in commands)
+    yield from (Text(margin) + command for command in commands)
 
 
-def _indented(cell: Text, indent: int, width: int, console: Console) -> Iterator[Text]:
-    for text in wrapped(cell, width - indent, console):
-        yield Text(" " * indent) + text
+def _indented(cell: Text, margin: str, width: int, console: Console) -> Iterator[Text]:
+    for text in wrapped(cell, width - cell_len(margin), console):
+        yield Text(margin) + text
 
 
 def _labelled(label: Text, cell: Text, indent: int, width: int, console: Console) -> Iterator[Text]:
@@ -344,7 +357,7 @@ def _labelled(label: Text, cell: Text, indent: int, width: int, console: Console
 
 
 @dataclass
-class Facts:
+class FactSheet:
     """Names on the left, sentences on the right."""
 
     rows: list[tuple[str, Text]]

@@ -10,7 +10,6 @@ A command that is done flushes and leaves at once: Python's own way out may trip
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -100,6 +99,12 @@ def _misused(error: typer.TyperException) -> int:
 
 def main() -> NoReturn:
     """The console entry."""
+    from cli import completion
+
+    if completion.asked():
+        os._exit(completion.answer())
+    import logging
+
     logging.getLogger().addHandler(logging.NullHandler())  # what went wrong is said once, by `run`
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -414,7 +414,8 @@ class Forty:
             assert facts(self.world, name).promised == self.before[name]
 
         async def status() -> str:
-            return text(fleet_status_parts(await self.world.tpm.fleet_status(), every=True))
+            found = await self.world.tpm.fleet_status()
+            return text(fleet_status_parts(found, found.members))
 
         await comes_true(status, self.fleet_says)
 
