@@ -141,6 +141,7 @@ async def test_the_plan_that_is_approved_is_the_one_that_was_shown(world: World)
     assert world.sql.gpus(name) == {"research": 306}
 
 
+@pytest.mark.nightly
 async def test_a_close_at_risk_is_asked_for_and_one_that_is_backed_is_not(world: World) -> None:
     risky, backed = fresh("risky"), fresh("backed")
     await monitored(world, risky, backed, breach_after="1h")
@@ -184,6 +185,7 @@ async def test_several_are_shown_and_asked_for_and_each_has_its_line(world: Worl
     assert (code, "no-such-*: the glob matches no open rollout" in said) == (2, True)
 
 
+@pytest.mark.nightly
 async def test_a_fleet_is_approved_paced_and_let_go_on_at_a_terminal(world: World) -> None:
     names = [fresh(n) for n in ("pilot", "other", "last")]
     pilot = names[0]

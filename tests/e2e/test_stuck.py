@@ -157,7 +157,9 @@ async def test_a_retry_says_what_it_will_run_and_comes_back_until_the_cause_is_m
 
     before = night.effects()
     out = await night.says("retry", "--reason", "perhaps now")
-    assert out.endswith("(rolling_back): running restore again; if that fails, it is stuck as before\n")
+    said, undo = out.splitlines()
+    assert said.endswith("(rolling_back): running restore again; if that fails, it is stuck as before")
+    assert undo == "It cannot be undone: nothing stops a rollback; what fails again leaves it stuck as before."
     await night.stuck(times=2)
     again = await night.status()
     aged = ("last look", "health")
