@@ -12,7 +12,7 @@ from datetime import datetime
 from models.audit import AuditKind
 from models.base import count_text, gpus_text, some_of
 from models.fleet.gates import breaker_share, rest_until, through
-from models.fleet.kept import LAUNCH, KeptFleet
+from models.fleet.kept import KeptFleet
 from models.fleet.messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
 from models.fleet.state import (
     BREAKER,
@@ -29,6 +29,7 @@ from models.fleet.state import (
 from models.rollout.fitting import MOST_BYTES, entries_left_out, mail_given_up, packed, queues
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Stage
+from models.rollout.stuck import LAUNCH
 from models.wire import TellAnswer
 
 _STATE = {

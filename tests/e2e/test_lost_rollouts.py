@@ -98,6 +98,7 @@ async def test_lost_rollouts_are_named_and_adopted_all_at_once(sqlite_ledger_url
             assert world.sql.gpus(name) == baseline
 
 
+@pytest.mark.nightly
 async def test_a_lost_fleet_rollout_is_named_and_goes_on_where_it_was(sqlite_ledger_url: str, tmp_path: Path) -> None:
     """A pilot is through, one cluster is on its way, one was skipped, two wait: each goes on as what it was."""
     pilot, on_its_way, skipped, later, last = names = [fresh(n) for n in ("pilot", "way", "skip", "later", "last")]

@@ -323,6 +323,16 @@ async def fleet_undone(world: World, name: str, _: FaultyQuotas) -> None:
     await world.client.get_workflow_handle(FLEET_ID).result()
 
 
+async def fleet_paced(world: World, name: str, _: FaultyQuotas) -> None:
+    """Another pace while the pilot soaks: that soak is over with it, and more go at once."""
+    *_others, pilot = await import_fleet(world, name)
+    await world.start_fleet(name, {"parallel": 1, "pilot_soak": "1h"}, pilots=(pilot,))
+    await world.until_fleet(lambda s: s.rests_until is not None)
+    await world.say_fleet("pace", pace={"parallel": 3, "pilot_soak": "0.1s"})
+    await world.until_fleet(lambda s: s.stage.ended)
+    await world.client.get_workflow_handle(FLEET_ID).result()
+
+
 async def fleet_continued(world: World, name: str, _: FaultyQuotas) -> None:
     await import_fleet(world, name)
     await world.start_fleet(name, {"parallel": 1})
@@ -401,10 +411,10 @@ SCENES: dict[str, Scene] = {
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
         *(swift, slow, called, warned, risen, rederived, granted, requested, unheard, untold),
         *(insisted, reworded),
-        *(fleet, fleet_undone, fleet_continued),
+        *(fleet, fleet_undone, fleet_paced, fleet_continued),
     )
 }
-FLEETS = ("fleet", "fleet_undone", "fleet_continued")
+FLEETS = ("fleet", "fleet_undone", "fleet_paced", "fleet_continued")
 REQUESTS = ("requested", "unheard", "untold")
 FORGETFUL = ("continued", "left", "fleet_continued")
 POLICIES: dict[str, dict[str, Any]] = {

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from cli.giving import _undone_together
 from cli.main import run
 from cli.many import AT_ONCE, each
 from cli.selection import chosen, selection
 from models.errors import BadInput, Refusal
 from models.reports.rollout_summary import RolloutSummary
-from models.rollout.stages import Command
+from models.rollout.messages import CommandAnswer
+from models.rollout.stages import Command, Stage
 from tests.unit.cli_fakes import AHEAD, NOON, FakeBackstop, answering
 
 
@@ -183,6 +185,29 @@ def test_several_are_answered_with_a_line_each_and_the_refused_with_why(
     assert lines[2].startswith("h100-10  refused   pause is not possible while h100-10 is monitored")
     assert lines[3].split() == ["h100-2", "buffered", "so", "be", "it"]
     assert lines[-2:] == ["2 taken, 1 refused.", "Undo: backstop pause h100-1 h100-2 --reason '...'"]
+
+
+@pytest.mark.parametrize(
+    ("undos", "lines"),
+    [
+        ({"a": "Undo: backstop resume a", "b c": "Undo: backstop resume 'b c'"}, ["Undo: backstop resume a 'b c'"]),
+        (
+            {"to": "It cannot be undone; to go: backstop pause to --reason '...'"},
+            ["It cannot be undone; to go: backstop pause to --reason '...'"],
+        ),
+        (
+            {"a": "Undo: backstop object a --team ab", "b": "Undo: backstop object b --team bb"},
+            ["Undo: backstop object a --team ab", "Undo: backstop object b --team bb"],
+        ),
+        ({"a": "It cannot be undone.", "b": ""}, ["a: It cannot be undone."]),
+    ],
+)
+def test_the_same_undo_is_told_once_for_all(undos: dict[str, str], lines: list[str]) -> None:
+    answers = [
+        CommandAnswer(cluster=c, command=Command.PAUSE, stage=Stage.BUFFERED, said="so", undo=u)
+        for c, u in undos.items()
+    ]
+    assert _undone_together(answers) == lines
 
 
 def test_json_is_a_list_where_several_were_asked_and_one_object_for_one_name(
