@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
-from models.errors import BackstopError, BadInput, Refusal
+from models.errors import BackstopError, BadFile, BadInput, Refusal
 
 if TYPE_CHECKING:
     import typer
@@ -44,7 +44,8 @@ def _ran(arguments: Sequence[str]) -> int:
         ended = typer.main.get_command(app).main(args=list(arguments), prog_name="backstop", standalone_mode=False)
         sys.stdout.flush()
     except BackstopError as error:
-        complain(error.message)
+        for sentence in error.sentences if isinstance(error, BadFile) else (error.message,):
+            complain(sentence)
         return _code(error)
     except typer.TyperException as error:
         return _misused(error)

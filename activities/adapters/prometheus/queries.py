@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-
 from activities.sense import why_senseless
 from models.base import MOST_GPUS, Model, Name, brief
 from models.cluster.island import Island
