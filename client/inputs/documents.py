@@ -86,7 +86,7 @@ def checked_fleet(data: dict[str, Any], places: Callable[[Sequence[Path]], list[
     else:
         problems = [p for n, c in enumerate(fleet.clusters) for p in _of_policy(fleet.policy, c.policy, n)]
     if fleet is None or problems:
-        problems.sort(key=lambda problem: [(isinstance(step, int), f"{step:>9}") for step in problem.path])
+        problems.sort(key=lambda p: [f"{step:09}" if isinstance(step, int) else step for step in p.path])
         told, more = problems[:MOST_PROBLEMS], max(0, len(problems) - MOST_PROBLEMS)
         where = places([problem.path for problem in told])
         raise BadFile([f"{at}: {problem.text}" for at, problem in zip(where, told, strict=True)], more)
