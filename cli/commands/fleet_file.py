@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from client.backstop import Backstop
     from client.inputs.documents import FleetDocument
     from models.cluster.fleet_export import FleetPage
-    from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms
+    from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms, Line, Oddity
 
 Files = Annotated[
     list[str],
@@ -97,10 +97,15 @@ def warn(document: FleetDocument, outcome: FleetOutcome) -> None:
     """Of what is legal and odd, on standard error."""
     from cli.output import complain
 
-    if outcome.oddities:
-        where = document.places([odd.path for odd in outcome.oddities])
-        for odd, place in zip(outcome.oddities, where, strict=True):
-            complain(f"warning: {place}: {odd.text}")
+    for odd, place in zip(outcome.oddities, _places(document, outcome.oddities), strict=True):
+        complain(f"warning: {place}: {odd.text}")
+
+
+def _places(document: FleetDocument, told: Sequence[Line | Oddity]) -> list[str]:
+    """Where each stands in the file; of what is nowhere in it the file itself."""
+    paths = list(dict.fromkeys(each.path for each in told if each.path))
+    where = dict(zip(paths, document.places(paths), strict=True)) if paths else {}
+    return [where.get(each.path, document.name) for each in told]
 
 
 def answered(document: FleetDocument, outcome: FleetOutcome, *, prune: bool) -> FleetDiffAnswer:
@@ -108,12 +113,13 @@ def answered(document: FleetDocument, outcome: FleetOutcome, *, prune: bool) -> 
     from cli.answers_fleet import FleetDiffAnswer, FleetLine, FleetWarning
     from models.cluster.import_lines import Verb
 
-    paths = [line.path for line in outcome.lines if line.path] + [odd.path for odd in outcome.oddities]
-    where = dict(zip(paths, document.places(paths), strict=True)) if paths else {}
+    where = dict(zip((id(line) for line in outcome.lines), _places(document, outcome.lines), strict=True))
     lines: dict[str, Any] = {
-        verb.value: tuple(FleetLine.of(line, where.get(line.path, "")) for line in outcome.of(verb)) for verb in Verb
+        verb.value: tuple(FleetLine.of(line, where[id(line)] if line.path else "") for line in outcome.of(verb))
+        for verb in Verb
     }
-    warnings = tuple(FleetWarning(place=where[odd.path], text=odd.text) for odd in outcome.oddities)
+    odd = zip(outcome.oddities, _places(document, outcome.oddities), strict=True)
+    warnings = tuple(FleetWarning(place=place, text=each.text) for each, place in odd)
     totals = {verb.value: outcome.totals.get(verb, 0) for verb in Verb}
     return FleetDiffAnswer(
         file=document.name,
@@ -217,13 +223,15 @@ def _document(pages: Sequence[FleetPage], only: Sequence[str]) -> dict[str, Any]
 
 
 async def _removed(door: Backstop, cluster: str) -> dict[str, Any]:
+    from models.cluster.fleet_export import in_file_order
+
     rows, _ = await door.archived(cluster)
     was = [row.entry.data["cluster"] for row in rows if isinstance(row.entry.data.get("cluster"), dict)]
     if not was:
         raise Refusal(
             f"nobody has removed a cluster {cluster!r} here: `backstop audit {cluster} --archive` tells of it"
         )
-    return {"clusters": [was[-1]]}
+    return {"clusters": [in_file_order(was[-1])]}
 
 
 def template_(

@@ -157,7 +157,8 @@ def import_(
     if as_json:
         show_json(answer.as_json())
     else:
-        _show_imported(answer, answer.file if document else "", slurm, health, jobs)
+        if outcome is None or outcome.done:
+            _show_imported(answer, answer.file if document else "", slurm, health, jobs)
         if document is not None and outcome is not None:
             _show_beside(document, outcome)
     for cluster, why in sorted(answer.left_out.items()):
@@ -193,11 +194,12 @@ def _agreed(document: FleetDocument, terms: ImportTerms, actor: str) -> ImportTe
 def _show_beside(document: FleetDocument, outcome: FleetOutcome) -> None:
     """What did not go in as the file has it, and what stays although it is not in the file."""
     from cli.output import line, show
-    from cli.views.fleet_diff import diff_parts, left_out_text
+    from cli.views.fleet_diff import diff_parts, left_out_text, summary_text
 
-    parts = diff_parts(outcome, placed(document, outcome), all_lines=not outcome.done)
+    parts = diff_parts(outcome, placed(document, outcome))
     stays = left_out_text(outcome)
-    show(*parts, *([line(f"{stays}.")] if stays else []))
+    tried = f"{document.name} would be imported: {summary_text(outcome)}. Nothing was changed."
+    show(*parts, *([line(f"{stays}.")] if stays else []), *([] if outcome.done else [line(tried)]))
     if outcome.done and outcome.of(Verb.REMOVED):
         for name in [each.cluster for each in outcome.of(Verb.REMOVED) if each.kind == "cluster"]:
             show(line(f"Undo: backstop fleet export --removed {shlex.quote(name)} | backstop fleet import -"))
@@ -244,12 +246,9 @@ def _show_imported(answer: ImportAnswer, file: str, slurm: str, health: str, job
     from cli.output import count, line, show
 
     parts = [f"{n} {what.removesuffix('s') if n == 1 else what}" for what, n in answer.counts.items()]
-    if not answer.dry_run:
-        parts += [count(answer.health_rows, "health row")] * bool(health) + [count(answer.jobs, "job")] * bool(jobs)
+    parts += [count(answer.health_rows, "health row")] * bool(health) + [count(answer.jobs, "job")] * bool(jobs)
     names = (file, f"Slurm cluster {slurm}" if slurm else "", health, jobs)
-    done = "Would import" if answer.dry_run else "Imported"
-    after = " Nothing was changed." if answer.dry_run else ""
-    show(line((done, "bold"), f" {', '.join(n for n in names if n)}: {', '.join(parts)}.{after}"))
+    show(line(("Imported", "bold"), f" {', '.join(n for n in names if n)}: {', '.join(parts)}."))
 
 
 async def _from_slurm(door: Backstop, name: str, source: dict[str, Any], policy: dict[str, Any]) -> Fleet:

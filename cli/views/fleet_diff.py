@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from cli.output import count, indented, line
 from models.base import some_of
-from models.cluster.import_lines import Departure, FleetOutcome, Line, Verb
+from models.cluster.import_lines import Departure, FilePlace, FleetOutcome, Line, Verb
 
 _MOST = 200
 """Lines of one kind; all of them are in the JSON."""
@@ -16,16 +16,17 @@ _NAMED = 6
 _SIGNS = {Verb.ADDED: ("+", "green"), Verb.CHANGED: ("~", "yellow"), Verb.REMOVED: ("-", "red")}
 
 
-def diff_parts(
-    outcome: FleetOutcome, places: Mapping[tuple[str | int, ...], str], *, all_lines: bool = True
-) -> list[RenderableType]:
-    """`places`: where each refused line stands. Without `all_lines` only what does not go in as the file has it."""
+def diff_parts(outcome: FleetOutcome, places: Mapping[FilePlace, str]) -> list[RenderableType]:
+    """`places`: where each refused line stands. Of an import that is done only what is not as one would expect."""
     parts: list[RenderableType] = []
-    for verb, (sign, style) in _SIGNS.items() if all_lines else ():
-        parts += _bounded([line((f"{sign} ", style), _text(each)) for each in outcome.of(verb)], outcome, verb)
+    for verb, (sign, style) in _SIGNS.items():
+        if verb is Verb.REMOVED or not outcome.done:
+            parts += _bounded([line((f"{sign} ", style), each.sentence) for each in outcome.of(verb)], outcome, verb)
     parts += kept_parts(outcome)
-    refused = [line(("! ", "red"), _placed(each, places)) for each in outcome.of(Verb.REFUSED)]
-    parts += _bounded(refused, outcome, Verb.REFUSED)
+    refused = outcome.of(Verb.REFUSED)
+    parts += _bounded([line(("! ", "red"), _placed(each, places)) for each in refused], outcome, Verb.REFUSED)
+    if any(each.kind == "quota" for each in refused):
+        parts.append(line("  A quota under a rollout grows by `backstop request new`; or close the rollout first."))
     return parts
 
 
@@ -34,11 +35,7 @@ def _bounded(lines: Sequence[RenderableType], outcome: FleetOutcome, verb: Verb)
     return [*lines[:_MOST], *([line(f"  and {more} more {verb}")] if more > 0 else [])]
 
 
-def _text(each: Line) -> str:
-    return each.sentence
-
-
-def _placed(each: Line, places: Mapping[tuple[str | int, ...], str]) -> str:
+def _placed(each: Line, places: Mapping[FilePlace, str]) -> str:
     place = places.get(each.path, "") if each.path else ""
     return f"{place + ': ' if place else ''}{each.sentence}"
 

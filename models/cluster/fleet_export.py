@@ -7,9 +7,11 @@ from typing import Any
 
 from models.base import Model
 from models.cluster.fleet_diff import ClusterNow
-from models.cluster.fleet_file import Team
+from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.island import Island
+from models.cluster.quota import Quota
 from models.cluster.readings import Present
+from models.cluster.windows import Window
 
 
 class FleetPage(Model):
@@ -76,3 +78,16 @@ def _quota(present: Present) -> dict[str, Any]:
 def cut_floors(now: ClusterNow) -> list[str]:
     """Teams whose floors the file cannot say, because their value is below them."""
     return [q.team for q in now.quotas if max(q.minimum_gpus, sum(q.protected_blocks)) > q.gpus]
+
+
+def in_file_order(cluster: dict[str, Any]) -> dict[str, Any]:
+    """A cluster's document out of the archive, whose keys are sorted, with its fields in the models' order again."""
+    ordered = _by_fields(cluster, ClusterSpec)
+    for field, model in (("islands", Island), ("quotas", Quota), ("windows", Window)):
+        if field in ordered:
+            ordered[field] = [_by_fields(each, model) for each in ordered[field]]
+    return ordered
+
+
+def _by_fields(document: dict[str, Any], model: type[Model]) -> dict[str, Any]:
+    return {field: document[field] for field in model.model_fields if field in document}

@@ -63,7 +63,7 @@ def _of_teams(fleet: Fleet, contacts: Mapping[str, Sequence[str]]) -> Iterator[O
     if silent:
         many = count_text(len(silent), "team")
         text = f"{many} without a contact, told by the log alone: {some_of(silent, _MOST_NAMED)}"
-        yield Oddity(text=text, path=("teams",))
+        yield Oddity(text=text, path=("teams",) if fleet.teams else ())
     everyone = {q.team for c in fleet.clusters for q in c.quotas}
     for number, team in enumerate(fleet.teams):
         near = difflib.get_close_matches(team.name, sorted(holders - {t.name for t in fleet.teams}), 1, 0.8)

@@ -52,7 +52,9 @@ class Line(Model):
     @property
     def what(self) -> str:
         """`h100 quota research: gpus`."""
-        parts = [self.cluster, self.kind if self.kind not in ("cluster", "field") else "", self.name]
+        if self.kind == "cluster":
+            return f"cluster {self.cluster}"
+        parts = [self.cluster, self.kind if self.kind != "field" else "", self.name]
         return " ".join(p for p in parts if p) + (f": {self.field}" if self.field else "")
 
     @property

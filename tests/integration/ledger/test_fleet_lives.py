@@ -15,6 +15,7 @@ from activities.adapters.ledger.facade import Ledger
 from client.inputs.fleet_yaml import fleet_yaml
 from client.inputs.plain_yaml import load
 from models.audit import Signature, broken_links
+from models.cluster.fleet_export import in_file_order
 from models.cluster.import_lines import FleetOutcome, Verb
 from models.cluster.readings import HealthSample
 from models.errors import BadInput, Refusal
@@ -319,7 +320,12 @@ def test_a_cluster_is_removed_once_and_comes_back_by_its_archive(ledger: Ledger,
         "removed: 2 islands, 400 GPUs installed; 6 quotas of 340 GPUs",
         "a typo",
     )
-    take(ledger, {"clusters": [entry.data["cluster"]]}, "back")
+    back = in_file_order(entry.data["cluster"])
+    assert [list(back), list(back["quotas"][1])] == [
+        ["name", "gpu_model", "islands", "policy", "quotas", "windows"],
+        ["team", "gpus", "protected_blocks", "minimum_gpus"],
+    ]
+    take(ledger, {"clusters": [back]}, "back")
     assert tool.quotas() == [(t, g, "hard", *rest) for t, g, _, *rest in quotas]
 
 
