@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
-from models.errors import BackstopError, BadInput, Refusal
+from models.errors import BackstopError, BadFile, BadInput, Refusal
 
 if TYPE_CHECKING:
     import typer
@@ -62,7 +62,8 @@ def _failed(error: Exception) -> int:
     if isinstance(error, PipeClosed | BrokenPipeError):
         return PIPE_CLOSED
     if isinstance(error, BackstopError):
-        complain(error.message)
+        for sentence in error.sentences if isinstance(error, BadFile) else (error.message,):
+            complain(sentence)
         return _code(error)
     complain(f"this should not have happened, and is a fault of Backstop's own: {type(error).__name__}: {error}")
     return FAILED

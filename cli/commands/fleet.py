@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.commands import fleet_import, fleet_rollout
+from cli.commands import fleet_file, fleet_import, fleet_rollout
 from cli.lists import Filter, Output, Sort, listing
 from cli.names import note_fleet
 from cli.options import SET_UP, Actor, AsJson, ClusterOrAll, examples, who
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Import the fleet, show it, and say how its rollout goes on.")
     fleet_import.add_to(group)
+    fleet_file.add_to(group)
     group.command(
         "show",
         epilog=examples(

@@ -112,7 +112,7 @@ def kept_parts(kept: KeptFleet, launch: FleetLaunch) -> list[RenderableType]:
         own = [c for c, its in kept.members.items() if its is wave]
         if own:
             counts = (len(own), len({*own} & {*kept.started}), len({*own} & {*kept.skipped}))
-            row(rows, _wave(wave), *(n or None for n in counts))
+            row(rows, wave_name(wave), *(n or None for n in counts))
     waves: list[RenderableType] = [rows, Text()] if kept.members else []
     approved = (
         f"its plan {kept.plan_hash} was {f'approved by {kept.approved_by}' if kept.approved_by else 'not approved'}"

@@ -23,6 +23,7 @@ from cli.main import BAD_INPUT, run
 from client.inputs.documents import read_fleet
 from client.inputs.health_samples import read_health
 from models.cluster.fleet_file import ClusterSpec, Fleet
+from models.cluster.import_lines import ImportTerms
 from models.cluster.readings import HealthSample
 from models.errors import BadInput, Refusal
 from tests.integration.ledger.world import NOW, ForeignTool, fleet, minutes
@@ -277,7 +278,8 @@ def test_the_ledger_takes_a_fleet_whole_or_not_at_all(ledger_url: str) -> None:
         ledger.fleet.stage_import(f"i{number}", 0, payload)
         TRIED["documents for the ledger"] += 1
         try:
-            ledger.fleet.commit_import(f"i{number}", 1, "tpm", at)
+            terms = ImportTerms(prune=True, whole=True)  # what stood before is no part of the question
+            ledger.fleet.take_import(f"i{number}", 1, terms, "tpm", at)
         except (BadInput, Refusal) as refused:
             said = refused.message
         else:

@@ -50,7 +50,8 @@ from models.cluster.derived_buffer import TERMS
 from models.cluster.fleet_file import Fleet
 from models.cluster.snapshot import snapshot_of
 from models.cluster.windows import Entry
-from models.fleet.messages import FleetLaunch, FleetPlan
+from models.fleet.messages import FleetPlan
+from models.fleet.state import Pace
 from models.flex.division import division
 from models.flex.simulation import told
 from models.planning.haircut import USUAL
@@ -321,7 +322,8 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
                 for i, p in enumerate(prospects(60))
             ),
         ),
-        FleetLaunch(fleet="fleet/1", owner="tpm", pilots=(n("cluster", 1),)),
+        (n("cluster", 1),),
+        Pace(),
     ),
     "fleet_rollout.status_parts": lambda n: [
         *fleet_rollout.status_parts(fleet_status(n)),
