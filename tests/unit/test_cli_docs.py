@@ -57,6 +57,7 @@ WANTED = set(Command) | {
     "status",
     "watch",
     "audit",
+    "docs",
 }
 REQUESTS = {f"request {verb}" for verb in ("new", "list", "show", "approve", "decline", "withdraw")}
 
