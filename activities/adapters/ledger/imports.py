@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.bulk import Row, add, delete, keep, store, update
+from activities.adapters.ledger.bulk import Row, add, delete, store, update
 from activities.adapters.ledger.calendar import comma_joined, file_windows, window_row
 from activities.adapters.ledger.observations import health_row
 from activities.adapters.ledger.quotas import signed
@@ -179,7 +179,7 @@ def _write_samples(session: Session, clusters: Sequence[ClusterSpec], actor: str
 
 
 def _write_teams(session: Session, teams: Sequence[Team]) -> None:
-    keep(session, TeamRow, [{"name": team.name} for team in teams])
+    store(session, TeamRow, [{"name": t.name, "notify": None if t.notify is None else t.notify.value} for t in teams])
     names = [team.name for team in teams]
     session.execute(sa.delete(ContactRow).where(col(ContactRow.team).in_(names)))
     contacts = [
