@@ -35,6 +35,7 @@ from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import Team
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.windows import Declaration, Entry, span_text
+from models.digests import Untold
 from models.errors import BackstopError, BadInput, Refusal
 from models.flex.flex_now import FlexNow
 from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
@@ -65,7 +66,10 @@ class DeskActivities:
         doubts: DoubtPort,
         health: HealthSourcesPort,
         calendar: CalendarPort,
+        waits: Callable[[], tuple[Untold, ...]] = tuple,
     ) -> None:
+        """`waits`: what is still to be told, by audience."""
+        self._waits = waits
         self._fleet = fleet
         self._registry = registry
         self._rollouts = clusters
@@ -312,6 +316,7 @@ class DeskActivities:
             doubts=self._doubts.sources_in_doubt(),
             senseless=senseless,
             worker_ahead_seconds=ahead,
+            notices=self._waits(),
         )
 
 

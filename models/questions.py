@@ -37,6 +37,7 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry
+from models.digests import Untold
 from models.errors import BadInput
 from models.fleet.kept import KeptFleet
 from models.flex.division import FlexMode
@@ -217,6 +218,8 @@ class LedgerCheck(Model):
     """What is wrong with the health of each cluster that a Prometheus has; empty: nothing."""
     windows: dict[str, str] = Field(default_factory=dict)
     """Of a cluster with windows that are none: which, and why."""
+    notices: tuple[Untold, ...] = ()
+    """What waits to be told, by audience."""
 
 
 class StageImport(Question[None], kind="stage_import"):

@@ -215,7 +215,7 @@ def _document(pages: Sequence[FleetPage], only: Sequence[str]) -> dict[str, Any]
         held = {quota["team"] for cluster in clusters for quota in cluster["quotas"]}
         teams = tuple(team for team in teams if team.name in held)
     if teams:
-        document["teams"] = [{"name": t.name, **({"contacts": list(t.contacts)} if t.contacts else {})} for t in teams]
+        document["teams"] = [t.model_dump(mode="json", exclude_defaults=True) for t in teams]
     masked = sum(any(map(is_masked, team.contacts)) for team in teams)
     if masked:
         complain(f"contacts of {count(masked, 'team')} hold secrets and are written as ***: an import here keeps them")

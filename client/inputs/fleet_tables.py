@@ -85,6 +85,7 @@ _KINDS = (
         marks=("contacts",),
         needed=("team", "contacts"),
         lists=("contacts",),
+        texts=("notify",),
         example={"team": "research", "contacts": "research-leads@example.org"},
     ),
 )
@@ -254,7 +255,8 @@ class _Fleet:
 
     def _team(self, row: _Row) -> None:
         self._lines["teams", len(self.data["teams"])] = row.place
-        self.data["teams"].append({"name": row.text("team"), "contacts": row.several("contacts")})
+        team = {"name": row.text("team"), "contacts": row.several("contacts"), **row.fields("notify")}
+        self.data["teams"].append(team)
 
 
 class _Row:

@@ -306,35 +306,36 @@ def resolved_policy(fleet: Fleet, now: Mapping[str, Any], *, prune: bool) -> tup
     return after, [*lines, *left]
 
 
-def resolved_teams(
-    fleet: Fleet, now: Mapping[str, tuple[str, ...]], *, prune: bool
-) -> tuple[dict[str, tuple[str, ...] | None], list[Line]]:
-    """Contacts of the teams that change, None for those that go; a file without teams says nothing of them."""
-    after: dict[str, tuple[str, ...] | None] = {}
+def resolved_teams(fleet: Fleet, now: Mapping[str, Team], *, prune: bool) -> tuple[dict[str, Team | None], list[Line]]:
+    """The teams that change, None for those that go; a file without teams says nothing of them."""
+    after: dict[str, Team | None] = {}
     lines: list[Line] = []
-    for number, team in enumerate(fleet.teams):
-        place, standing = ("teams", number), now.get(team.name)
-        contacts, fault = _unmasked(team, standing or ())
+    for number, given in enumerate(fleet.teams):
+        place, standing = ("teams", number), now.get(given.name)
+        contacts, fault = _unmasked(given, () if standing is None else standing.contacts)
+        keeps = standing is not None and not prune and "notify" not in given.model_fields_set
+        team = given.but(contacts=contacts, notify=standing.notify if standing and keeps else given.notify)
         about: dict[str, Any] = {"kind": "team", "name": team.name, "path": place}
         if fault:
             lines.append(Line(verb=Verb.REFUSED, why=fault, **about))
         elif standing is None:
-            after[team.name] = contacts
-            lines.append(Line(verb=Verb.ADDED, after=_contacts(contacts), **about))
-        elif contacts != standing:
-            after[team.name] = contacts
-            old, new = _contacts(standing), _contacts(contacts)
+            after[team.name] = team
+            lines.append(Line(verb=Verb.ADDED, after=_team_text(team), **about))
+        elif (team.contacts, team.notify) != (standing.contacts, standing.notify):
+            after[team.name] = team
+            old, new = _team_text(standing), _team_text(team)
             why = "another address that is not shown" if old == new else ""
             lines.append(Line(verb=Verb.CHANGED, before=old, after=new, why=why, **about))
     for name in sorted(now.keys() - {team.name for team in fleet.teams}) if "teams" in fleet.model_fields_set else ():
         verb = Verb.REMOVED if prune else Verb.LEFT_OUT
-        lines.append(Line(verb=verb, kind="team", name=name, before=_contacts(now[name]), path=("teams",)))
+        lines.append(Line(verb=verb, kind="team", name=name, before=_team_text(now[name]), path=("teams",)))
         after |= {name: None} if prune else {}
     return after, lines
 
 
-def _contacts(contacts: Sequence[str]) -> str:
-    return told([shown(contact) for contact in contacts])
+def _team_text(team: Team) -> str:
+    contacts = told([shown(contact) for contact in team.contacts])
+    return contacts if team.notify is None else f"{contacts}, notify {team.notify}"
 
 
 def _unmasked(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str]:

@@ -277,11 +277,13 @@ def recorded(f: FleetRollout, keys: Iterable[str]) -> FleetRollout:
 
 
 def mailed(f: FleetRollout, keys: Sequence[str], answer: TellAnswer, now: datetime) -> FleetRollout:
-    gone = answer.delivered.keys() | answer.refused.keys()
+    gone = answer.delivered.keys() | answer.refused.keys() | answer.waiting.keys()
     f = f.but(mail=tuple(n for n in f.mail if n.key not in gone))
     for key in keys:
         if key in answer.refused:
             f = f.noting(AuditKind.NOTICE, f"{f.owner} could not be told: {answer.refused[key]}", now, failed=True)
+        elif (at := answer.waiting.get(key)) is not None:
+            f = f.noting(AuditKind.NOTICE, f"{f.owner} is told with others, {at:%Y-%m-%d %H:%MZ}: fleet_held", now)
         elif key in answer.delivered:
             f = f.noting(AuditKind.NOTICE, f"{f.owner} was told: fleet_held", now, key=key)
     return f

@@ -16,6 +16,7 @@ from models.rollout.choices import choices_now
 from models.rollout.effect_table import EFFECT
 from models.rollout.effects import Change, EffectKind
 from models.rollout.long_run import derives, may_propose
+from models.rollout.mailing import ready
 from models.rollout.messages import AimRequest, DraftRequest, EffectRequest, ObserveRequest, RecordRequest
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of
@@ -124,7 +125,7 @@ def _carried(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
 
 def tell(r: Rollout, now: datetime) -> TellRequest:
     """The next notices, with what can be answered now."""
-    return TellRequest(cluster=r.cluster, notices=tuple(_answerable(r, n, now) for n in r.post.mail[:_BATCH]))
+    return TellRequest(cluster=r.cluster, notices=tuple(_answerable(r, n, now) for n in ready(r, now)[:_BATCH]))
 
 
 def _answerable(r: Rollout, notice: Notice, now: datetime) -> Notice:

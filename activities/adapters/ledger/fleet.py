@@ -21,6 +21,7 @@ from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.sources import PrometheusSource, SlurmSource
+from models.notices import Notify
 from models.tables import (
     ClusterRow,
     ContactRow,
@@ -67,10 +68,16 @@ class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
 
     def teams(self) -> tuple[Team, ...]:
         with self._database.reading() as session:
-            contacts: dict[str, list[str]] = {name: [] for name in session.exec(select(TeamRow.name))}
+            teams = session.exec(select(TeamRow).order_by(col(TeamRow.name))).all()
+            contacts: dict[str, list[str]] = {team.name: [] for team in teams}
             for row in session.exec(select(ContactRow).order_by(col(ContactRow.position))):
                 contacts[row.team].append(row.address)
-        return tuple(Team(name=name, contacts=tuple(contacts[name])) for name in sorted(contacts))
+            return tuple(
+                Team(
+                    name=t.name, contacts=tuple(contacts[t.name]), notify=None if t.notify is None else Notify(t.notify)
+                )
+                for t in teams
+            )
 
 
 class _Page:

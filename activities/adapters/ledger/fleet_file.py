@@ -24,11 +24,11 @@ from activities.adapters.ledger.imports import write_fleet
 from activities.adapters.ledger.observations import latest_health
 from activities.adapters.ledger.quotas import unknown_cluster
 from activities.adapters.ledger.removal import lost_with, refuse_taken, remove_rows, rename_rows
-from activities.adapters.ledger.standing import barred, contacts_by_team, fleet_policy, standing
+from activities.adapters.ledger.standing import barred, fleet_policy, standing, teams_by_name
 from models.audit import AuditEntry, AuditKind, Signature
 from models.base import canonical_json, hash_of, in_one_sentence, some_of
 from models.cluster.fleet_export import FleetPage, cluster_document, cut_floors
-from models.cluster.fleet_file import Fleet, Team
+from models.cluster.fleet_file import Fleet
 from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms, Line, Verb
 from models.errors import BadInput
 from models.tables import AuditRow, ClusterRow, ImportPartRow, ImportRow
@@ -112,7 +112,7 @@ class LedgerFleetFile:
                     cluster_document(now, {i.name: i for i in health[name].islands} if name in health else {})
                 )
                 cut |= {name: tuple(cut_floors(now))} if cut_floors(now) else {}
-            teams = tuple(Team(name=t, contacts=c) for t, c in contacts_by_team(session).items()) if not after else ()
+            teams = tuple(teams_by_name(session).values()) if not after else ()
             policy = fleet_policy(session) if not after else {}
         last = names[-1] if names else ""
         return FleetPage(clusters=tuple(documents), wrong=wrong, cut_floors=cut, policy=policy, teams=teams, last=last)

@@ -16,16 +16,16 @@ import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.bulk import Row, add, among, delete, keep, store, update
+from activities.adapters.ledger.bulk import Row, add, among, delete, store, update
 from activities.adapters.ledger.calendar import comma_joined, file_windows, window_row
 from activities.adapters.ledger.observations import health_row, latest_health
 from activities.adapters.ledger.quotas import signed
 from activities.adapters.ledger.removal import remove_rows
-from activities.adapters.ledger.standing import contacts_by_team, fleet_policy, others, standing
+from activities.adapters.ledger.standing import fleet_policy, others, standing, teams_by_name
 from models.base import canonical_json, gpus_text
 from models.cluster.fleet_diff import ClusterNow, other_lines, policy_fault, resolved, resolved_policy, resolved_teams
 from models.cluster.fleet_export import cluster_document
-from models.cluster.fleet_file import ClusterSpec, Fleet
+from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.fleet_oddities import oddities_of
 from models.cluster.import_lines import FleetOutcome, ImportTerms, Line, Verb, outcome_of
 from models.cluster.quota import Quota
@@ -81,7 +81,7 @@ def write_fleet(
     """
     done = Written([], Counter({"clusters": 0, "quotas": 0, "changed": 0, "removed": 0}))
     default, lines = resolved_policy(fleet, fleet_policy(session), prune=terms.prune)
-    teams, told_of_teams = resolved_teams(fleet, contacts_by_team(session), prune=terms.prune)
+    teams, told_of_teams = resolved_teams(fleet, teams_by_name(session), prune=terms.prune)
     done.lines += [*lines, *told_of_teams]
     if not terms.dry_run:
         if any(line.verb in _WRITES for line in lines):
@@ -178,12 +178,10 @@ def _remove_others(
 
 
 def _contacts_after(
-    session: Session, changed: Mapping[str, tuple[str, ...] | None], terms: ImportTerms
+    session: Session, changed: Mapping[str, Team | None], terms: ImportTerms
 ) -> dict[str, tuple[str, ...]]:
-    if not terms.dry_run:
-        return contacts_by_team(session)
-    after = contacts_by_team(session) | {team: contacts for team, contacts in changed.items() if contacts is not None}
-    return {team: contacts for team, contacts in after.items() if changed.get(team, ()) is not None}
+    after: dict[str, Team | None] = {**teams_by_name(session), **(changed if terms.dry_run else {})}
+    return {name: team.contacts for name, team in after.items() if team is not None}
 
 
 def difference(key: Sequence[str], wanted: Iterable[Row], present: Iterable[Row]) -> Difference:
@@ -334,17 +332,17 @@ def _write_samples(
     store(session, UsageRow, usage)
 
 
-def _write_teams(session: Session, teams: Mapping[str, tuple[str, ...] | None]) -> None:
-    """These teams have these contacts; one with None is gone."""
-    standing_ = {team: contacts for team, contacts in teams.items() if contacts is not None}
-    keep(session, TeamRow, [{"name": team} for team in standing_])
+def _write_teams(session: Session, teams: Mapping[str, Team | None]) -> None:
+    """These teams stand so; one with None is gone."""
+    stay = [team for team in teams.values() if team is not None]
+    store(session, TeamRow, [{"name": t.name, "notify": None if t.notify is None else t.notify.value} for t in stay])
     session.execute(sa.delete(ContactRow).where(among(ContactRow.team, "names")), {"names": list(teams)})
-    gone = sorted(teams.keys() - standing_.keys())
+    gone = sorted(name for name, team in teams.items() if team is None)
     session.execute(sa.delete(TeamRow).where(among(TeamRow.name, "names")), {"names": gone})
     contacts = [
-        {"team": team, "position": position, "address": address}
-        for team, addresses in standing_.items()
-        for position, address in enumerate(addresses)
+        {"team": team.name, "position": position, "address": address}
+        for team in stay
+        for position, address in enumerate(team.contacts)
     ]
     add(session, ContactRow, contacts)
 

@@ -16,8 +16,9 @@ from activities.adapters.ledger.registry import settings_of
 from activities.sense import SENSELESS, fault_of
 from models.base import count_text, gpus_text
 from models.cluster.fleet_diff import ClusterNow, OtherCluster
-from models.cluster.fleet_file import ClusterSpec
+from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.sources import PrometheusSource, SlurmSource
+from models.notices import Notify
 from models.rollout.effects import EffectKind
 from models.tables import (
     ClusterRow,
@@ -137,15 +138,20 @@ def fleet_policy(session: Session) -> dict[str, Any]:
     return {} if row is None else settings_of(row.policy)
 
 
-def contacts_by_team(session: Session) -> dict[str, tuple[str, ...]]:
+def teams_by_name(session: Session) -> dict[str, Team]:
     """Every team of the ledger, with its contacts in their order."""
-    found: dict[str, list[str]] = {name: [] for name in session.scalars(sa.select(col(TeamRow.name)))}
+    teams = session.connection().execute(sa.select(col(TeamRow.name), col(TeamRow.notify)).order_by(col(TeamRow.name)))
+    notify = {row.name: None if row.notify is None else Notify(row.notify) for row in teams}
+    contacts: dict[str, list[str]] = {name: [] for name in notify}
     rows = sa.select(col(ContactRow.team), col(ContactRow.address)).order_by(
         col(ContactRow.team), col(ContactRow.position)
     )
     for team, address in session.connection().execute(rows):
-        found.setdefault(team, []).append(address)
-    return {team: tuple(found[team]) for team in sorted(found)}
+        contacts.setdefault(team, []).append(address)
+    return {
+        name: Team.model_construct(name=name, contacts=tuple(contacts[name]), notify=notify.get(name))
+        for name in sorted(contacts)
+    }
 
 
 def others(session: Session, named: Iterable[str], *, prune: bool) -> list[OtherCluster]:
