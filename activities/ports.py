@@ -33,7 +33,7 @@ from models.planning.plan import Envelope
 from models.questions import ClusterFacts, Overview, SchedulerCheck
 from models.reports.milestones import Milestone, MilestoneNote, Milestones
 from models.reports.tallies import Point, Tally
-from models.reports.weekly import Mean, Passage, Span
+from models.reports.weekly import ClusterCut, Mean, Passage, Span
 from models.requests.state import RequestState
 from models.rollout.effects import Change, Fence, Receipt
 from models.rollout.messages import RecordRequest
@@ -276,7 +276,13 @@ class ReportPort(Protocol):
         """The mean of each span's tallies; None where there are none."""
         ...
 
-    def cluster_count(self) -> int: ...
+    def cuts(self, since: datetime, until: datetime) -> tuple[ClusterCut, ...]:
+        """What rollouts took from quotas after `since` and up to `until`, shadows left out, by cluster."""
+        ...
+
+    def clusters(self) -> tuple[str, ...]:
+        """Every cluster of the ledger, by name."""
+        ...
 
 
 class MilestonePort(Protocol):
