@@ -179,15 +179,14 @@ def _refuse_without_file(given: bool, **options: bool) -> None:
 
 def _agreed(document: FleetDocument, terms: ImportTerms, actor: str) -> ImportTerms:
     """Somebody has seen what goes, and said yes to it. Errors: those of `consent`."""
-    from cli.output import count, line
+    from cli.output import line
 
     tried = terms.model_copy(update={"dry_run": True})
     shown = ask(actor, lambda door: taken(door, document, tried))
-    gone = shown.of(Verb.REMOVED)
-    if not gone:
-        return terms
-    lines = [line(("- ", "red"), each.sentence) for each in gone]
-    consent(f"Remove {count(shown.totals[Verb.REMOVED], 'entry').replace('entrys', 'entries')}?", *lines, yes=False)
+    if gone := shown.of(Verb.REMOVED):
+        lines = [line(("- ", "red"), each.sentence) for each in gone]
+        many = shown.totals[Verb.REMOVED]
+        consent(f"Remove {'1 entry' if many == 1 else f'{many:,} entries'}?", *lines, yes=False)
     return terms.model_copy(update={"agreed": shown.removal})
 
 
