@@ -183,12 +183,10 @@ def _agreed(document: FleetDocument, terms: ImportTerms, actor: str) -> ImportTe
 
     tried = terms.model_copy(update={"dry_run": True})
     shown = ask(actor, lambda door: taken(door, document, tried))
-    gone = shown.of(Verb.REMOVED)
-    if not gone:
-        return terms
-    lines = [line(("- ", "red"), each.sentence) for each in gone]
-    many = shown.totals[Verb.REMOVED]
-    consent(f"Remove {'1 entry' if many == 1 else f'{many:,} entries'}?", lambda: lines, yes=False)
+    if gone := shown.of(Verb.REMOVED):
+        lines = [line(("- ", "red"), each.sentence) for each in gone]
+        many = shown.totals[Verb.REMOVED]
+        consent(f"Remove {'1 entry' if many == 1 else f'{many:,} entries'}?", lambda: lines, yes=False)
     return terms.model_copy(update={"agreed": shown.removal})
 
 

@@ -19,6 +19,7 @@ _MOST_NAMED = 5
 _SCHEMES = ("mailto", "mailtos", "slack", "json", "jsons", "https", "webhook+http", "webhook+https")
 """As activities/adapters/notify/channels.py takes them; a test holds the two together."""
 _MAIL = re.compile(r"[^@\s:/]+@[^@\s:/]+")
+_CHANNEL = re.compile(r"[#@][\w.-]{1,80}")
 _SLACK = re.compile(r"slack://(\w+@)?[A-Za-z0-9]+(/[A-Za-z0-9]+){2}.*")
 
 
@@ -83,7 +84,7 @@ def contact_fault(contact: str) -> str:
     kind = scheme.lower()
     if kind in ("log", NAMED.rstrip(":")) or is_masked(text) or _MAIL.fullmatch(text):
         return ""
-    if text.startswith(("#", "@")):
+    if _CHANNEL.fullmatch(text):
         return f"{text} looks like a channel, and Slack wants a webhook's URL (docs/notices.md)"
     if not colon or kind not in (*_SCHEMES, "http"):
         return f"{shown(text)} is no kind of address known here (docs/notices.md lists them)"

@@ -99,7 +99,7 @@ class FleetOutcome(Model):
     """Clusters and quotas that went in, quotas that changed, and those that went."""
     oddities: tuple[Oddity, ...] = ()
     removal: str = ""
-    """The hash of what is removed; empty: nothing is."""
+    """The hash of what is removed."""
     done: bool = False
 
     def of(self, verb: Verb) -> tuple[Line, ...]:
@@ -143,6 +143,6 @@ def outcome_of(
         untouched=untouched,
         counts=counts,
         oddities=tuple(oddities),
-        removal=hash_of("\n".join(line.sentence for line in removed)) if removed else "",
+        removal=hash_of("\n".join(line.sentence for line in removed)),
         done=done,
     )

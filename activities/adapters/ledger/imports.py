@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, among, delete, store, update
@@ -125,7 +124,10 @@ def _import_portion(
     if not terms.dry_run:
         _lock(session, names)
     before = standing(session, names, {c.name: c for c in clusters})
-    fed = _fed(session, HealthRow, HealthRow.island, names), _fed(session, UsageRow, UsageRow.team, names)
+    fed = (
+        _fed(session, HealthRow, HealthRow.island, IslandRow.name, names),
+        _fed(session, UsageRow, UsageRow.team, QuotaRow.team, names),
+    )
     taken: list[ClusterSpec] = []
     changed: list[ClusterNow] = []
     for given in clusters:
@@ -278,17 +280,21 @@ _Fed = Mapping[tuple[str, str], datetime]
 """By cluster and island (or team): the time of the last look of somebody who is no fleet file."""
 
 
-def _fed(session: Session, table: type[Any], key: Any, names: Sequence[str]) -> dict[tuple[str, str], datetime]:
+def _fed(
+    session: Session, table: type[Any], key: Any, of: Any, names: Sequence[str]
+) -> dict[tuple[str, str], datetime]:
     """Of what somebody else than fleet files tells: a file that is imported again must not tell of yesterday's health.
 
-    A sample of a file is of the time of its import.
+    `key`: the sample's island or team, `of`: the column of it in its own table, from where one step leads to the latest
+    sample, however long the history. A sample of a file is of the time of its import.
     """
-    newest = aliased(table)
-    same = (newest.cluster == table.cluster, getattr(newest, key.key) == key)
-    latest = sa.select(sa.func.max(newest.at)).where(*same).scalar_subquery()
-    by_file = sa.exists().where(col(ImportRow.at) == table.at)
-    rows = sa.select(table.cluster, key, table.at).where(among(table.cluster, "names"), table.at == latest, ~by_file)
-    return {(cluster, name): at for cluster, name, at in session.connection().execute(rows, {"names": list(names)})}
+    latest = sa.select(sa.func.max(table.at)).where(table.cluster == of.class_.cluster, key == of)
+    rows = sa.select(of.class_.cluster, of, latest.correlate(of.class_).scalar_subquery()).where(
+        among(of.class_.cluster, "names")
+    )
+    by_files = set(session.scalars(sa.select(col(ImportRow.at))))
+    found = session.connection().execute(rows, {"names": list(names)})
+    return {(cluster, name): at for cluster, name, at in found if at is not None and at not in by_files}
 
 
 def _unheard(given: ClusterSpec, fed: _Fed, place: int, session: Session) -> list[Line]:
