@@ -129,9 +129,9 @@ async def test_a_lost_fleet_rollout_is_named_and_goes_on_where_it_was(sqlite_led
     async with server, world_of(await connected(server.address), sqlite_ledger_url, tmp_path) as world:
         world.launched, world.fleet_launched = {*names}, True
         what = "fleet rollout fleet/lost of 5 clusters is open in the ledger (running) and Temporal does not run it"
-        for asked, expected in ((("status",), 0), (("fleet", "status"), 3), (("doctor",), 1)):
-            ended, text = await said(server, tmp_path, *asked)
-            assert (ended, what in text, "backstop launch --fleet --adopt" in text) == (expected, True, True), text
+        for asked, ends in (("status", 0), ("fleet status", 3), ("doctor", 1)):
+            code, text = await said(server, tmp_path, *asked.split())
+            assert (code, what in text, "backstop launch --fleet --adopt" in text) == (ends, True, True), text
 
         words = ("launch", "--fleet", "--adopt", "--reason", "the database is gone")
         code, refused = await said(server, tmp_path, *words)

@@ -243,7 +243,12 @@ def test_what_is_shown_is_asked_for_and_no_means_nothing(
     fake: FakeBackstop, answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("cli.consent.can_ask", lambda **_: True)
-    monkeypatch.setattr("typer.confirm", lambda question: (print(question), answer == "y")[1])
+
+    def confirm(question: str) -> bool:
+        print(question)
+        return answer == "y"
+
+    monkeypatch.setattr("typer.confirm", confirm)
     assert run(["abort", "h100-1", "h100-2", "--reason", "why"]) == (0 if answer == "y" else 1)
     out = capsys.readouterr().out
     assert "h100-2   research  306         345           319" in out
