@@ -8,7 +8,6 @@ break a row nor speak to the terminal.
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import sys
@@ -108,12 +107,9 @@ def _plain(part: RenderableType) -> Iterator[str]:
     elif isinstance(part, Text | str):
         yield str(part)
     elif isinstance(part, Grid | FactSheet):
-        yield from (text.plain for text in part.lines(ENDLESS, _NOWHERE))
+        yield from (text.plain for text in part.lines(ENDLESS))
     else:
         raise TypeError(f"nobody has said how {type(part).__name__} is written into a pipe")
-
-
-_NOWHERE = Console(file=io.StringIO(), width=ENDLESS)
 
 
 def show_json(answer: Any) -> None:

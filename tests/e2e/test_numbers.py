@@ -118,11 +118,11 @@ def facts(world: World, name: str) -> Facts:
 
 
 def text(parts: Iterable[RenderableType]) -> str:
-    """What a person reads, with single spaces."""
+    """What a person reads, with single spaces, one of them at the end of each line."""
     console = Console(file=io.StringIO(), width=400, color_system=None)
     for part in parts:
         console.print(part)
-    return re.sub(r" +", " ", console.file.getvalue())  # type: ignore[attr-defined]
+    return re.sub(r" +", " ", console.file.getvalue().replace("\n", " \n"))  # type: ignore[attr-defined]
 
 
 async def comes_true(said: Callable[[], Awaitable[str]], expected: Callable[[], list[str]]) -> None:

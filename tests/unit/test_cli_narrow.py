@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.console import RenderableType
+from rich.console import Console, Group, RenderableType
 
 import cli.views
 from cli.answers import ClusterAnswer, FlexOffered
-from cli.output import show
+from cli.output import row, show, table
 from cli.views import (
     backtest,
     buffer,
@@ -63,6 +65,7 @@ from models.reports.why import WhyAnswers
 from models.rollout.gates import Condition
 from models.rollout.messages import UndoStatus
 from models.rollout.stages import Stage, command_line
+from tests.tried import examples
 from tests.unit.cli_fakes import NOON, status
 from tests.unit.test_cli_fleet_rollout import fleet as fleet_state
 from tests.unit.test_cli_fleet_rollout import prospects, status_at
@@ -390,6 +393,44 @@ def test_at_80_columns_no_name_and_no_command_is_broken(
     assert any(n in pipe for n in names) or view == "haircut.fleet_parts"
     assert "…" not in pipe
     assert judge(screen, pipe, names) == [], screen
+
+
+PARTS = st.sampled_from(["pod", "train", "h100", "a-rather-long-part", "名", "x", "-", "0", "1", "17"])
+NAMES = st.lists(PARTS, min_size=1, max_size=8).map("".join)
+
+
+@pytest.mark.fuzzed
+@settings(max_examples=examples(800), deadline=None)
+@given(
+    rows=st.lists(st.tuples(NAMES, NAMES, st.integers(0, 10**7)), min_size=1, max_size=12),
+    width=st.integers(40, 120),
+)
+def test_any_names_are_told_apart_at_any_width(rows: list[tuple[str, str, int]], width: int) -> None:
+    """Each shown name has one that it can stand for, in the row where it stands, and every number is there."""
+    made = table("CLUSTER", "TEAM", ">GPUS", "=STAGE", "~WHY", least=["STAGE"])
+    for cluster, team, number in rows:
+        row(made, cluster, team, number, "rolling_back", "health does not back it: backstop retry x --reason '...'")
+    out = io.StringIO()
+    Console(file=out, width=width).print(Group(made), crop=False)
+    text = out.getvalue()
+    lines = [line for line in text.splitlines() if line.strip() and not line.strip().startswith("backstop ")]
+    assert max(map(cell_len, lines)) <= max(width, *(cell_len(name) + 9 for r in rows for name in r[:2]))
+    assert text.count("backstop retry x --reason '...'") == len(rows)
+    every = {name for r in rows for name in r[:2]}
+    if not lines[0].startswith("CLUSTER  ") or "TEAM" not in lines[0]:
+        assert [name for r in rows for name in r[:2]] == re.findall(r"^(?:CLUSTER|TEAM) +(\S+)", text, re.MULTILINE)
+        return
+    cells = [line.split() for line in lines[1:] if re.match(r"\S+ +\S+ +\d+( |$)", line)]
+    for (cluster, team, number), found in zip(rows, cells, strict=True):
+        assert int(found[2]) == number
+        for name, cell in ((cluster, found[0]), (team, found[1])):
+            fits = [n for n in every if cell == n or ("…" in cell and _stands_for(cell, n))]
+            assert fits == [name] or cell == name, (cell, name)
+
+
+def _stands_for(cell: str, name: str) -> bool:
+    begins, ends = cell.split("…", 1)
+    return name.startswith(begins) and name.endswith(ends) and cell_len(name) > cell_len(cell)
 
 
 @pytest.mark.parametrize(
