@@ -278,6 +278,23 @@ def test_a_masked_contact_is_the_one_that_stands(ledger: Ledger, tool: ForeignTo
     assert "A/B/C" not in outcome.model_dump_json() + json.dumps(tool.rows("SELECT entry FROM audit"))
 
 
+def test_how_a_team_wants_to_be_told_lives_as_its_contacts_do(ledger: Ledger, tool: ForeignTool) -> None:
+    document = fleet()
+    document["teams"] = [{"name": "a", "contacts": ["log"], "notify": "digest"}, {"name": "b"}]
+    (changed,) = told(take(ledger, document, "told"), Verb.CHANGED)
+    assert changed[:3] + changed[4:] == ("", "team", "a", "log, notify digest")
+    assert [t for t in exported(ledger)["teams"] if t["name"] == "a"] == document["teams"][:1]
+    del document["teams"][0]["notify"]
+    assert told(take(ledger, document, "silent"), Verb.CHANGED) == []
+    document["teams"][1]["notify"] = "breach-only"
+    take(ledger, document, "third")
+    wants = "SELECT name, notify FROM teams WHERE name IN ('a', 'b') ORDER BY name"
+    assert tool.rows(wants) == [("a", "digest"), ("b", "breach-only")]
+    pruned = take(ledger, document, "pruned", prune=True)
+    assert told(pruned, Verb.CHANGED) == [("", "team", "a", "log, notify digest", "log")]
+    assert tool.rows(wants) == [("a", None), ("b", "breach-only")]
+
+
 def test_an_import_stands_in_the_archive_of_each_cluster_that_it_touches(ledger: Ledger, tool: ForeignTool) -> None:
     document = without(fleet(a=90), quota="c", cluster="beta")
     document["teams"] = document["teams"][:1]
@@ -403,7 +420,7 @@ def exported(ledger: Ledger) -> dict[str, Any]:
     pages = [ledger.fleet.fleet_page("", 1)]
     while pages[-1].last:
         pages.append(ledger.fleet.fleet_page(pages[-1].last, 1))
-    teams = [{"name": t.name, "contacts": list(t.contacts)} for t in pages[0].teams]
+    teams = [t.model_dump(mode="json", exclude_defaults=True) for t in pages[0].teams]
     document = {"policy": pages[0].policy, "clusters": [c for p in pages for c in p.clusters], "teams": teams}
     found: dict[str, Any] = load(fleet_yaml(document), "export")
     return found
@@ -415,7 +432,7 @@ SAME = {
     "quotas": "cluster, team, gpus, islands, blocks, minimum, parent, namespaces",
     "fleet": "id, policy",
     "windows": "cluster, kind, starts, ends, reason, islands, gpus, source",
-    "teams": "name",
+    "teams": "name, notify",
     "contacts": "team, position, address",
     "health_samples": "cluster, island, total_gpus, healthy_gpus, block_gpus",
 }
