@@ -104,7 +104,9 @@ async def with_a_server(home: Path, runs: int, bare: Cost) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=9)
-    runs = parser.parse_args().runs
+    parser.add_argument("--offline", action="store_true", help="only what needs no server")
+    given = parser.parse_args()
+    runs = given.runs
     print(f"{'median of ' + str(runs):44} {'wall s':>7} {'CPU s':>7}   {'of `python -c pass`: wall, CPU'}")
     bare = cost_of((sys.executable, "-c", "pass"), {}, runs)
     told("python -c pass", bare, bare)
@@ -115,6 +117,8 @@ def main() -> None:
     told("--help", cost_of((*BACKSTOP, "--help"), {}, runs), bare)
     told("a Tab after `backstop sta`", cost_of(BACKSTOP, COMPLETION, runs), bare)
     told(f"plan --file {FLEET}", cost_of((*BACKSTOP, "plan", "--file", FLEET), {}, runs), bare)
+    if given.offline:
+        return
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         upgrade(f"sqlite:///{home / 'ledger.db'}")

@@ -57,6 +57,7 @@ WANTED = set(Command) | {
     "watch",
     "audit",
     "docs",
+    "backup",
 }
 REQUESTS = {f"request {verb}" for verb in ("new", "list", "show", "approve", "decline", "withdraw")}
 
