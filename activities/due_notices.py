@@ -13,7 +13,7 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
-from activities.ports import OutboxPort
+from activities.mail_ports import OutboxPort
 from models.digests import MailPace
 from models.errors import BackstopError
 from models.wire import ROUND_WORKFLOW, TASK_QUEUE, RoundInput, round_workflow_id

@@ -28,7 +28,8 @@ from temporalio import activity
 
 from activities import metrics as meters
 from activities.failures import translated
-from activities.ports import ClustersPort, NotifyPort, OutboxPort
+from activities.mail_ports import NotifyPort, OutboxPort
+from activities.ports import ClustersPort
 from activities.rendering import render
 from activities.sending import Sender
 from models.digests import Fate, Lane, lane_of

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Collection, Sequence
 
 from activities import metrics as meters
-from activities.ports import ArchivePort, NotifyPort, OutboxPort
+from activities.mail_ports import NotifyPort, OutboxPort
+from activities.ports import ArchivePort
 from activities.rendering import render, render_together
 from models.audit import BACKSTOP, AuditEntry, AuditKind
 from models.base import count_text

@@ -66,7 +66,8 @@ class Commands(LazyGroup):
         "why": Listed(
             "why",
             LOOK,
-            "Say why a team cannot use its quota: what could start now, and what is missing, in reasons that add up.",
+            "Say why a team cannot use its quota: what could start now, and what keeps the rest; "
+            "with --all every reason.",
         ),
         "launch": Listed(
             "launch",
@@ -92,7 +93,7 @@ class Commands(LazyGroup):
         "docs": Listed("docs", LOOK, "Print a page of the documentation, as help texts and errors name it."),
         "schema": Listed("schemas", LOOK, "Print the JSON Schema of the fleet file or of a JSON answer."),
         "approve": Listed(
-            "rollout_commands", DECIDE, "Approve a plan by its hash. Teams are told, and the rollout goes on by itself."
+            "rollout_commands", DECIDE, "Approve a plan. Teams are told, and the rollout goes on by itself."
         ),
         "ack": Listed("rollout_commands", DECIDE, "Acknowledge the notice for a team."),
         "object": Listed(

@@ -36,7 +36,7 @@ def _node(command: Any, path: tuple[str, ...]) -> dict[str, Any]:
                 takes = {} if parameter.is_flag else {"takes": True, **_takes(parameter, path)}
                 node["options"][name] = {"help": _first_line(parameter.help), **takes}
     if hasattr(command, "list_commands"):
-        found = {name: command.get_command(None, name) for name in command.list_commands(None)}
+        found = {name: command.commands[name] for name in command.list_commands(None)}  # a lazy one is imported here
         node["commands"] = {name: _node(one, (*path, name)) for name, one in found.items()}
         node["otherwise"] = getattr(command, "otherwise", None)
     return node

@@ -60,7 +60,7 @@ def _ending(text: str, start: int, end: int) -> int:
     return end
 
 
-class Line(Text):
+class Sentence(Text):
     """A sentence. It is wrapped between words; a command in it is not."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:

@@ -23,7 +23,7 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from cli.layout import FactSheet, Grid, Line
+from cli.layout import FactSheet, Grid, Sentence
 from models.errors import BadInput
 
 
@@ -212,7 +212,7 @@ def row(into: Grid, *cells: object, style: str = "") -> None:
 
 def line(*parts: str | tuple[str, str]) -> Text:
     """Pieces of text, each with a style or without."""
-    return Line.assemble(*((clean(p), "") if isinstance(p, str) else (clean(p[0]), p[1]) for p in parts))
+    return Sentence.assemble(*((clean(p), "") if isinstance(p, str) else (clean(p[0]), p[1]) for p in parts))
 
 
 def indented(parts: Iterable[RenderableType]) -> list[RenderableType]:

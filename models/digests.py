@@ -51,7 +51,7 @@ class MailPace(Model):
     """Between urgent messages, from as many on."""
 
 
-AT_ONCE = MailPace(moment=timedelta(0), longest_moment=timedelta(0), most=1_000_000)
+UNBOUNDED = MailPace(moment=timedelta(0), longest_moment=timedelta(0), most=1_000_000)
 """Nothing waits for companions."""
 
 
@@ -132,12 +132,23 @@ def _due_in(lane: Lane, waiting: Sequence[Posted], told_at: Sequence[datetime], 
     if lane is Lane.URGENT:
         return _paced(first, told_at, pace, pace.urgent_pause)
     if lane is Lane.EACH:
-        return _paced(_quiet(waiting, pace), told_at, pace, None)
+        return min([_paced(_quiet(waiting, pace), told_at, pace, None), *(_at_most(w, pace) for w in waiting)])
     at = min(due_of(w, pace) for w in waiting)
     if any(due_of(w, pace) == at == next_digest(w.posted_at, pace) for w in waiting):
         return _paced(at, told_at, pace, pace.urgent_pause)
     short = [w for w in waiting if due_of(w, pace) < next_digest(w.posted_at, pace)]
-    return _paced(max(at, _quiet(short, pace)), told_at, pace, None)
+    return min([_paced(max(at, _quiet(short, pace)), told_at, pace, None), *(_at_most(w, pace) for w in short)])
+
+
+def _at_most(posted: Posted, pace: MailPace) -> datetime:
+    """Until then it waits for others at most: a gate is shut until a notice that starts its clock has gone.
+
+    As long as that clock runs, and where it does not run at all as urgent news waits for its like.
+    """
+    notice = posted.notice
+    if notice.kind not in STARTS_A_CLOCK or notice.effective_at is None:
+        return posted.posted_at + pace.longest_moment + pace.window
+    return max(notice.effective_at, posted.posted_at + max(pace.urgent_pause, pace.longest_moment))
 
 
 def _quiet(waiting: Sequence[Posted], pace: MailPace) -> datetime:

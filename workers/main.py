@@ -35,9 +35,10 @@ from activities.due_notices import Rounds
 from activities.effects import QuotaActivities
 from activities.fleets import FleetActivities
 from activities.health_watch import WatchActivities
+from activities.mail_ports import NotifyPort
 from activities.notices import NoticeActivities
 from activities.overdue_grants import Sweeper
-from activities.ports import NotifyPort, QuotaPort
+from activities.ports import QuotaPort
 from activities.requests import RequestActivities
 from activities.sending import Sender
 from activities.tallies import Tallier

@@ -35,11 +35,13 @@ def environment(address: str, home: Path) -> dict[str, str]:
 class Terminal:
     """One command. `until` waits for what it shows, `types` answers it, `ended` is its exit code."""
 
-    def __init__(self, words: tuple[str, ...], environment: Mapping[str, str]) -> None:
+    def __init__(self, words: tuple[str, ...], environment: Mapping[str, str], folder: Path | None = None) -> None:
         self._ours, theirs = pty.openpty()
         termios.tcsetwinsize(theirs, (60, 200))
         program = (sys.executable, "-m", "cli.main", *words)
-        self._process = subprocess.Popen(program, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+        self._process = subprocess.Popen(
+            program, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=folder
+        )
         os.close(theirs)
         self.shown = ""
 

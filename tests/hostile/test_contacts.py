@@ -25,7 +25,7 @@ from activities.adapters.notify.notifier import Notifier
 from activities.adapters.notify.reach import PUBLIC, Reach, networks_of
 from activities.notices import NoticeActivities
 from activities.sending import Sender
-from models.digests import AT_ONCE
+from models.digests import UNBOUNDED
 from models.errors import BadInput
 from models.notices import Notice, NoticeKind
 from models.wire import TellAnswer, TellRequest
@@ -53,7 +53,7 @@ def told_by(home: Path, notifier: Notifier, contacts: dict[str, tuple[str, ...]]
             rows = [(team, position, address) for position, address in enumerate(addresses)]
             sql.executemany("INSERT INTO contacts (team, position, address) VALUES (?, ?, ?)", rows)
     sql.close()
-    sender = Sender(notifier, ledger.outbox, ledger.registry, AT_ONCE)
+    sender = Sender(notifier, ledger.outbox, ledger.registry, UNBOUNDED)
     return NoticeActivities(notifier, ledger.registry, ledger.outbox, sender)
 
 

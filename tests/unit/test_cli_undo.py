@@ -22,8 +22,8 @@ from tests.unit.cli_fakes import FakeBackstop, answering
 from tests.unit.test_cli_request import asked
 
 LOOK = """
-    up worker migrate demo doctor plan haircut buffer backtest simulate-health why status watch burndown report audit
-    schema flex builds fleet milestones calendar request
+    up worker migrate backup demo doctor docs plan haircut buffer backtest simulate-health why status watch burndown
+    report audit schema flex builds fleet milestones calendar request
 """
 """First words of commands that change nothing, start a process, or are of files and builds (their own pages say how
 they are taken back)."""

@@ -124,6 +124,7 @@ LIMITS: dict[str, Any] = {
     "Post.outbox": QUEUED,
     "Post.mail": QUEUED,
     "Post.unseen": QUEUED,
+    "Post.waiting": QUEUED,
     "AuditEntry.data": 3,
     "Notice.contacts": 0,
     "Notice.reasons": FEW,
