@@ -33,6 +33,8 @@ class Job(Model):
     """None: it runs."""
     preempted: bool = False
     """It ended because its GPUs were needed."""
+    job_class: Name | None = None
+    """One of its quota's classes; None: the strongest, so that nothing dies for a word that was forgotten."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from models.base import Count, Documented, Duration, GpuCount, Model, NameGiven, PositiveCount, Share, brief
+from models.cluster.classes import Classes
 from models.cluster.derived_buffer import Derived, HealthTerms
 
 
@@ -117,7 +118,7 @@ def _buffer(value: Any) -> Any:
 
 MOST_NAMES = 100
 """People whom a policy names for one thing."""
-OF_THE_CLUSTER = ("owners", "requests")
+OF_THE_CLUSTER = ("owners", "requests", "classes")
 """Settings that speak of a cluster whether or not a rollout of it is open: no launch sets them."""
 
 
@@ -192,6 +193,10 @@ class Policy(Documented):
     """Who decides on requests for more quota, beside the owner of an open rollout. Without it: that owner alone."""
     requests: Requests = Requests.WAIT
     """While a rollout is on its way to monitored, requests: wait or refuse."""
+    classes: Classes = ()
+    """Classes of jobs inside each quota, the strongest first, such as [training, engines]: the weaker yields first.
+    Without it: all alike.
+    """
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from enum import Enum, auto
 
 from models.base import duration_text
+from models.cluster.classes import rank_of
 from models.flex.division import Claims, Entitlement, FlexDemand, entitlements, promises_of
 from models.flex.scenario import GRAIN, FlexJob, FlexStory, JobTarget, On, Waits
 from models.flex.yielding import Beyond, gpus_for, kept
@@ -88,7 +89,7 @@ class Floor:
             j.since, j.began = self.now, self.moment
 
     def rank(self, job: FlexJob) -> int:
-        return 0 if job.job_class is None else self.classes[job.team].index(job.job_class)
+        return rank_of(job.job_class, self.classes[job.team])
 
     def at_work(self) -> dict[str, StoryJob]:
         return {name: j for mine in self.work.values() for name, j in mine.items()}
