@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.options import Actor, AsJson, Overlay, SettingsOption, checked, examples, named, settings_given, who
 from cli.session import ask
+from models.cluster.classes import those_of
 from models.cluster.policy import Policy
 from models.cluster.sources import SlurmSource
-from models.errors import BadInput
+from models.errors import BackstopError, BadInput
 
 if TYPE_CHECKING:
     from cli.answers import ImportAnswer
@@ -85,7 +86,7 @@ def import_(
     """
     from client.inputs.documents import read_fleet
     from client.inputs.health_samples import read_health
-    from client.inputs.jobs import read_jobs
+    from client.inputs.jobs import classes_in, read_jobs
 
     if not (file or health or jobs or slurm):
         raise BadInput("FILE is missing: give a fleet file, --health, --jobs or --slurm, or several")
@@ -93,7 +94,7 @@ def import_(
         raise BadInput(f"--slurm {slurm} is given beside {file}: give one of them (a file may say slurm: of a cluster)")
     fleet = read_fleet(file) if file else None
     samples = read_health(health, fleet.clusters) if health and fleet is not None else ()
-    by_name = read_jobs(jobs) if jobs else ()
+    by_name = read_jobs(jobs, classes_in(fleet) if fleet is not None else {}) if jobs else ()
     source = _source(slurm, root, connection, size_flex, settings)
     policy = settings_given("--policy", settings or ())
     Overlay(policy).on(Policy())
@@ -109,6 +110,8 @@ def import_(
         feed = health and fleet is None
         looks = read_health(health, await door.clusters(), left_out=left_out) if feed else samples
         rows = await _add_health(door, looks, left_out) if looks else 0
+        if classed := {job.cluster for job in by_name if job.job_class is not None}:
+            read_jobs(jobs, await _classes(door, classed))
         many = await door.add_jobs(by_name) if by_name else 0
         return ImportAnswer(file=file or slurm, counts=counts, health_rows=rows, jobs=many, left_out=left_out)
 
@@ -141,6 +144,18 @@ async def _add_health(door: Backstop, samples: Sequence[HealthSample], left_out:
     if len(wrong) == len(clusters):
         raise wrong[0]
     return rows
+
+
+async def _classes(door: Backstop, clusters: Iterable[str]) -> dict[tuple[str, str], tuple[str, ...]]:
+    """As the ledger has them; of a cluster that it does not have, or that makes no sense, it will say so itself."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for cluster in sorted(clusters):
+        try:
+            snapshot, policy = await door.snapshot(cluster)
+        except BackstopError:
+            continue
+        found |= {(cluster, q.team): those_of(q.classes, policy.classes) for q in snapshot.quotas}
+    return found
 
 
 def _source(

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
+from models.cluster.classes import Classes
 from models.cluster.derived_buffer import Derived
 from models.cluster.flex_size import FlexSight
 from models.cluster.island import Island
@@ -34,6 +35,7 @@ class Present(Model):
     minimum_gpus: GpuCount = 0
     parent: Name | None = None
     namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
+    classes: Classes | None = Field(default=None, exclude_if=lambda classes: classes is None)
     hand: Count = Field(default=0, exclude=True)
     """While it stays the same, only Backstop has changed the value. Of no meaning beyond the reading."""
 
@@ -56,6 +58,7 @@ class Present(Model):
             minimum_gpus=min(self.minimum_gpus, self.gpus),
             parent=self.parent,
             namespaces=self.namespaces,
+            classes=self.classes,
         )
 
 
