@@ -15,6 +15,7 @@ from models.cluster.flex_size import FlexSight
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.windows import Window
+from models.cluster.work import TeamWork
 
 
 class LimitMode(StrEnum):
@@ -218,6 +219,8 @@ class Observation(Model):
     """The sample is UNKNOWN, because the falls of its source's clusters are."""
     derived: Derived | None = None
     """The buffer that health history asks for; None where nobody asked."""
+    work: tuple[TeamWork, ...] = Field(default=(), exclude_if=lambda work: not work)
+    """Of what is short: what jobs in quota hold by class, the first to yield first, where that is known."""
     present: PresentBacking | None = None
     """The same of what the quota system holds, where other values were tested; None: these are those."""
 

@@ -47,8 +47,8 @@ def seen(*jobs: Job, **islands: tuple[int, int]) -> FlexNow:
 
 def test_of_who_is_furthest_above_its_share_the_youngest_goes_first() -> None:
     jobs = [flex_job("old", 1, 9), flex_job("new", 1, 1), flex_job("b", 8, 2, team="b"), job("quota", 8)]
-    assert [j.job for j in first_to_go(jobs, {"a": 3, "b": 1})] == ["new", "old", "b"]
-    assert [j.job for j in first_to_go(jobs, {"a": 1, "b": 3})] == ["b", "new", "old"]
+    assert [j.job for j in first_to_go(jobs, {"a": 3, "b": 1}, {})] == ["new", "old", "b"]
+    assert [j.job for j in first_to_go(jobs, {"a": 1, "b": 3}, {})] == ["b", "new", "old"]
 
 
 def test_how_long_flex_jobs_lived_counts_those_that_were_preempted() -> None:

@@ -1,0 +1,56 @@
+"""What running jobs hold by class now. It explains, and decides nothing: where it cannot be read it is not said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime
+
+from activities.ports import JobPort, RegistryPort, UsagePort
+from models.cluster.classes import those_of
+from models.cluster.policy import Policy
+from models.cluster.quota import Quota
+from models.cluster.readings import Observation, Present
+from models.cluster.snapshot import Snapshot
+from models.cluster.work import TeamWork, team_work
+from models.errors import BackstopError
+from models.planning.busy_work import work_short
+
+log = logging.getLogger(__name__)
+
+
+class Works:
+    """Reads jobs and use; `registry` knows the policy."""
+
+    def __init__(self, jobs: JobPort, usage: UsagePort, registry: RegistryPort) -> None:
+        self._jobs = jobs
+        self._usage = usage
+        self._registry = registry
+
+    def of(
+        self, cluster: str, quotas: Iterable[Quota | Present], of_policy: tuple[str, ...], now: datetime
+    ) -> tuple[TeamWork, ...]:
+        """By team of these quotas, where its jobs are known by name."""
+        try:
+            running = self._jobs.jobs([cluster], now).get(cluster, ())
+            if not running:
+                return ()
+            usage = self._usage.latest([cluster], now).get(cluster, {})
+        except BackstopError as error:
+            log.warning("nobody knows whose jobs run in cluster %s: %s", cluster, error)
+            return ()
+        classes = {quota.team: those_of(quota.classes, of_policy) for quota in quotas}
+        return team_work(running, classes, {team: used.scheduled_gpus for team, used in usage.items()})
+
+    def on(self, snapshot: Snapshot, policy: Policy, now: datetime) -> Snapshot:
+        """The snapshot with it."""
+        work = self.of(snapshot.cluster, snapshot.quotas, policy.classes, now)
+        return snapshot.model_copy(update={"work": work})
+
+    def of_short(self, seen: Observation) -> tuple[TeamWork, ...]:
+        """Of the quotas that are short. A policy that makes no sense keeps no guard from its work."""
+        try:
+            of_policy = self._registry.facts(seen.cluster).policy.classes
+        except BackstopError:
+            return ()
+        return work_short(self.of(seen.cluster, seen.reading.quotas, of_policy, seen.at), seen.shortage)
