@@ -159,7 +159,7 @@ class ClusterActivities:
                 baseline = baseline.model_copy(
                     update={"derived": stepped(derived, request.promised, of=request.promised_of)}
                 )
-            work = self.works.of(request.cluster, reading.quotas, request.policy.classes, request.at)
+            work = self.works.of(request.cluster, reading.quotas, request.at)
             plan = make_plan(baseline.model_copy(update={"work": work}), request.policy)
             if plan.phantom_gpus:
                 history = self._health.history(request.cluster, request.at - _SINCE, request.at)
@@ -262,8 +262,8 @@ class ClusterActivities:
         windows = one_of(self._calendar.windows([cluster]), cluster) or ()
         history = self._health.history(cluster, now - _SINCE, now)
         jobs = self._jobs.jobs([cluster], now).get(cluster, ())
-        seen = Evidence(reading, sample, usage, now, jobs, windows)
-        stale_after = self._registry.facts(cluster).policy.stale_after
+        policy = self._registry.facts(cluster).policy
+        seen = Evidence(reading, sample, usage, now, jobs, windows, policy.classes)
         with making_sense(cluster, "its quotas"):
             return why(
                 seen,
@@ -272,7 +272,7 @@ class ClusterActivities:
                 question.gpus,
                 block=question.block,
                 namespace=question.namespace,
-                stale_after=stale_after,
+                stale_after=policy.stale_after,
             )
 
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:

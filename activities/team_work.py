@@ -28,14 +28,15 @@ class Works:
         self._registry = registry
 
     def of(
-        self, cluster: str, quotas: Iterable[Quota | Present], of_policy: tuple[str, ...], now: datetime
+        self, cluster: str, quotas: Iterable[Quota | Present], now: datetime, policy: Policy | None = None
     ) -> tuple[TeamWork, ...]:
-        """By team of these quotas, where its jobs are known by name."""
+        """By team of these quotas, where its jobs are known by name. `policy`: the cluster's; None: as it is now."""
         try:
             running = self._jobs.jobs([cluster], now).get(cluster, ())
             if not running:
                 return ()
             usage = self._usage.latest([cluster], now).get(cluster, {})
+            of_policy = (policy or self._registry.facts(cluster).policy).classes
         except BackstopError as error:
             log.warning("nobody knows whose jobs run in cluster %s: %s", cluster, error)
             return ()
@@ -44,13 +45,8 @@ class Works:
 
     def on(self, snapshot: Snapshot, policy: Policy, now: datetime) -> Snapshot:
         """The snapshot with it."""
-        work = self.of(snapshot.cluster, snapshot.quotas, policy.classes, now)
-        return snapshot.model_copy(update={"work": work})
+        return snapshot.model_copy(update={"work": self.of(snapshot.cluster, snapshot.quotas, now, policy)})
 
     def of_short(self, seen: Observation) -> tuple[TeamWork, ...]:
-        """Of the quotas that are short. A policy that makes no sense keeps no guard from its work."""
-        try:
-            of_policy = self._registry.facts(seen.cluster).policy.classes
-        except BackstopError:
-            return ()
-        return work_short(self.of(seen.cluster, seen.reading.quotas, of_policy, seen.at), seen.shortage)
+        """Of the quotas that are short."""
+        return work_short(self.of(seen.cluster, seen.reading.quotas, seen.at), seen.shortage)

@@ -194,9 +194,7 @@ class Policy(Documented):
     requests: Requests = Requests.WAIT
     """While a rollout is on its way to monitored, requests: wait or refuse."""
     classes: Classes = ()
-    """Classes of jobs inside each quota, the strongest first, such as [training, engines]: the weaker yields first.
-    Without it: all alike.
-    """
+    """Of jobs inside each quota, the strongest first ([training, engines]): the weaker yields first. Without it: none."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

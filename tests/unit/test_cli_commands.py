@@ -216,9 +216,14 @@ def test_a_bad_setting_is_refused_before_anything_is_sent(
 
 @pytest.mark.parametrize("where", ["h100-worked", "--fleet"])
 @pytest.mark.parametrize(
-    ("setting", "said"), [("requests=refuse", "requests='refuse'"), ('owners=["capacity"]', "owners=['capacity']")]
+    ("setting", "said"),
+    [
+        ("requests=refuse", "requests='refuse'"),
+        ('owners=["capacity"]', "owners=['capacity']"),
+        ('classes=["training", "engines"]', "classes=['training', 'engines']"),
+    ],
 )
-def test_no_launch_says_who_decides_on_requests(
+def test_no_launch_says_what_belongs_to_the_cluster(
     fake: FakeBackstop, where: str, setting: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["launch", where, "--policy", setting]) == 2
