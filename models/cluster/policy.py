@@ -194,7 +194,7 @@ class Policy(Documented):
     requests: Requests = Requests.WAIT
     """While a rollout is on its way to monitored, requests: wait or refuse."""
     classes: Classes = ()
-    """Of jobs inside each quota, the strongest first ([training, engines]): the weaker yields first. Without it: none."""
+    """Of jobs inside each quota, the strongest first: the weaker yields first. Without it: none."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger.facade import Ledger
+from activities.clusters import ClusterActivities
 from models.cluster.jobs import ClusterJob
 from models.errors import BadInput
-from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool, fleet, import_fleet, open_rollout
+from models.flex.division import FlexMode
+from models.planning.plan import make_plan
+from models.rollout.messages import ObserveRequest
+from tests.integration.ledger.world import CLUSTER, LEDGER_NOW, NOW, ForeignTool, fleet, import_fleet, open_rollout
 
 OF_TEAM = "SELECT class, rank FROM quota_classes WHERE cluster = ? AND team = ? ORDER BY rank"
 OF_JOBS = """
@@ -119,3 +124,58 @@ def test_other_classes_are_no_other_promise(ledger: Ledger, tool: ForeignTool) -
     assert dict(tool.rows("SELECT team, classes FROM quotas WHERE cluster = 'alpha' AND classes IS NOT NULL")) == {
         "b": "x,y"
     }
+
+
+def activities_on(ledger: Ledger) -> ClusterActivities:
+    return ClusterActivities(
+        ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts
+    )
+
+
+def test_what_is_told_of_classes_is_what_the_view_has(empty_ledger: Ledger, tool: ForeignTool) -> None:
+    """In flex, in a plan of GPUs in use, of a breach; and nothing of a team of whose jobs some are not known."""
+    import_fleet(empty_ledger, classed(all=["training", "engines"]))
+    jobs = [
+        *(job("t1", "a", 50, job_class="training"), job("t2", "a", 2)),
+        *(job(f"e{n}", "a", 19, job_class="engines", island="X") for n in (1, 2)),
+        *(job("b1", "b", 64, job_class="engines"), job("c1", "c", 8, job_class="engines", on="flex")),
+    ]
+    empty_ledger.jobs.add_jobs(jobs)
+    site = activities_on(empty_ledger)
+    flex = site.flex([CLUSTER], FlexMode.EQUAL, LEDGER_NOW)[CLUSTER]
+    told = {(w.team, w.on.value, c.job_class, c.gpus, c.jobs) for w in flex.yields for c in w.classes}
+    of_view = "SELECT team, runs_on, class, gpus, jobs FROM jobs_by_class WHERE cluster = ? AND team <> 'b'"
+    assert (
+        told
+        == set(tool.rows(of_view, CLUSTER))
+        == {
+            *(("a", "quota", "engines", 38, 2), ("a", "quota", "training", 52, 2), ("c", "flex", "engines", 8, 1)),
+        }
+    ), "120 of b are in use, and 64 are known by name"
+
+    snapshot, policy = site.present(CLUSTER, LEDGER_NOW, {"buffer": 0.6})
+    plan = make_plan(site.works.on(snapshot, policy, LEDGER_NOW), policy)
+    (under,) = plan.work
+    assert {("a", "quota", c.job_class, c.gpus, c.jobs) for c in under.classes} == {t for t in told if t[0] == "a"}
+    assert plan.hash == make_plan(snapshot, policy).hash
+
+    request = ObserveRequest(cluster=CLUSTER, at=LEDGER_NOW)
+    assert ActivityEnvironment().run(site.observe, request).work == ()
+    tool.run(
+        "INSERT INTO health_samples (cluster, island, at, total_gpus, healthy_gpus)"
+        " VALUES ('alpha', 'X', '2026-03-01T12:09:00.000000Z', 200, 40)"
+    )
+    seen = ActivityEnvironment().run(site.observe, request)
+    assert seen.shortage["a"] > 0
+    assert seen.work == (under,)
+
+
+def test_a_policy_that_makes_no_sense_keeps_no_guard_from_its_look(empty_ledger: Ledger, tool: ForeignTool) -> None:
+    import_fleet(empty_ledger, classed(a=["training", "engines"]))
+    empty_ledger.jobs.add_jobs([job("e", "a", 90, job_class="engines")])
+    tool.run("UPDATE health_samples SET healthy_gpus = 0, block_gpus = 0 WHERE island = 'X'")
+    tool.run("UPDATE clusters SET policy = ? WHERE name = 'alpha'", '{"buffer": 7}')
+    seen = ActivityEnvironment().run(
+        activities_on(empty_ledger).observe, ObserveRequest(cluster=CLUSTER, at=LEDGER_NOW)
+    )
+    assert (seen.shortage["a"], seen.work) == (100, ())
