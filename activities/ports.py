@@ -9,20 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from fractions import Fraction
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from pydantic import Field
 
-from models.audit import AuditEntry, ChainedEntry, ChainHead
+from models.audit import AuditEntry, ChainedEntry, ChainHead, Signature
 from models.base import Model, Name, Time
 from models.buffers.hourly_health import Stretch
+from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterSpec, Team
+from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms
 from models.cluster.jobs import ClusterJob, Job
 from models.cluster.readings import Doubt, ForeignChange, HealthSample, LimitMode, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry, Window
+from models.digests import Fate, Lane, Letter, MailPace, Untold
 from models.fleet.kept import KeptFleet
 from models.fleet.messages import Noted
 from models.notices import Delivery, Notice
@@ -30,7 +33,7 @@ from models.planning.plan import Envelope
 from models.questions import ClusterFacts, Overview, SchedulerCheck
 from models.reports.milestones import Milestone, MilestoneNote, Milestones
 from models.reports.tallies import Point, Tally
-from models.reports.weekly import Mean, Passage, Span
+from models.reports.weekly import ClusterCut, Mean, Passage, Span
 from models.requests.state import RequestState
 from models.rollout.effects import Change, Fence, Receipt
 from models.rollout.messages import RecordRequest
@@ -176,9 +179,49 @@ class HealthSourcesPort(Protocol):
         ...
 
 
+class OutboxPort(Protocol):
+    """Where notices wait until they are sent, and go together where that is better (models/digests.py)."""
+
+    def wishes(self, audiences: Sequence[str]) -> dict[str, tuple[tuple[str, ...], str | None]]:
+        """Contacts, and how it wants to be told where it says so, of those audiences that are known."""
+        ...
+
+    def post(self, audience: str, posts: Sequence[tuple[Notice, Lane]]) -> None:
+        """They wait, each once per key."""
+        ...
+
+    def take(self, audience: str, pace: MailPace, keys: Sequence[str] = ()) -> tuple[Letter, ...]:
+        """What is due is formed into messages; those to be sent now. `keys`: only those with these, whenever tried."""
+        ...
+
+    def audiences_due(self, pace: MailPace) -> tuple[str, ...]:
+        """Those with something to be sent, or tried again, now."""
+        ...
+
+    def sent(self, key: str, deliveries: Sequence[Delivery]) -> None:
+        """The message has reached all its addresses. Idempotent."""
+        ...
+
+    def refused(self, key: str, why: str) -> None:
+        """The message is given up, as contacts cannot be used."""
+        ...
+
+    def failed(self, key: str, why: str) -> None:
+        """The message is tried again, the later the longer it has been tried."""
+        ...
+
+    def fates(self, audience: str, keys: Sequence[str], pace: MailPace) -> dict[str, Fate]:
+        """What became of posted notices, by key."""
+        ...
+
+    def waits(self, pace: MailPace) -> tuple[Untold, ...]:
+        """What is not sent, by audience."""
+        ...
+
+
 class NotifyPort(Protocol):
     def deliver(self, notice: Notice, subject: str, body: str) -> tuple[Delivery, ...]:
-        """The notice has reached each of its audience's channels, once per key."""
+        """The notice has reached the log and each of its contacts, once per key."""
         ...
 
 
@@ -233,7 +276,13 @@ class ReportPort(Protocol):
         """The mean of each span's tallies; None where there are none."""
         ...
 
-    def cluster_count(self) -> int: ...
+    def cuts(self, since: datetime, until: datetime) -> tuple[ClusterCut, ...]:
+        """What rollouts took from quotas after `since` and up to `until`, shadows left out, by cluster."""
+        ...
+
+    def clusters(self) -> tuple[str, ...]:
+        """Every cluster of the ledger, by name."""
+        ...
 
 
 class MilestonePort(Protocol):
@@ -334,10 +383,6 @@ class ClustersPort(Protocol):
         """Errors: Refusal for an unknown cluster."""
         ...
 
-    def contacts(self, cluster: str) -> dict[str, tuple[str, ...]]:
-        """Channel addresses of every team with a quota in the cluster."""
-        ...
-
 
 class BlastRadiusPort(Protocol):
     def reserve_moves(
@@ -419,20 +464,46 @@ class RegistryPort(RolloutsPort, ClustersPort, BlastRadiusPort, RequestsPort, Fl
     """
 
 
-class FleetPort(Protocol):
-    """Import and show: the ledger as the source of clusters, quotas, health and usage."""
+class FleetFilePort(Protocol):
+    """A fleet file into the ledger and out of it; clusters taken out, and called otherwise."""
 
     def stage_import(self, import_id: str, part: int, payload: bytes) -> None:
         """One part of a large document is kept until it is committed. Idempotent."""
         ...
 
-    def commit_import(self, import_id: str, parts: int, actor: str, now: datetime) -> dict[str, Any]:
-        """The staged fleet stands whole in the ledger, or nothing of it does.
+    def commit_import(self, import_id: str, parts: int, actor: str, now: datetime) -> dict[str, int]:
+        """The staged fleet stands whole in the ledger, or nothing of it does: what earlier builds ask for.
 
         Answers counts: {"clusters": n, "quotas": n, "changed": n, "removed": 0}. Errors: BadInput; Refusal
-        where a change would take capacity that an open rollout freed.
+        where a line of it is refused.
         """
         ...
+
+    def take_import(self, import_id: str, parts: int, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
+        """Of the staged fleet each cluster stands in the ledger whole, or, refused, as it was; on a dry run none.
+
+        Idempotent: committed again it answers as before. Errors: BadInput; Refusal by its terms.
+        """
+        ...
+
+    def fleet_page(self, after: str, limit: int) -> FleetPage:
+        """Clusters by name after `after` as the fleet file that would bring them here."""
+        ...
+
+    def remove_cluster(self, cluster: str, by: Signature, *, dry_run: bool) -> Departure:
+        """The cluster and its history are gone, and its archive says what it was. Idempotent by the signature's key.
+
+        Errors: Refusal for an unknown cluster; while a rollout or a request is open there.
+        """
+        ...
+
+    def rename_cluster(self, cluster: str, name: str, by: Signature, *, dry_run: bool) -> Departure:
+        """All of the cluster but its archive goes by the other name. As `remove_cluster`; BadInput: it is taken."""
+        ...
+
+
+class FleetPort(FleetFilePort, Protocol):
+    """Import and show: the ledger as the source of clusters, quotas, health and usage."""
 
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
         """Samples are stored (a repeated cluster, island and time replaces); answers how many rows."""

@@ -84,6 +84,7 @@ class Commands(LazyGroup):
             "Declare a maintenance window, an incident (SEV) or a freeze: gates stay shut while it lasts.",
         ),
         "audit": Listed("audit", LOOK, "Tell what happened to a cluster: who did what, when, and why."),
+        "docs": Listed("docs", LOOK, "Print a page of the documentation, as help texts and errors name it."),
         "schema": Listed("schemas", LOOK, "Print the JSON Schema of the fleet file or of a JSON answer."),
         "approve": Listed(
             "rollout_commands", DECIDE, "Approve a plan by its hash. Teams are told, and the rollout goes on by itself."

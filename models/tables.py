@@ -319,9 +319,12 @@ class MilestoneNoteRow(SQLModel, table=True):
 
 
 class TeamRow(SQLModel, table=True):
+    """`notify`: how it wants to be told; NULL: as the policy of each cluster says."""
+
     __tablename__ = "teams"
 
     name: str = Field(primary_key=True, sa_type=NameText)
+    notify: str | None = Field(default=None, sa_type=Text)
 
 
 class ContactRow(SQLModel, table=True):

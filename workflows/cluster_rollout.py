@@ -248,9 +248,9 @@ class ClusterRollout:
         """Everything is archived; the teams are told, or have been tried for long enough."""
         await workflow.wait_condition(self._all_recorded)
         try:
-            await workflow.wait_condition(lambda: not self._state.post.mail, timeout=_LAST_MAIL)
+            await workflow.wait_condition(lambda: not mailing.in_hand(self._state), timeout=_LAST_MAIL)
         except TimeoutError:
-            workflow.logger.warning("ended with %d notices undelivered", len(self._state.post.mail))
+            workflow.logger.warning("ended with %d notices undelivered", len(mailing.in_hand(self._state)))
         await workflow.wait_condition(self._all_recorded)
 
     def _all_recorded(self) -> bool:
@@ -378,12 +378,19 @@ class ClusterRollout:
         return post.noted is not self._state.stage or (bool(post.outbox) and not self._haste)
 
     def _may_mail(self) -> bool:
-        r = self._state
-        return not (self._leaving or self._haste) and (mailing.may_mail(r) if self._looks_first else bool(r.post.mail))
+        may_mail = mailing.may_mail if self._looks_first else mailing.ready
+        return not (self._leaving or self._haste) and bool(may_mail(self._state, workflow.now()))
+
+    async def _mail_is_due(self) -> None:
+        """A timer runs only where the ledger sends something that the notice period waits for."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(self._may_mail, timeout=mailing.asks_in(self._state, workflow.now()))
+                return
 
     async def _mail(self) -> None:
         while True:
-            await workflow.wait_condition(self._may_mail)
+            await self._mail_is_due()
             self._busy_mailing = True
             request = calls.tell(self._state, workflow.now())
             try:

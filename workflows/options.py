@@ -64,6 +64,8 @@ AIM_CALL: CallOptions = {**LONG_CALL, "task_queue": GUARD_QUEUE}
 MAIL_CALL: CallOptions = {**LONG_CALL, "task_queue": NOTICE_QUEUE, "priority": _LAST}
 """A breach's notices must not stand before another one's rollback."""
 
+ROUND_CALL: CallOptions = {**MAIL_CALL, "retry_policy": ASKED_CALL["retry_policy"]}
+
 EFFECT_CALL: CallOptions = {
     **FORWARD_CALL,
     "task_queue": GUARD_QUEUE,

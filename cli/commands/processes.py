@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from backstop.program import program
 from cli.options import SET_UP, examples, number
 from models.errors import Unavailable
 
@@ -75,12 +76,10 @@ def _settings(home: str, trace: bool) -> dict[str, str]:
 
 
 def become(module: str, arguments: Sequence[str], settings: Mapping[str, str]) -> NoReturn:
-    """This process runs the module from here on. -P: a folder `models` where the user stands is not ours."""
+    """This process runs the module from here on."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        os.execve(  # noqa: S606
-            sys.executable, [sys.executable, "-P", "-m", module, *arguments], {**os.environ, **settings}
-        )
+        os.execve(sys.executable, [*program(module), *arguments], {**os.environ, **settings})  # noqa: S606
     except OSError as error:
         raise Unavailable(f"{sys.executable} cannot be started: {error.strerror}") from None

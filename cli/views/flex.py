@@ -140,8 +140,10 @@ def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
     return [Text(), line(f"It has offered |{bars}| {spread}.")]
 
 
-def parts(asked: FlexDemand, division: Division) -> list[RenderableType]:
-    """Who gets how much of it in quota and how much beyond."""
+def parts(asked: FlexDemand, division: Division, of: int = 0) -> list[RenderableType]:
+    """Who gets how much of it in quota and how much beyond. `of`: how many teams there are."""
+    if of and not division.portions:
+        return [none_of(of, "team")]
     by_name = {t.team: t for t in asked.teams}
     teams = table(
         *("TEAM", "NAMESPACE", ">QUOTA", ">DEMAND", ">GETS", ">IN QUOTA", ">BEYOND", ">WANTING"), least=["NAMESPACE"]
@@ -161,7 +163,7 @@ def parts(asked: FlexDemand, division: Division) -> list[RenderableType]:
             wanting,
             style="yellow" if p.gpus < min(team.quota_gpus or 0, team.demand_gpus) else "",
         )
-    given = sum(p.gpus for p in division.portions)
+    given = asked.capacity_gpus - division.unused_gpus
     summary = f"{given} of {gpus(asked.capacity_gpus)} are given, what is beyond quota {_BY[asked.mode]}; "
     return [teams, Text(), line(f"{summary}{division.unused_gpus} nobody can use.")]
 

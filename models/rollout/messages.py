@@ -369,7 +369,7 @@ class EffectRequest(Model):
     limit_gpus: int | None
     limit_day_gpus: int | None = None
     baseline: Snapshot | None = None
-    """Of a grant under a rollout: what its undo brings back from then on."""
+    """What an undo brings back from then on, also by who adopts the rollout: of its first effect, and of a grant."""
     at: Time
 
     _earlier = _passing_over("generation")

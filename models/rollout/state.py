@@ -169,6 +169,8 @@ class Post(Model):
     """Counts audit entries and notices: their keys."""
     trouble: str = ""
     """Why mail is being tried again."""
+    waiting: dict[str, Time] = Field(default_factory=dict)
+    """Keys of notices in the mail that the ledger sends, with when to ask whether it has."""
     noted: Stage | None = None
     """The stage the registry shows."""
 

@@ -381,7 +381,7 @@ class World:
     def post(self) -> bool:
         """The side loops: notices are delivered and entries archived, in no time. True when some were."""
         told = len(self.told)
-        if self.mail_works and mailing.may_mail(self.r):
+        if self.mail_works and mailing.may_mail(self.r, self.now):
             batch = calls.tell(self.r, self.now).notices
             self.reads(batch)
             self.sent += batch

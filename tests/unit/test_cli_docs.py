@@ -32,7 +32,8 @@ PLAIN = ("flex-demand", "flex-shares", "flex-story", "flex-scenes")
 """Documents that do not name their version: their form was asked for."""
 MILESTONES = ("milestones set", "milestones note", "milestones show")
 CALENDAR = ("hold", "calendar show", "calendar import", "calendar end")
-FLEET = {f"fleet {name}" for name in ("import", "show", "status", *FLEET_COMMANDS)}
+FLEET_FILE = ("diff", "export", "import", "remove", "rename", "show", "template")
+FLEET = {f"fleet {name}" for name in (*FLEET_FILE, "status", "watch", *FLEET_COMMANDS)}
 WANTED = set(Command) | {
     "up",
     "worker",
@@ -56,6 +57,7 @@ WANTED = set(Command) | {
     "status",
     "watch",
     "audit",
+    "docs",
 }
 REQUESTS = {f"request {verb}" for verb in ("new", "list", "show", "approve", "decline", "withdraw")}
 

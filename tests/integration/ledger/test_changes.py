@@ -93,7 +93,7 @@ def test_the_last_one_to_change_a_quota_is_named(ledger: Ledger, tool: ForeignTo
 
 
 def test_an_import_is_the_work_of_whoever_imported(ledger: Ledger, tool: ForeignTool) -> None:
-    open_rollout(ledger)
+    open_rollout(ledger, shadow=True)
     tool.set("c", 70)
     import_fleet(ledger, fleet(b=110, c=70), "second")
     found = who(ledger)

@@ -8,7 +8,7 @@ from alembic import op
 from activities.adapters.ledger.migrations import class_views, row_constraints
 
 revision = "0015"
-down_revision = "0013"
+down_revision = "0014"
 
 NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
