@@ -8,6 +8,7 @@ from datetime import datetime
 
 from activities.ports import JobPort, RegistryPort, UsagePort
 from models.cluster.classes import those_of
+from models.cluster.jobs import RunsOn
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
 from models.cluster.readings import Observation, Present
@@ -44,8 +45,9 @@ class Works:
         return team_work(running, classes, {team: used.scheduled_gpus for team, used in usage.items()})
 
     def on(self, snapshot: Snapshot, policy: Policy, now: datetime) -> Snapshot:
-        """The snapshot with it."""
-        return snapshot.model_copy(update={"work": self.of(snapshot.cluster, snapshot.quotas, now, policy)})
+        """The snapshot with it, as far as plans ask for it: of what runs in quota."""
+        work = self.of(snapshot.cluster, snapshot.quotas, now, policy)
+        return snapshot.model_copy(update={"work": tuple(w for w in work if w.on is RunsOn.QUOTA)})
 
     def of_short(self, seen: Observation) -> tuple[TeamWork, ...]:
         """Of the quotas that are short."""

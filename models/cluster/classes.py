@@ -5,7 +5,7 @@ Source: DESIGN.md, "Jobs and flex"; docs/adr/0050-classes.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
@@ -46,8 +46,8 @@ def classes_text(classes: Sequence[str]) -> str:
 
 def in_places(ordered: Sequence[_Item], team: Callable[[_Item], str], key: Callable[[_Item], int]) -> list[_Item]:
     """The same order, but in each team's places its own by this key: classes say nothing between teams."""
-    mine: dict[str, Iterator[_Item]] = {
-        name: iter(sorted((one for one in ordered if team(one) == name), key=key))
-        for name in {team(one) for one in ordered if key(one)}
-    }
-    return [next(mine[team(one)]) if team(one) in mine else one for one in ordered]
+    mine: dict[str, list[_Item]] = {}
+    for one in ordered:
+        mine.setdefault(team(one), []).append(one)
+    turns = {name: iter(sorted(own, key=key)) for name, own in mine.items()}
+    return [next(turns[team(one)]) for one in ordered]

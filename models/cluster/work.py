@@ -73,7 +73,9 @@ def team_work(
     for job in jobs:
         if job.ended is None and job.team in classes:
             held.setdefault((job.team, job.on), []).append(job)
-    named = {team: sum(j.gpus for (of, _), own in held.items() if of == team for j in own) for team, _ in held}
+    named: dict[str, int] = {}
+    for (team, _), own in held.items():
+        named[team] = named.get(team, 0) + sum(j.gpus for j in own)
     return tuple(
         TeamWork(team=team, on=on, classes=_by_class(own, classes[team]))
         for (team, on), own in sorted(held.items(), key=lambda one: (one[0][0], one[0][1] is RunsOn.FLEX))
