@@ -15,6 +15,7 @@ from activities.rendering import render
 from cli.output import _plain
 from cli.views.flex import cluster_parts
 from cli.views.plan import plan_parts
+from cli.views.status import status_parts
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn, first_to_go
@@ -230,7 +231,9 @@ def test_a_breach_tells_its_team_and_the_owner_which_class_stands_on_what_is_mis
     world.start()
     world.until(Stage.MONITORED)
     world.healthy(300)
-    world.wait("11m")
+    world.wait("5m")
+    shown = " ".join(said(status_parts(world.status, world.now)).split())
+    world.wait("6m")
     told = bodies(world, NoticeKind.BREACH)
     sentence = (
         "34 of the 200 GPUs that jobs of a hold in quota have no healthy ones behind them: "
@@ -241,6 +244,7 @@ def test_a_breach_tells_its_team_and_the_owner_which_class_stands_on_what_is_mis
     assert sentence in told["tpm"]
     assert "yield" not in told["b"]
     assert sentence in bodies(world, NoticeKind.AT_RISK)["a"]
+    assert shown.count(sentence.rstrip(".")) == 1
 
 
 def test_a_breach_that_touches_nothing_in_use_says_so_and_who_would_yield_next() -> None:
