@@ -23,6 +23,11 @@ class Commands(LazyGroup):
         ),
         "worker": Listed("processes", SET_UP, "Run a worker for the configured Temporal, until Ctrl-C."),
         "migrate": Listed("processes", SET_UP, "Bring the ledger's schema up to date."),
+        "backup": Listed(
+            "processes",
+            SET_UP,
+            "Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger and the notices.",
+        ),
         "demo": Listed(
             "processes", SET_UP, "Show a whole rollout in about two minutes: failure, rollback, recovery, retry, audit."
         ),

@@ -10,6 +10,7 @@ A command that is done flushes and leaves at once: Python's own way out may trip
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -100,6 +101,7 @@ def _misused(error: typer.TyperException) -> int:
 
 def main() -> NoReturn:
     """The console entry."""
+    gc.set_threshold(100_000)  # what is imported stays: to look it through again and again takes a tenth of a command
     from cli import completion
 
     if completion.asked():

@@ -1,4 +1,4 @@
-"""`backstop up`, `worker`, `migrate` and `demo`: programs of their own, in `workers`.
+"""`backstop up`, `worker`, `migrate`, `backup` and `demo`: programs of their own, in `workers`.
 
 This process becomes the program (exec), so that signals, exit code and standard streams are the program's
 own, and a kill -9 of what was started kills what runs.
@@ -37,6 +37,10 @@ def add_to(app: typer.Typer) -> None:
         rich_help_panel=SET_UP,
     )(migrate)
     app.command(
+        epilog=examples("backstop backup ../backups/2026-11-23", "backstop backup ./copy --home ./state"),
+        rich_help_panel=SET_UP,
+    )(backup)
+    app.command(
         epilog=examples("backstop demo"),
         rich_help_panel=SET_UP,
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
@@ -63,6 +67,18 @@ def worker(home: Home = "", trace: Trace = False) -> None:
 def migrate(home: Home = "") -> None:
     """Bring the ledger's schema up to date."""
     become("workers.migrate", (), _settings(home, trace=False))
+
+
+def backup(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A new folder for the copy.", show_default=False)],
+    home: Home = "",
+) -> None:
+    """Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger and the notices.
+
+    The copy is a home: `backstop up --home DIR` goes on from it. A ledger on PostgreSQL and a Temporal of your own have
+    backups of their own.
+    """
+    become("workers.backup", (os.path.abspath(folder),), _settings(home, trace=False))
 
 
 def demo(context: typer.Context, trace: Trace = False) -> None:
