@@ -17,12 +17,11 @@ _NEEDED = ("cluster", "job", "team", "gpus", "started")
 _COUNTS = ("gpus", "idle_gpus")
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
-
-Classes = Mapping[tuple[str, str], Sequence[str]]
+ClassesOf = Mapping[tuple[str, str], Sequence[str]]
 """Of quotas, by cluster and team."""
 
 
-def read_jobs(path: str | Path, classes: Classes | None = None) -> tuple[ClusterJob, ...]:
+def read_jobs(path: str | Path, classes: ClassesOf | None = None) -> tuple[ClusterJob, ...]:
     """The jobs of a CSV; empty cells are left out. Errors: BadInput naming the file, the line and the value.
 
     `classes`: those of the quotas that are known; a job of one of these is of none but its classes.
@@ -43,14 +42,16 @@ def read_jobs(path: str | Path, classes: Classes | None = None) -> tuple[Cluster
     return tuple(jobs)
 
 
-def classes_in(fleet: Fleet) -> Classes:
+def classes_in(fleet: Fleet) -> ClassesOf:
     """Of its quotas, as far as the file says them: where it says no policy, the ledger's stands."""
-    return {
-        (cluster.name, quota.team): those_of(quota.classes, fleet.policy_of(cluster).classes)
-        for cluster in fleet.clusters
-        for quota in cluster.quotas
-        if quota.classes is not None or "policy" in fleet.model_fields_set or "classes" in cluster.policy
-    }
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for cluster in fleet.clusters:
+        said = "policy" in fleet.model_fields_set or "classes" in cluster.policy
+        of_policy = fleet.policy_of(cluster).classes
+        for quota in cluster.quotas:
+            if said or quota.classes is not None:
+                found[cluster.name, quota.team] = those_of(quota.classes, of_policy)
+    return found
 
 
 def _job(table: CsvTable, row: Mapping[str, str]) -> ClusterJob:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from models.base import Name
 
-MOST = 8
+MOST_CLASSES = 8
 _Item = TypeVar("_Item")
 
 
@@ -25,7 +25,7 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-Classes = Annotated[tuple[Name, ...], Field(max_length=MOST), AfterValidator(_each_once)]
+Classes = Annotated[tuple[Name, ...], Field(max_length=MOST_CLASSES), AfterValidator(_each_once)]
 """The strongest first; none: all jobs are alike."""
 
 

@@ -16,7 +16,7 @@ from models.cluster.work import TeamWork
 if TYPE_CHECKING:
     from models.planning.plan import Plan
 
-MOST = 100
+MOST_TEAMS_AT_WORK = 100
 """Teams of which a plan says who yields first: a rollout carries its plan for long."""
 
 
@@ -24,13 +24,13 @@ def work_under(snapshot: Snapshot, busy: Mapping[str, int]) -> tuple[TeamWork, .
     """Of the teams that give GPUs in use, where their jobs are known by name and have classes. `busy`: GPUs by leaf."""
     of = {work.team: work for work in snapshot.work if work.on is RunsOn.QUOTA and work.classed}
     under = (of[team] for team, gpus in sorted(busy.items()) if team in of and 0 < gpus <= of[team].gpus)
-    return tuple(islice(under, MOST))
+    return tuple(islice(under, MOST_TEAMS_AT_WORK))
 
 
 def work_short(works: Iterable[TeamWork], short: Collection[str]) -> tuple[TeamWork, ...]:
     """Of the teams whose quotas are short of hardware, where their jobs have classes."""
     under = (work for work in works if work.team in short and work.on is RunsOn.QUOTA and work.classed)
-    return tuple(islice(under, MOST))
+    return tuple(islice(under, MOST_TEAMS_AT_WORK))
 
 
 def cut_of_work(plan: Plan | None, team: str) -> str:

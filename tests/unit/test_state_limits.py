@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from client.converter import data_converter
 from models.audit import AuditEntry, AuditKind
-from models.cluster.classes import MOST as MOST_CLASSES
+from models.cluster.classes import MOST_CLASSES
 from models.cluster.fleet_file import MOST_QUOTAS
 from models.cluster.policy import MOST_NAMES
 from models.cluster.windows import MOST_WINDOWS, Window, WindowKind, nearest
@@ -26,7 +26,7 @@ from models.fleet import reducers as fleet_reducers
 from models.fleet.messages import FleetInput, FleetLaunch
 from models.fleet.state import FleetRollout
 from models.notices import Notice, NoticeKind
-from models.planning.busy_work import MOST as MOST_TEAMS_AT_WORK
+from models.planning.busy_work import MOST_TEAMS_AT_WORK
 from models.planning.grants import GrantOrder, GrantOutcome
 from models.requests.messages import RequestInput
 from models.requests.state import RequestState
