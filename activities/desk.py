@@ -179,8 +179,9 @@ class DeskActivities:
 
     def _snapshot(self, question: ask.SnapshotNow, _: DeskRequest) -> ask.Plannable:
         """What a launch would plan from now: the same values, health and usage."""
-        snapshot, policy = self._rollouts.present(question.cluster, datetime.now(UTC), question.policy)
-        return ask.Plannable(snapshot=snapshot, policy=policy)
+        now = datetime.now(UTC)
+        snapshot, policy = self._rollouts.present(question.cluster, now, question.policy)
+        return ask.Plannable(snapshot=self._rollouts.works.on(snapshot, policy, now), policy=policy)
 
     def _snapshots(self, question: ask.SnapshotsNow, _: DeskRequest) -> tuple[ask.Plannable | ask.Unplannable, ...]:
         now = datetime.now(UTC)
@@ -195,7 +196,7 @@ class DeskActivities:
         except BackstopError as error:
             its_own_trouble(error, self._registry)
             return ask.Unplannable(cluster=one.name, why_not=error.message)
-        return ask.Plannable(snapshot=snapshot, policy=policy)
+        return ask.Plannable(snapshot=self._rollouts.works.on(snapshot, policy, now), policy=policy)
 
     def _flex(self, question: ask.FlexOf, _: DeskRequest) -> tuple[FlexNow, ...]:
         now = datetime.now(UTC)

@@ -69,6 +69,8 @@ class Notice(Model):
     to_flex_gpus: GpuCount = 0
     reasons: tuple[str, ...] = ()
     backing_gpus: GpuCount | None = None
+    yields: str = Field(default="", exclude_if=lambda text: not text)
+    """Who of the team yields first, by class, in a sentence; empty: nobody knows, or nothing in use is touched."""
     stage: str = ""
     detail: str = ""
     shadow: bool = False

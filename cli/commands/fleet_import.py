@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,10 +12,11 @@ from cli.commands.fleet_file import Prune, Reset, answered, placed, read_files, 
 from cli.consent import Yes, consent
 from cli.options import Actor, AsJson, Overlay, SettingsOption, checked, examples, named, settings_given, who
 from cli.session import ask
+from models.cluster.classes import those_of
 from models.cluster.import_lines import Verb
 from models.cluster.policy import Policy
 from models.cluster.sources import SlurmSource
-from models.errors import BadInput
+from models.errors import BackstopError, BadInput
 
 if TYPE_CHECKING:
     from cli.answers_fleet import ImportAnswer
@@ -104,7 +105,7 @@ def import_(
     named: the others' health stands, and the command ends with 1.
     """
     from client.inputs.health_samples import read_health
-    from client.inputs.jobs import read_jobs
+    from client.inputs.jobs import classes_in, read_jobs
 
     given = list(files or ())
     if not (given or health or jobs or slurm):
@@ -116,7 +117,8 @@ def import_(
     _refuse_without_file(bool(given), prune=prune, reset=reset, whole=whole, dry_run=dry_run)
     document = read_files(given) if given else None
     samples = read_health(health, document.fleet.clusters) if health and document is not None else ()
-    by_name = read_jobs(jobs) if jobs else ()
+    said = {} if document is None else classes_in(document.fleet)
+    by_name = read_jobs(jobs, said) if jobs else ()
     source = _source(slurm, root, connection, size_flex, settings)
     policy = settings_given("--policy", settings or ())
     Overlay(policy).on(Policy())
@@ -143,6 +145,9 @@ def import_(
         feed = health and document is None
         looks = read_health(health, await door.clusters(), left_out=left_out) if feed else samples
         rows = await _add_health(door, looks, left_out) if looks and not dry_run else 0
+        classed = {job.cluster for job in by_name if job.job_class is not None}
+        if classed and not dry_run:
+            read_jobs(jobs, await _classes(door, classed))
         many = await door.add_jobs(by_name) if by_name and not dry_run else 0
         name = slurm if document is None else document.name
         told = None if document is None or outcome is None else answered(document, outcome, prune=prune)
@@ -222,6 +227,18 @@ async def _add_health(door: Backstop, samples: Sequence[HealthSample], left_out:
     if len(wrong) == len(clusters):
         raise wrong[0]
     return rows
+
+
+async def _classes(door: Backstop, clusters: Iterable[str]) -> dict[tuple[str, str], tuple[str, ...]]:
+    """As the ledger has them; of a cluster that it does not have, or that makes no sense, it will say so itself."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for cluster in sorted(clusters):
+        try:
+            snapshot, policy = await door.snapshot(cluster)
+        except BackstopError:
+            continue
+        found |= {(cluster, q.team): those_of(q.classes, policy.classes) for q in snapshot.quotas}
+    return found
 
 
 def _source(

@@ -12,6 +12,7 @@ from rich.text import Text
 from cli.answers import FlexOffered
 from cli.output import count, gpus, line, moment, none_of, row, span, table
 from models.base import duration_text
+from models.cluster.jobs import RunsOn
 from models.flex.division import Division, FlexDemand, FlexMode
 from models.flex.flex_now import FlexNow
 from models.flex.scenario import JobNow, Scene
@@ -26,6 +27,8 @@ _NAMED = 8
 """Teams on flex that are named."""
 _WAITING = 30
 """Waiting jobs of which it is said why."""
+_YIELDING = 12
+"""Teams of whose classes it is said which yields first."""
 
 
 def by_free_flex(offers: Iterable[FlexNow]) -> list[FlexNow]:
@@ -102,6 +105,13 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
         blocks += [Text(), jobs]
         more = f"; {len(one.jobs) - _NAMED} more follow" if len(one.jobs) > _NAMED else ""
         blocks.append(line(f"The first of them would be preempted first{more}."))
+    if one.yields:
+        blocks.append(Text())
+    for work in one.yields[:_YIELDING]:
+        where = f"On flex, of {work.team}" if work.on is RunsOn.FLEX else f"In the quota of {work.team}"
+        blocks.append(line(f"{where} {work.order}."))
+    if len(one.yields) > _YIELDING:
+        blocks.append(line(f"and {len(one.yields) - _YIELDING} more; --json has them."))
     if one.lives is not None and one.lives.ended:
         lives, days = one.lives, (one.at - one.lives.since).days
         summary = (

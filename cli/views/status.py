@@ -89,7 +89,7 @@ def _standing(s: RolloutStatus, now: datetime, source_at: datetime | None) -> It
         yield from _published(s)
     for risk in s.at_risk:
         due = f"; a breach at {moment(risk.breach_at)}" if risk.breach_at and risk.team not in s.breach_of else ""
-        yield _trouble(s, risk.team), line((_both(s, risk), "red"), due)
+        yield _trouble(s, risk.team), line((_both(s, risk), "red"), due, f"; {risk.yields}" if risk.yields else "")
     for foretold in s.foretold:
         yield "foretold", foretold_line(foretold, datetime.now(UTC))
 

@@ -68,7 +68,7 @@ _KINDS = (
         marks=("gpus",),
         needed=("cluster", "team", "gpus"),
         counts=("gpus", "scheduled_gpus", "idle_gpus", "pending_gpus", "minimum_gpus"),
-        lists=("islands", "protected_blocks", "namespaces"),
+        lists=("islands", "protected_blocks", "namespaces", "classes"),
         texts=("parent",),
         example={
             "cluster": "h100-worked",

@@ -116,6 +116,7 @@ def _present(quota: Quota, now: Present | None = None, *, partial: bool = False)
         "minimum_gpus": quota.minimum_gpus,
         "parent": quota.parent,
         "namespaces": None if quota.namespaces is None else tuple(sorted(quota.namespaces)),
+        "classes": quota.classes,
     }
     if now is None:
         return Present(team=quota.team, **said)
@@ -253,14 +254,15 @@ def _differences(now: ClusterNow, after: ClusterNow, given: ClusterSpec, at: Fil
         verb = Verb.ADDED if text in windows[1] else Verb.REMOVED
         lines.append(Line(verb=verb, kind="window", cluster=now.name, name=text, path=(*at, "windows")))
     quotas = _quota_lines(now, after, {team: (*at, "quotas", n) for team, n in teams.items()}, at)
-    return [*lines, *(_refused(line, now.busy) if now.busy else line for line in quotas)]
+    # Classes promise nothing to anybody: no rollout waits for them, and none takes them for a drift.
+    return [*lines, *(_refused(line, now.busy) if now.busy and line.field != "classes" else line for line in quotas)]
 
 
 def _texts(counts: Mapping[str, int]) -> dict[str, str]:
     return {name: gpus_text(count) for name, count in counts.items()}
 
 
-_QUOTA_FIELDS = ("gpus", "islands", "protected_blocks", "minimum_gpus", "parent", "namespaces")
+_QUOTA_FIELDS = ("gpus", "islands", "protected_blocks", "minimum_gpus", "parent", "namespaces", "classes")
 
 
 def _quota_lines(now: ClusterNow, after: ClusterNow, places: Mapping[str, FilePlace], at: FilePlace) -> Iterator[Line]:

@@ -72,6 +72,8 @@ def _quota(present: Present) -> dict[str, Any]:
         quota["parent"] = fitting.parent
     if fitting.namespaces is not None:
         quota["namespaces"] = list(fitting.namespaces)
+    if fitting.classes is not None:
+        quota["classes"] = list(fitting.classes)
     return quota
 
 

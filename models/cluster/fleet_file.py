@@ -72,7 +72,8 @@ class ClusterSpec(Documented):
                 what = f"island {name!r} has a comma, which separates the names of islands"
                 raise fault_at(("islands", number), what)
         for number, quota in enumerate(self.quotas):
-            for name in (quota.team, *(quota.namespaces or ())):  # parents and islands are such names too
+            # Parents and islands are such names too.
+            for name in (quota.team, *(quota.namespaces or ()), *(quota.classes or ())):
                 _check_name(name, ("quotas", number))
         _check_size(self.quotas)
         QuotaTree(self.quotas)

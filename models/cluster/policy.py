@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from models.base import Count, Documented, Duration, GpuCount, Model, NameGiven, PositiveCount, Share, brief
+from models.cluster.classes import Classes
 from models.cluster.derived_buffer import Derived, HealthTerms
 from models.notices import Notify
 
@@ -118,7 +119,7 @@ def _buffer(value: Any) -> Any:
 
 MOST_NAMES = 100
 """People whom a policy names for one thing."""
-OF_THE_CLUSTER = ("owners", "requests", "notify")
+OF_THE_CLUSTER = ("owners", "requests", "notify", "classes")
 """Settings that speak of a cluster whether or not a rollout of it is open: no launch sets them."""
 
 
@@ -195,6 +196,8 @@ class Policy(Documented):
     """While a rollout is on its way to monitored, requests: wait or refuse."""
     notify: Notify = Notify.EACH
     """How teams that do not say it themselves are told: each, digest (once a day) or breach-only."""
+    classes: Classes = ()
+    """Of jobs inside each quota, the strongest first: the weaker yields first. Without it: none."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

@@ -9,6 +9,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from models.base import Documented, GpuCount, Name, PositiveCount, fault_at
+from models.cluster.classes import Classes
 
 
 class Quota(Documented):
@@ -46,6 +47,8 @@ class Quota(Documented):
     # Left out where nobody is kept out, as it was of the plans that were approved.
     namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
     """Who may target it, beside the team itself; no commas in them. Without it: anybody."""
+    classes: Classes | None = Field(default=None, exclude_if=lambda classes: classes is None)
+    """Classes of its jobs, the strongest first; no commas in them. Without it: those of the cluster's policy."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -103,6 +106,7 @@ class Quota(Documented):
                 "islands": None if every else tuple(sorted(self.islands or ())),
                 "protected_blocks": tuple(sorted(self.protected_blocks, reverse=True)),
                 "namespaces": self.gate,
+                "classes": None,  # no plan goes by them
             }
         )
 
@@ -225,7 +229,8 @@ class QuotaTree:
 
 
 _OF_LEAVES = (
-    *("scheduled_gpus", "idle_gpus", "pending_gpus", "protected_blocks", "minimum_gpus", "islands", "namespaces"),
+    *("scheduled_gpus", "idle_gpus", "pending_gpus", "protected_blocks", "minimum_gpus", "islands"),
+    *("namespaces", "classes"),
 )
 
 

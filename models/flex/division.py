@@ -25,6 +25,7 @@ from typing import Annotated, Any, NamedTuple, Self
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from models.base import GpuCount, Model, Name, exact_fraction, fraction_text
+from models.cluster.classes import Classes
 from models.cluster.quota import cycle_in
 from models.planning.divide import divide
 
@@ -64,7 +65,7 @@ class FlexTeam(Model):
     """The most it may get in all; None: no limit."""
     priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
     """The larger is served first, inside a namespace."""
-    classes: tuple[Name, ...] = ()
+    classes: Classes = ()
     """Of its jobs, the strongest first; it says nothing to a division, and nothing between teams."""
     namespaces: tuple[Name, ...] | None = None
     """Who may target its quota; None: anybody. It says something of jobs, and nothing to a division."""

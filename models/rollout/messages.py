@@ -104,6 +104,8 @@ class Risk(Model):
     quota_gpus: GpuCount
     backing_gpus: GpuCount
     breach_at: Time | None = None
+    yields: str = Field(default="", exclude_if=lambda text: not text)
+    """Who of the team yields first, by class, in a sentence; empty: nobody knows."""
 
 
 class Choice(Model):

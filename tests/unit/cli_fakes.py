@@ -20,6 +20,7 @@ from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.fleet_oddities import oddities_of
 from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms, outcome_of
+from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot, snapshot_of
@@ -182,6 +183,8 @@ class FakeBackstop:
     standing: dict[str, ClusterNow] = field(default_factory=dict)
     """What the ledger has of clusters, for imports."""
     pages: list[FleetPage] = field(default_factory=list)
+    classes: tuple[str, ...] = ()
+    """Of the policy of the one cluster."""
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)
     actor: str = ""
@@ -388,7 +391,11 @@ class FakeBackstop:
         self._ask("snapshot", cluster, *([over] if over else []))
         if cluster != WORKED.name:
             raise Refusal(f"cluster {cluster!r} is not in the ledger")
-        return snapshot_of(WORKED), Policy()
+        return snapshot_of(WORKED), Policy(classes=self.classes)
+
+    async def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
+        self._ask("add_jobs", jobs)
+        return len(jobs)
 
     async def plannable(
         self, over: Mapping[str, Any] | None = None

@@ -141,7 +141,10 @@ def test_the_terminal_transcripts_in_the_docs_are_real(
         r"```console\n\$ (backstop (?:plan --file|haircut|schema)[^\n]*)\n(.*?)```", COMMANDS_MD, re.DOTALL
     )
     assert len(shown) == 6
-    for command, output in shown:
+    flex_md = (DOCS / "flex.md").read_text()
+    classes = re.findall(r"```console\n\$ (backstop flex simulate [^\n]*classes.yaml)\n([^`]*)```", flex_md)
+    assert len(classes) == 1
+    for command, output in shown + classes:
         assert run(shlex.split(command)[1:]) == 0
         assert capsys.readouterr().out == output
 

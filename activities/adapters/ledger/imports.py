@@ -47,7 +47,7 @@ from models.tables import (
 CLUSTERS_AT_ONCE = 250
 CLUSTER_COLUMNS = ("name", "gpu_model", "gpus_per_node", "policy", "source", "health_source")
 ISLAND_COLUMNS = ("cluster", "name", "total_gpus")
-QUOTA_COLUMNS = ("cluster", "team", "gpus", "islands", "blocks", "minimum", "parent", "namespaces")
+QUOTA_COLUMNS = ("cluster", "team", "gpus", "islands", "blocks", "minimum", "parent", "namespaces", "classes")
 """What a file says of each; the tables' other columns are Backstop's own."""
 
 
@@ -380,6 +380,7 @@ def _quota_row(cluster: str, quota: Present) -> Row:
         "minimum": quota.minimum_gpus,
         "parent": quota.parent,
         "namespaces": comma_joined(quota.namespaces),
+        "classes": None if quota.classes is None else ",".join(quota.classes),
     }
 
 

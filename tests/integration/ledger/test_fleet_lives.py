@@ -429,7 +429,7 @@ def exported(ledger: Ledger) -> dict[str, Any]:
 SAME = {
     "clusters": "name, gpu_model, gpus_per_node, policy, source, health_source",
     "islands": "cluster, name, total_gpus",
-    "quotas": "cluster, team, gpus, islands, blocks, minimum, parent, namespaces",
+    "quotas": "cluster, team, gpus, islands, blocks, minimum, parent, namespaces, classes",
     "fleet": "id, policy",
     "windows": "cluster, kind, starts, ends, reason, islands, gpus, source",
     "teams": "name, notify",
@@ -486,6 +486,7 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
                 "minimum_gpus": draw(st.integers(0, 8)),
             }
             quota = {"team": team, "gpus": gpus, "islands": draw(some), **floors}
+            quota["classes"] = draw(st.none() | st.lists(st.sampled_from(["z", "010", "a b"]), unique=True))
             quota["namespaces"] = draw(st.none() | st.lists(st.sampled_from(["n", "m"]), unique=True))
             quotas.append({"team": team, "gpus": gpus, "parent": teams[0]} if tree else quota)
         if any("parent" in quota for quota in quotas):

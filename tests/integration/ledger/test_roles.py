@@ -92,6 +92,8 @@ def test_a_tool_brings_samples_and_changes_quotas_and_is_counted(ledger: Ledger,
     exporter.set("c", 70)
     exporter.run("INSERT INTO quotas (cluster, team, gpus) VALUES ('alpha', 'new', 5)")
     exporter.run("DELETE FROM quotas WHERE team = 'new'")
+    exporter.run("UPDATE quotas SET classes = 'training,engines' WHERE team = 'b'")
+    assert [exporter.one(f"SELECT count(*) FROM {view}") for view in ("quota_classes", "jobs_by_class")] == [2, 0]
     assert exporter.generation() == before + 3
     exporter.run(
         "INSERT INTO health_samples (cluster, island, at, total_gpus, healthy_gpus)"
