@@ -184,4 +184,11 @@ def _undone_together(taken: Sequence[CommandAnswer]) -> list[str]:
             alike.setdefault((found[1], found[2]), []).append(name)
         elif answer.undo:
             alike.setdefault((f"{answer.cluster}: {answer.undo}", ""), [])
-    return [" ".join((before, *names)) + after for (before, after), names in alike.items()]
+    return [_with_all(before, names, after) for (before, after), names in alike.items()]
+
+
+def _with_all(before: str, names: Sequence[str], after: str) -> str:
+    """The command with all names where it takes many; a launch takes one."""
+    if before.endswith("backstop launch") and len(names) > 1:
+        return f"{before} CLUSTER{after}, for each of {', '.join(names)}"
+    return " ".join((before, *names)) + after

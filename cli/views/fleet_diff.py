@@ -43,11 +43,13 @@ def _placed(each: Line, places: Mapping[FilePlace, str]) -> str:
 def kept_parts(outcome: FleetOutcome) -> list[RenderableType]:
     """What stays as a rollout, a grant or a health source has it."""
     kept = outcome.of(Verb.KEPT)
+    values = [each for each in kept if each.kind != "health"]
     parts: list[RenderableType] = [
         line(("= ", "cyan"), f"{each.what} stays {each.before} (the file has {each.after}): {each.why}")
-        for each in kept
-        if each.kind != "health"
+        for each in values[:_NAMED]
     ]
+    if (more := len(values) - _NAMED) > 0:
+        parts.append(line(f"  and {more} more {'stays' if more == 1 else 'stay'} as a rollout or a grant wrote it"))
     islands = [f"{each.cluster}/{each.name}" for each in kept if each.kind == "health"]
     if islands:
         are = "is" if len(islands) == 1 else "are"
@@ -87,12 +89,16 @@ def summary_text(outcome: FleetOutcome) -> str:
     return f"{told}; untouched: {untouched}"
 
 
+def _one_of(what: str) -> str:
+    return f"{what.removesuffix('ies')}y" if what.endswith("ies") else what.removesuffix("s")
+
+
 def undone_parts(answer: Departure, *, renamed: bool = False) -> list[RenderableType]:
     """What there is of a cluster that is to go, or to be called otherwise."""
     parts: list[RenderableType] = [line((answer.cluster, "bold"), f": {answer.summary}")]
     if answer.history:
         counted = ", ".join(
-            f"{number:,} {what[:-1] if number == 1 else what}" for what, number in answer.history.items()
+            f"{number:,} {_one_of(what) if number == 1 else what}" for what, number in answer.history.items()
         )
         parts.append(line(f"  {'goes along' if renamed else 'lost with it, and brought back by no file'}: {counted}"))
     return parts

@@ -93,7 +93,7 @@ class Day:
 
         async def typed() -> str:
             terminal = Terminal(tuple(shlex.split(words)), self.environment, self.home)
-            await terminal.until(ASKS)
+            await terminal.until(f"{ASKS}: ")
             terminal.types(answer)
             assert await terminal.ended() == code, terminal.shown
             return terminal.shown
@@ -256,7 +256,7 @@ def tell(day: Day, said: Callable[[], list[dict[str, Any]]]) -> None:
     day.asked("abort h100-01 h100-02 --reason 'next quarter'", "y", code=0)
     day.until("SELECT count(*) FROM rollouts WHERE stage = 'aborted'", 2)
     for name in ("h100-01", "h100-02"):
-        assert all(day.quotas()[name, team] == before[name, team] for team in ("research", "evals"))
+        assert {team: day.quotas()[name, team] for team in ("research", "evals")} == {"research": 160, "evals": 90}
 
     day.title("Where the others stand")
     day.backstop("status --stage buffered --sort cluster -o wide")

@@ -89,6 +89,7 @@ def rows(home: Path, question: str) -> list[tuple[object, ...]]:
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.nightly
 def test_rollouts_go_on_from_a_copy_of_a_home_in_use(tmp_path: Path) -> None:
     site, backup = Site(tmp_path / "state"), tmp_path / "backups" / "one"
     site.home.mkdir()

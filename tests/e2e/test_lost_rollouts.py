@@ -178,6 +178,7 @@ async def test_a_lost_fleet_rollout_is_named_and_goes_on_where_it_was(sqlite_led
         assert "fleet rollout" not in doctor
 
 
+@pytest.mark.nightly
 async def test_one_that_ends_while_it_is_asked_for_is_not_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger was asked a moment before its end, Temporal a moment after it."""
     name = fresh("ended")

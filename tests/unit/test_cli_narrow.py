@@ -406,7 +406,8 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
     "fleet_diff.kept_parts": lambda n: fleet_diff.kept_parts(import_told(n)),
     "fleet_diff.left_out_parts": lambda n: fleet_diff.left_out_parts(import_told(n)),
     "fleet_diff.undone_parts": lambda n: fleet_diff.undone_parts(
-        Departure(cluster=n("cluster", 1), summary="256 GPUs, 2 quotas", history={"health samples": 3}), renamed=True
+        Departure(cluster=n("cluster", 1), summary="256 GPUs, 2 quotas", history={"health samples": 3, "tallies": 1}),
+        renamed=True,
     ),
     "fleet_tree.tree_parts": lambda n: fleet_tree.tree_parts(FleetSeen(fleet_status(n)), NOON),
     "plan.plan_parts": lambda n: [part for p in plans(n) for part in plan_view.plan_parts(p)],

@@ -200,6 +200,10 @@ def test_several_are_answered_with_a_line_each_and_the_refused_with_why(
             ["Undo: backstop object a --team ab", "Undo: backstop object b --team bb"],
         ),
         ({"a": "It cannot be undone.", "b": ""}, ["a: It cannot be undone."]),
+        (
+            {"a": "When it has ended: backstop launch a", "b": "When it has ended: backstop launch b"},
+            ["When it has ended: backstop launch CLUSTER, for each of a, b"],
+        ),
     ],
 )
 def test_the_same_undo_is_told_once_for_all(undos: dict[str, str], lines: list[str]) -> None:
