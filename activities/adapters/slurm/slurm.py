@@ -21,13 +21,13 @@ from activities.adapters.ledger.scheduler_mirror import MirroredCluster, Schedul
 from activities.adapters.slurm import sights
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
 from activities.adapters.slurm.flex_qos import FlexQos, advice, flex_qos_of, qos_limits
+from activities.adapters.slurm.limits import commands, differences, wanted_limits
 from activities.adapters.slurm.names import POOL, QOS, plain
 from activities.adapters.slurm.parsing import (
     ASSOC_FORMAT,
     NUMBERS_FORMAT,
     TRANSACTIONS_FORMAT,
     Account,
-    Held,
     accounts_in,
     actors_in,
     capacity,
@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 _NOWHERE = "backstop-asks-whether-it-may"
 """An account and a QOS that nobody has: its change changes nothing, and is refused to whoever may not change any."""
 _TRIES = 5
-_NAMES, _LINES = 200, 20
-"""Accounts of one command, and commands of one call: it must end well inside a call's time."""
+_LINES = 20
+"""Commands of one call: it must end well inside a call's time."""
 _AT_ONCE = 8
 """Clusters that are checked at the same time: one that is silent takes its call's whole time."""
 _QOS_EVERY = timedelta(minutes=1)
@@ -124,7 +124,7 @@ class Slurms:
             seen = self.book.standing(cluster)
             accounts = self.accounts(cluster, source)
             held = quotas_of(accounts, source)
-            foreign, landed = _differences(seen, held)
+            foreign, landed = differences(seen, held)
             if (
                 not foreign
                 and not landed
@@ -149,7 +149,7 @@ class Slurms:
             standing = self.book.standing(cluster)
         # A write of ours that is under way is no change by others.
         sized, noted = self._sized.get(cluster), standing.limits
-        wanted = _wanted(standing, source, sized)
+        wanted = wanted_limits(standing, source, sized)
         news = {
             n: gpus for n, gpus in bounds.items() if n not in noted or gpus not in (noted[n].gpus, wanted.get(n, gpus))
         }
@@ -201,7 +201,7 @@ class Slurms:
     def push(self, cluster: str, source: SlurmSource) -> None:
         """Slurm's limits are what the ledger's quotas ask for, read back. Errors: Unavailable where some are not."""
         standing = self.book.standing(cluster)
-        wanted = _wanted(standing, source, self._sized.get(cluster))
+        wanted = wanted_limits(standing, source, self._sized.get(cluster))
         changes = {name: gpus for name, gpus in wanted.items() if standing.limits[name].gpus != gpus}
         if not changes:
             return
@@ -215,7 +215,7 @@ class Slurms:
 
     def _write(self, cluster: str, source: SlurmSource, limits: Mapping[str, int | None]) -> None:
         """One command takes about 0.3 s, for however many accounts: those that get the same limit share one."""
-        lines = _lines(limits, source.cluster or cluster, source)
+        lines = commands(limits, source.cluster or cluster, source)
         for at in range(0, len(lines), _LINES):
             self.book.renew(cluster)
             self.talk(source).run("sacctmgr", "-i", "-Q", given="\n".join(lines[at : at + _LINES]) + "\n")
@@ -302,7 +302,7 @@ class Slurms:
             sights.jobs(talk, cluster, source)
         except Exception as error:  # one that cannot be checked keeps nobody else from being
             return SchedulerCheck(wrong=sentence(error))
-        wanted = _wanted(standing, source, self._sized.get(cluster))
+        wanted = wanted_limits(standing, source, self._sized.get(cluster))
         wrong = [n for n, gpus in sorted(wanted.items()) if standing.limits[n].gpus != gpus]
         text = f"limits that are not what they should be: {', '.join(wrong)}" if wrong else ""
         if flex is not None and flex.keeper and not text:
@@ -381,66 +381,6 @@ class Slurms:
                     raise Unavailable(f"Slurm did not take back {', '.join(wrong)}: try again")
             self.book.detach(cluster)
         return back
-
-
-def _differences(seen: MirroredCluster, held: Mapping[str, Held]) -> tuple[list[str], list[str]]:
-    """What others changed since it was last seen, and what of our own writes was never answered and has landed."""
-    foreign, landed = [], []
-    for team in sorted({*seen.quotas, *held}):
-        there, here = held.get(team), seen.quotas.get(team)
-        before = seen.limits[team].gpus if team in seen.limits else None
-        now = None if there is None else there.gpus
-        wanted = seen.admitted(team)
-        if there is not None and here is not None and there.parent != here.parent:
-            foreign.append(team)
-        elif now == wanted and now != before and team in seen.limits:
-            landed.append(team)
-        elif now not in (before, wanted) or (here is None) is not (there is None):
-            foreign.append(team)
-    return foreign, landed
-
-
-def _wanted(standing: MirroredCluster, source: SlurmSource, sized: str | None) -> dict[str, int | None]:
-    """What Slurm's limits should be, by name; only of what the ledger knows to be there. `sized`: the QOS of flex."""
-    wanted: dict[str, int | None] = {
-        team: standing.admitted(team) for team in standing.quotas if team in standing.limits
-    }
-    tops = [team for team, q in standing.quotas.items() if q.parent is None]
-    pool = standing.limits.get(POOL + source.root)
-    if pool is not None:
-        # While a rollout is open no account can hand on what it freed, whoever raises which limit below.
-        wanted[POOL + source.root] = standing.bound if standing.reserved else pool.first if pool.ours else pool.gpus
-    if not source.size_flex:
-        return wanted
-    for name, qos in standing.limits.items():
-        if name == f"{QOS}{sized}":
-            # Flex may have what is healthy: what no quota stands on, and what quotas leave unused.
-            unused = sum(standing.quotas[t].gpus for t in tops)
-            size = None if standing.flex_gpus is None else standing.flex_gpus + unused
-            wanted[name] = size if size is not None else qos.first if qos.ours else qos.gpus
-        elif name.startswith(QOS) and sized is not None and qos.ours:
-            wanted[name] = qos.first  # another one sizes flex by now
-    return wanted
-
-
-def _lines(limits: Mapping[str, int | None], cluster: str, source: SlurmSource) -> list[str]:
-    """Commands of sacctmgr; -1 takes a limit away."""
-    groups: dict[int | None, list[str]] = {}
-    lines = []
-    for name, gpus in sorted(limits.items()):
-        if name.startswith(QOS):
-            lines.append(f"modify qos {plain(name.removeprefix(QOS))} set GrpTRES={source.tres}={_limit(gpus)}")
-        else:
-            groups.setdefault(gpus, []).append(plain(name.removeprefix(POOL)))
-    for gpus, names in groups.items():
-        for at in range(0, len(names), _NAMES):
-            some = ",".join(names[at : at + _NAMES])
-            lines.append(f"modify account {some} cluster={plain(cluster)} set GrpTRES={source.tres}={_limit(gpus)}")
-    return lines
-
-
-def _limit(gpus: int | None) -> int:
-    return -1 if gpus is None else gpus
 
 
 class SlurmQuotas:
