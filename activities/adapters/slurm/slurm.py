@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
@@ -19,6 +20,7 @@ from activities.adapters.aside import WAITED, Aside, Faults, sentence
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, SchedulerBook
 from activities.adapters.slurm import sights
+from activities.adapters.slurm.classes import EVERY, OFF_EVERY, Classes
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
 from activities.adapters.slurm.flex_qos import FlexQos, advice, flex_qos_of, qos_limits
 from activities.adapters.slurm.limits import commands, differences, wanted_limits
@@ -40,7 +42,7 @@ from models.cluster.island import Island
 from models.cluster.jobs import ClusterJob
 from models.cluster.quota import Quota
 from models.cluster.readings import ForeignChange, HealthSample, QuotaReading
-from models.cluster.sources import SlurmSource, Sources
+from models.cluster.sources import ClassesInSlurm, SlurmSource, Sources
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.questions import SchedulerCheck
 from models.rollout.effects import Change, Receipt
@@ -235,6 +237,20 @@ class Slurms:
                 limits[name] = None if account is None else account.gpus
         return limits
 
+    # --- classes --------------------------------------------------------------------------------
+
+    def classes(self, cluster: str, source: SlurmSource) -> Classes:
+        return Classes(self.ledger, self.talk(source), cluster, source)
+
+    def keep_classes(self, cluster: str, source: SlurmSource) -> None:
+        """What each class may is in step with the limits; whoever calls writes alone."""
+        if source.classes is ClassesInSlurm.OFF and not self.due("no classes", cluster, OFF_EVERY):
+            return
+        limits = wanted_limits(self.book.standing(cluster), source, self._sized.get(cluster))
+        self.classes(cluster, source).keep(limits)
+
+    # --- rights ---------------------------------------------------------------------------------
+
     def barred(self, cluster: str, source: SlurmSource) -> str:
         """What of a rollout's writes Slurm would not let the worker's user do, and who may; empty: it lets us."""
         may, limit = self.talk(source).may, f"GrpTRES={source.tres}=0"
@@ -242,11 +258,14 @@ class Slurms:
         if not may("sacctmgr", "-i", "modify", "account", _NOWHERE, of, "set", limit):
             return "the worker's user may not set limits of accounts in Slurm: AdminLevel Operator may (docs/slurm.md)"
         sized = self.flex_qos(cluster, source).sized if source.size_flex else None
-        if sized is None or may("sacctmgr", "-i", "modify", "qos", _NOWHERE, "set", limit):
+        written = source.classes is ClassesInSlurm.WRITE
+        if not (sized or written) or may("sacctmgr", "-i", "modify", "qos", _NOWHERE, "set", limit):
             return ""
+        what = f"set the limit of the QOS {sized}" if sized else "write the QOS of classes"
+        instead = [*(["--no-size-flex"] if sized else []), *(["classes: off"] if written else [])]
         return (
-            f"the worker's user may not set the limit of the QOS {sized} in Slurm: AdminLevel Admin may, "
-            "or import the cluster with --no-size-flex (docs/slurm.md)"
+            f"the worker's user may not {what} in Slurm: AdminLevel Admin may, "
+            f"or import the cluster with {' and '.join(instead)} (docs/slurm.md)"
         )
 
     # --- nodes and jobs -------------------------------------------------------------------------
@@ -271,7 +290,18 @@ class Slurms:
         """The ledger has what these clusters' Slurm has, where it was not looked at just now."""
         sources = self.book.sources(clusters)
         due = [c for c in sources if self.due("limits", c, self.every)]
-        self._aside["limits"].read({c: partial(self.sync, c, sources[c]) for c in due})
+        self._aside["limits"].read({c: partial(self._look_at_limits, c, sources[c]) for c in due})
+
+    def _look_at_limits(self, cluster: str, source: SlurmSource) -> None:
+        standing = self.sync(cluster, source)
+        # A rehearsal writes nothing, and nor does one that has not begun to.
+        begun = standing.rollout is not None and standing.counter > 0
+        if not begun or source.classes is ClassesInSlurm.OFF or not self.due("classes", cluster, EVERY):
+            return
+        limits = wanted_limits(standing, source, self._sized.get(cluster))
+        if self.classes(cluster, source).astray(limits):
+            with suppress(Unavailable), self.book.alone(cluster):  # else whoever writes there keeps them too
+                self.keep_classes(cluster, source)
 
     def _look_at_nodes(self, cluster: str, source: SlurmSource) -> None:
         if islands := self.capacity(source):
@@ -284,7 +314,7 @@ class Slurms:
         quotas = self.book.standing(cluster).quotas
         leaves = set(quotas) - {q.parent for q in quotas.values()}
         self.ledger.usage.keep(cluster, use_of(jobs, leaves, source, now))
-        named = named_jobs(jobs, leaves, source, sights.islands(talk))
+        named = named_jobs(jobs, leaves, source, sights.islands(talk), self.classes(cluster, source).named)
         waiting = {j.label for j in jobs if not j.runs}
         self.ledger.jobs.keep(cluster, [ClusterJob(cluster=cluster, **j.model_dump()) for j in named], waiting, now)
 
@@ -300,13 +330,16 @@ class Slurms:
             talk = self.talk(source)
             self.capacity(source)
             sights.jobs(talk, cluster, source)
+            wanted = wanted_limits(standing, source, self._sized.get(cluster))
+            begun = standing.rollout is not None and standing.counter > 0
+            classes = self.classes(cluster, source).fault(wanted, begun=begun)
         except Exception as error:  # one that cannot be checked keeps nobody else from being
             return SchedulerCheck(wrong=sentence(error))
-        wanted = wanted_limits(standing, source, self._sized.get(cluster))
         wrong = [n for n, gpus in sorted(wanted.items()) if standing.limits[n].gpus != gpus]
         text = f"limits that are not what they should be: {', '.join(wrong)}" if wrong else ""
         if flex is not None and flex.keeper and not text:
             text = advice(cluster, source, flex.keeper)
+        text = text or classes
         return SchedulerCheck(wrong=text, barred=barred)
 
     # --- in and out -----------------------------------------------------------------------------
@@ -371,14 +404,16 @@ class Slurms:
                 for name, limit in standing.limits.items()
                 if limit.ours and limit.gpus != limit.first and (restore or name.startswith((POOL, QOS)))
             }
+            classes = self.classes(cluster, source)
             if look:
-                return back
+                return back | classes.take_out(only_look=True)
             if back:
                 self._write(cluster, source, {name: first for name, (_, first) in back.items()})
                 there = self.limits(cluster, source, back)
                 wrong = sorted(n for n, (_, first) in back.items() if there[n] != first)
                 if wrong:
                     raise Unavailable(f"Slurm did not take back {', '.join(wrong)}: try again")
+            back |= classes.take_out(only_look=False)
             self.book.detach(cluster)
         return back
 
@@ -415,6 +450,7 @@ class SlurmQuotas:
             self._slurms.sync(change.cluster, source)
             receipt = self._ledger.apply(change)
             self._slurms.push(change.cluster, source)
+            self._slurms.keep_classes(change.cluster, source)
             return receipt
 
 
