@@ -1,8 +1,10 @@
-"""Classes inside a quota on a real Slurm: who waits, who yields, and what Backstop leaves behind. Told by Slurm itself."""
+"""Classes inside a quota on a real Slurm, told by it: who waits, who yields, and what Backstop leaves behind."""
 
 from __future__ import annotations
 
-import signal
+import contextlib
+import shlex
+import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -10,11 +12,12 @@ from typing import Any
 import pytest
 
 from models.cluster.readings import LimitMode
-from models.cluster.sources import ClassesInSlurm, OnYield, SlurmSource, Yield
+from models.cluster.sources import ClassesInSlurm, SlurmSource, Yield
 from models.questions import SchedulerCheck
 from models.rollout.effects import EffectKind, Reserve
 from tests.integration.ledger.world import note_stage
 from tests.slurm.conftest import Site
+from tests.slurm.lab import Lab
 from tests.slurm.test_slurm_quotas import land, opened
 
 CLASSES = ("training", "engines")
@@ -91,9 +94,9 @@ def full(site: Site) -> Iterator[Site]:
     brought_in(site, written(site))
     first_write(site)
     yield site
-    for letter in "ab":
+    for letter in ("a", "b", "guest"):
         site.lab.run("scancel", "-A", site.team(letter))
-    site.lab.until(lambda: site.lab.idle() == len(site.lab.all_nodes), "all nodes are idle")
+    site.lab.until(lambda: not site.lab.run("squeue", "-h"), "no jobs are left")
 
 
 def running(site: Site, *jobs: str) -> None:
@@ -121,43 +124,46 @@ def test_engines_leave_room_for_the_block_and_never_go_beyond_the_quota(full: Si
     full.lab.until(lambda: full.lab.job(beyond) == ("PENDING", "AssocGrpGRES"), "training has all of the quota")
 
 
-def test_a_block_takes_engines_of_its_own_account_alone(full: Site) -> None:
+def failed(site: Site, node: str) -> None:
+    """It takes no job, though its daemon is well: what is only down comes back by itself."""
+    for state in ("drain", "down"):
+        site.lab.run("scontrol", "update", f"nodename={node}", f"state={state}", "reason=Xid 79")
+
+
+@pytest.fixture
+def mended(lab: Lab) -> Iterator[None]:
+    """All nodes take jobs again afterwards."""
+    yield
+    for node in lab.all_nodes:
+        with contextlib.suppress(subprocess.SubprocessError):
+            lab.run("scontrol", "update", f"nodename={node}", "state=resume")
+
+
+@pytest.mark.usefixtures("mended")
+def test_engines_yield_to_a_block_of_their_own_account_and_nobody_else_does(full: Site) -> None:
     lab = full.lab
     lab.run("scontrol", "update", f"nodename={lab.all_nodes[-1]}", "state=drain", "reason=Xid 79")
-    try:
-        mine = [submit(full, "a", "engines", 8, f"a-engine-{n}") for n in range(2)]
-        others = [submit(full, "b", "engines", 8, "b-engine"), submit(full, "b", "training", 8, "b-train")]
-        site_job = lab.submit(full.team("a"), 8, "a-plain")  # of no class
-        running(full, *mine, *others, site_job)
-        block = submit(full, "b", "training", 8, "b-over")
-        lab.until(lambda: lab.job(block) == ("PENDING", "AssocGrpGRES"), "b has its 16")
-        lab.run("scancel", block, site_job)
-        train = submit(full, "a", "training", 8, "a-train")
-        running(full, train)
-        late = submit(full, "b", "engines", 8, "b-late")
-        lab.set_limit(full.team("b"), 24)  # it may by its limit, and nothing of a's goes for it
-        again = submit(full, "a", "training", 8, "a-more")
-        lab.until(lambda: lab.job(again)[1] == "AssocGrpGRES", "a has its 24")
-        lab.run("scancel", again, late)
-        lab.run(
-            "scontrol",
-            "update",
-            f"nodename={lab.run('squeue', '-h', '-j', train, '-o', '%N')}",
-            "state=down",
-            "reason=Xid 79",
-        )
-        lab.until(lambda: "NODE_FAIL" in ends(full, train), "its node failed")
-        lab.run("scontrol", "update", f"jobid={train}", "StartTime=now")
-        running(full, train)
-        lab.until(lambda: "PREEMPTED" in [e for j in mine for e in ends(full, j)], "an engine of a's went")
-        assert [lab.job(j)[0] for j in others] == ["RUNNING", "RUNNING"]
-        assert [ends(full, j) for j in others] == [["RUNNING"], ["RUNNING"]], "and nobody of b's ever did"
-    finally:
-        for node in lab.all_nodes:
-            if "*" in lab.run("sinfo", "-h", "-n", node, "-p", "all", "-o", "%T") or lab.run(
-                "sinfo", "-h", "-n", node, "-p", "all", "-o", "%T"
-            ) in ("drained", "draining", "down"):
-                lab.run("scontrol", "update", f"nodename={node}", "state=resume")
+    mine = [submit(full, "a", "engines", 8, f"a-engine-{n}") for n in range(2)]
+    others = [submit(full, "b", "engines", 8, "b-engine"), submit(full, "b", "training", 8, "b-train")]
+    plain = lab.submit(lab_guest(full), 8, "guest")
+    running(full, *mine, *others, plain)
+    train = submit(full, "a", "training", 8, "a-train")
+    running(full, train)
+    went = [job for job in mine if lab.job(job)[0] == "PENDING"]
+    lab.until(lambda: [ends(full, j)[0] for j in went] == ["PREEMPTED"], "one engine went for the block")
+    failed(full, lab.run("squeue", "-h", "-j", train, "-o", "%N"))
+    lab.until(lambda: ends(full, train)[0] == "NODE_FAIL", "the node of the block failed")
+    lab.run("scontrol", "update", f"jobid={train}", "StartTime=now")
+    running(full, train)
+    lab.until(lambda: [ends(full, j)[0] for j in mine] == ["PREEMPTED"] * 2, "the other went when it started again")
+    assert [ends(full, job) for job in (*others, plain)] == [["RUNNING"]] * 3, "and nobody else ever did"
+    assert ends(full, train) == ["NODE_FAIL", "RUNNING"]
+
+
+def lab_guest(site: Site) -> str:
+    """An account of somebody who has heard of no classes."""
+    site.lab.account(f"{site.root}-guest", "root")
+    return f"{site.root}-guest"
 
 
 def test_what_backstop_made_goes_with_it_and_jobs_in_it_run_on(site: Site) -> None:
@@ -204,3 +210,60 @@ def test_classes_that_are_named_no_more_go_and_an_order_may_turn_round(site: Sit
     land(site, EffectKind.SET_SOFT, 5, ("a", 24, 24), to=LimitMode.HARD)
     assert qos(site) == {}, "off takes them out"
     assert may_use(site, "a") == ["normal"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        (("training", "big engines"), "class 'big engines' cannot be the QOS 'lab-{a}-big engines' in Slurm: "),
+        (("training", "x' Priority=9000"), "cannot be the QOS"),
+        (("training", "Engines", "engines"), "class 'Engines' and another would both be the QOS lab-{a}-engines: "),
+    ],
+)
+def test_a_class_that_slurm_cannot_name_is_said_and_nothing_is_written(
+    site: Site, classes: tuple[str, ...], said: str
+) -> None:
+    brought_in(site, written(site), classes)
+    before = qos(site)
+    first_write(site)
+    assert qos(site) == before == {}
+    (check,) = site.slurms.check().values()
+    assert f"no classes are written for {site.team('a')}: " in check.wrong
+    assert said.format(a=site.team("a")) in check.wrong
+
+
+def test_a_qos_of_that_name_that_somebody_made_is_left_alone_until_it_is_handed_over(site: Site) -> None:
+    theirs = f"lab-{site.root}-a-engines"
+    site.lab.run("sacctmgr", "-i", "-Q", "add", "qos", theirs, "Priority=7")
+    brought_in(site, written(site))
+    first_write(site)
+    assert {n for n in qos(site) if n.startswith("a-")} == {"a-engines"}
+    assert qos(site)["a-engines"] == ("7", "", "cluster", "00:00:00", "")
+    assert set(qos(site)) == {"a-engines", "b-engines", "b-training"}, "and the other team has its own"
+    (check,) = site.slurms.check().values()
+    hand_over = f"sacctmgr modify qos {theirs} set description='backstop: engines of {site.team('a')} in lab'"
+    assert hand_over in check.wrong
+    site.lab.run(*shlex.split(hand_over.replace("sacctmgr", "sacctmgr -i -Q", 1)))
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 24), to=LimitMode.HARD)
+    assert qos(site)["a-engines"] == ("99", "flex", "requeue", "00:00:00", "gres/gpu=16")
+    assert site.slurms.check() == {site.cluster: SchedulerCheck()}
+
+
+def test_where_slurm_conf_does_not_allow_it_nothing_is_written_and_the_doctor_says_what_to_set(site: Site) -> None:
+    conf, lab = site.lab.conf, site.lab
+    as_it_was = conf.read_text()
+    brought_in(site, written(site))
+    try:
+        conf.write_text(as_it_was.replace("PriorityWeightQOS=10000", "PriorityWeightQOS=0"))
+        lab.run("scontrol", "reconfigure")
+        lab.until(lambda: "PriorityWeightQOS       = 0" in lab.run("scontrol", "show", "config"), "it is set so")
+        first_write(site)
+        assert qos(site) == {}
+        wrong = "classes are not written: slurm.conf needs PriorityWeightQOS above 0 (it has 0)"
+        assert site.slurms.check() == {site.cluster: SchedulerCheck(wrong=wrong)}
+    finally:
+        conf.write_text(as_it_was)
+        lab.run("scontrol", "reconfigure")
+        lab.until(lambda: "PriorityWeightQOS       = 10000" in lab.run("scontrol", "show", "config"), "as it was")
+    site.quotas.versions([site.cluster])
+    lab.until(lambda: len(qos(site)) == 4, "the next look writes them")
