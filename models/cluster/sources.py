@@ -15,6 +15,10 @@ WHOLE = "main"
 """The island of a cluster of which its source tells none."""
 
 
+OF_CLASS = "class:"
+"""Before the name of a QOS of a class, among limits that Backstop has written."""
+
+
 class ClassesInSlurm(StrEnum):
     OFF = "off"
     WRITE = "write"

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.slurm.lab import CLUSTER, Lab, running
+from tests.slurm.lab import CLUSTER, running
 from tests.slurm.story import POLICY, ROOT, Story
 
 FLEET = """\
@@ -60,12 +60,19 @@ class Scene:
         shown = self.lab.run("sacct", "-n", "-P", "-D", "-X", "-j", self.jobs[name], "-o", "State")
         return [state for state in shown.split("\n") if state in ("PREEMPTED", "NODE_FAIL")]
 
-    def goes(self, name: str, how: str) -> None:
-        """It has ended so once more, and of all the others only those that were said to have."""
-        self.went.setdefault(name, []).append(how)
-        self.lab.until(lambda: self.ended(name) == self.went[name], f"{name} is {how}")
+    def gone(self, how: str, *names: str) -> None:
+        """These have ended so once more, and of all the others only those that were said to have."""
+        for name in names:
+            self.went.setdefault(name, []).append(how)
+            self.lab.until(lambda name=name: self.ended(name) == self.went[name], f"{name} is {how}")  # type: ignore[misc]
+            if how == "PREEMPTED":  # two minutes later it would start again, in the midst of what comes then
+                self.lab.run("scontrol", "update", f"jobid={self.jobs[name]}", "StartTime=now+1hour")
         for other in self.jobs:
             assert self.ended(other) == self.went.get(other, []), f"{other} is {self.ended(other)}"
+
+    def stopped(self, *names: str) -> list[str]:
+        """Those of them that ran, and do not any more."""
+        return [n for n in names if n not in self.went and self.lab.job(self.jobs[n])[0] != "RUNNING"]
 
     def queue(self) -> None:
         self.story.slurm("squeue", "-h", "-S", "i", "-o", "%j %a %q %T %r %b %D")
@@ -77,11 +84,11 @@ class Scene:
         """The first node under the job fails, and stays so."""
         nodes = self.lab.run("squeue", "-h", "-j", self.jobs[name], "-o", "%N")
         node = self.lab.run("scontrol", "show", "hostnames", nodes).split("\n")[0]
-        self.lab.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=Xid 79")
-        self.story.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=Xid 79")
-        self.goes(name, "NODE_FAIL")
-        # Slurm starts it two minutes later by itself.
-        self.lab.run("scontrol", "update", f"jobid={self.jobs[name]}", "StartTime=now")
+        for state in ("drain", "down"):  # what is only down comes back as soon as its daemon speaks
+            self.story.slurm("scontrol", "update", f"nodename={node}", f"state={state}", "reason=Xid 79")
+        self.gone("NODE_FAIL", name)
+        # Two minutes later Slurm would start it by itself.
+        self.story.slurm("scontrol", "update", f"jobid={self.jobs[name]}", "StartTime=now")
         self.story.runs(self.jobs[name], "RUNNING")
 
 
@@ -126,34 +133,30 @@ def tell(story: Story) -> None:
 
     story.title("A training block arrives, and every node is taken: flex goes first")
     scene.submit("vision", "training", 16, "train")
-    gone = [name for name in ("sweep-1", "sweep-2", "sweep-3") if lab.job(scene.jobs[name])[0] != "RUNNING"]
-    assert len(gone) == 2
-    for name in gone:
-        scene.went[name] = ["PREEMPTED"]
-    scene.goes(gone.pop(), "PREEMPTED") if False else None
-    for name in ("sweep-1", "sweep-2", "sweep-3"):
-        lab.until(lambda name=name: scene.ended(name) == scene.went.get(name, []), f"{name} as said")  # type: ignore[misc]
+    flex = scene.stopped("sweep-1", "sweep-2", "sweep-3")
+    assert len(flex) == 2, "two nodes are what the block needs"
+    scene.gone("PREEMPTED", *flex)
     scene.queue()
 
     story.title("A node fails under it, and another: the last of flex goes, then an engine of its own account")
     scene.fails("train")
-    (left,) = (name for name in ("sweep-1", "sweep-2", "sweep-3") if name not in scene.went)
-    scene.goes(left, "PREEMPTED")
+    (last,) = scene.stopped("sweep-1", "sweep-2", "sweep-3")
+    scene.gone("PREEMPTED", last)
     scene.fails("train")
-    (engine,) = (name for name in ("grade-1", "grade-2") if lab.job(scene.jobs[name])[0] != "RUNNING")
-    scene.goes(engine, "PREEMPTED")
+    (engine,) = scene.stopped("grade-1", "grade-2")
+    scene.gone("PREEMPTED", engine)
     scene.queue()
     scene.accounting()
-    assert scene.ended("score") == [], "the engine of the other account has run all the time"
+    assert "score" not in scene.went, "the engine of the other account has run all the time"
 
     story.title("Another account is full of its own engines: its training waits, and nothing of anybody's goes")
     scene.submit("speech", "training", 8, "learn", runs=False)
     scene.waits("learn", "AssocGrpGRES")
     story.slurm("squeue", "-h", "-A", "speech,vision", "-S", "i", "-o", "%j %a %q %T %r")
-    scene.goes_nobody()
-    lab.run("scontrol", "requeue", scene.jobs["score"])
+    scene.gone("PREEMPTED")
+    story.slurm("scontrol", "requeue", scene.jobs["score"])
     story.runs(scene.jobs["learn"], "RUNNING")
-    story.shown(f"scontrol requeue {scene.jobs['score']}   # score: speech keeps no room, so somebody must choose", "")
+    story.slurm("squeue", "-h", "-A", "speech", "-S", "i", "-o", "%j %a %q %T")
 
     story.title("Out again")
     for job in scene.jobs.values():
@@ -187,6 +190,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-__all__ = ["FLEET", "HEAD", "Lab", "tell"]

@@ -20,8 +20,6 @@ from activities.adapters.slurm.names import quotable
 from activities.adapters.slurm.parsing import tres_of
 from models.cluster.sources import SlurmSource, Yield
 
-CLASS = "class:"
-"""Before the name of such a QOS, among limits that are no team's."""
 _STANDARD = "normal"
 """The QOS of a job whose account has no default."""
 _OURS = "backstop: "

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm import sights
 from activities.adapters.slurm.class_qos import (
-    CLASS,
     DEFAULTS,
     QOS_ROWS,
     ClassOf,
@@ -36,7 +35,7 @@ from activities.adapters.slurm.class_qos import (
 )
 from activities.adapters.slurm.command_line import Talk
 from activities.adapters.slurm.names import plain
-from models.cluster.sources import ClassesInSlurm, SlurmSource
+from models.cluster.sources import OF_CLASS, ClassesInSlurm, SlurmSource
 from models.errors import BackstopError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -116,7 +115,7 @@ class Classes:
         mine = ours(site.there, site.cluster)
         if not only_look:
             self._take_out(site, mine)
-        return {CLASS + name: (qos.gpus, None) for name, qos in mine.items()}
+        return {OF_CLASS + name: (qos.gpus, None) for name, qos in mine.items()}
 
     # --- reading and writing --------------------------------------------------------------------
 
