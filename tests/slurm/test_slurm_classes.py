@@ -18,7 +18,8 @@ from models.rollout.effects import EffectKind, Reserve
 from tests.integration.ledger.world import note_stage
 from tests.slurm.conftest import Site
 from tests.slurm.lab import Lab
-from tests.slurm.test_slurm_quotas import land, opened
+from tests.slurm.test_slurm_quotas import land as landed
+from tests.slurm.test_slurm_quotas import opened
 
 CLASSES = ("training", "engines")
 QOS_FORMAT = "format=Name,Priority,Preempt,PreemptMode,GraceTime,MaxTRESPA"
@@ -40,6 +41,16 @@ def policy(site: Site, *classes: str, source: SlurmSource | None = None) -> None
     """What is said of the cluster by a later import."""
     found = site.slurms.describe(site.cluster, source or written(site))
     site.import_clusters(found.model_copy(update={"policy": {"classes": list(classes)}}))
+
+
+def look(site: Site) -> None:
+    """As the watch does, but for the waiting."""
+    site.slurms.look_at_classes(site.cluster, site.ledger.schedulers.sources([site.cluster])[site.cluster])
+
+
+def land(site: Site, *effect: Any, **more: Any) -> None:
+    landed(site, *effect, **more)
+    look(site)
 
 
 def first_write(site: Site) -> None:
@@ -69,7 +80,7 @@ def submit(site: Site, letter: str, job_class: str, gpus: int, name: str, *more:
 def test_nothing_is_written_before_a_rollout_is_and_then_it_is_kept_in_step(site: Site) -> None:
     brought_in(site, written(site, yields={"engines": Yield(grace=timedelta(seconds=5))}))
     opened(site)
-    site.quotas.versions([site.cluster])
+    look(site)
     assert qos(site) == {}, "not yet: a rehearsal comes as far"
     land(site, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
     assert qos(site) == {
@@ -176,6 +187,7 @@ def test_what_backstop_made_goes_with_it_and_jobs_in_it_run_on(site: Site) -> No
     land(site, EffectKind.CLOSE, 2)
     note_stage(site.ledger, "r-1", "closed", ended=True, completed=True)
     name = f"class:lab-{site.root}"
+    gone: dict[str, tuple[int | None, int | None]]
     gone = {f"{name}-{t}": (gpus, None) for t, gpus in (("a-engines", 16), ("b-engines", 8))}
     gone |= {f"{name}-{t}": (None, None) for t in ("a-training", "b-training")}
     assert site.slurms.detach(site.cluster, restore=True, look=True) == gone
@@ -206,7 +218,6 @@ def test_classes_that_are_named_no_more_go_and_an_order_may_turn_round(site: Sit
     land(site, EffectKind.SET_SOFT, 4, ("a", 24, 24), to=LimitMode.HARD)
     assert len(qos(site)) == 4
     policy(site, *CLASSES, source=site.source)
-    site.slurms._done.clear()
     land(site, EffectKind.SET_SOFT, 5, ("a", 24, 24), to=LimitMode.HARD)
     assert qos(site) == {}, "off takes them out"
     assert may_use(site, "a") == ["normal"]
@@ -241,7 +252,9 @@ def test_a_qos_of_that_name_that_somebody_made_is_left_alone_until_it_is_handed_
     assert qos(site)["a-engines"] == ("7", "", "cluster", "00:00:00", "")
     assert set(qos(site)) == {"a-engines", "b-engines", "b-training"}, "and the other team has its own"
     (check,) = site.slurms.check().values()
-    hand_over = f"sacctmgr modify qos {theirs} set description='backstop: engines of {site.team('a')} in lab'"
+    hand_over = (
+        f"sacctmgr modify qos {theirs} set description='backstop: engines of {site.team('a')} under {site.root} in lab'"
+    )
     assert hand_over in check.wrong
     site.lab.run(*shlex.split(hand_over.replace("sacctmgr", "sacctmgr -i -Q", 1)))
     land(site, EffectKind.SET_SOFT, 2, ("a", 24, 24), to=LimitMode.HARD)
@@ -265,5 +278,6 @@ def test_where_slurm_conf_does_not_allow_it_nothing_is_written_and_the_doctor_sa
         conf.write_text(as_it_was)
         lab.run("scontrol", "reconfigure")
         lab.until(lambda: "PriorityWeightQOS       = 10000" in lab.run("scontrol", "show", "config"), "as it was")
+    site.slurms._done.clear()
     site.quotas.versions([site.cluster])
-    lab.until(lambda: len(qos(site)) == 4, "the next look writes them")
+    lab.until(lambda: len(qos(site)) == 4, "the watch's next look writes them")

@@ -75,17 +75,19 @@ def test_where_slurm_tells_nothing_of_its_settings_all_are_lacking() -> None:
 def test_a_row_of_a_qos_is_read_whole_and_one_that_is_none_is_left_out() -> None:
     printed = """\
 100|00:00:00|cluster||flex|normal|Normal QOS default
-99|1-02:03:04|REQUEUE|cpu=5,gres/gpu=16|flex,x|h100-a-engines|backstop: engines of a in h100
-99|soon|requeue|||odd|backstop: engines of b in h100
+99|1-02:03:04|REQUEUE|cpu=5,gres/gpu=16|flex,x|h100-a-engines|backstop: engines of a under root in h100
+99|soon|requeue|||odd|backstop: engines of b under root in h100
 |||||
-5|00:00:00|cluster|||theirs|backstop: engines of c in other | in h100
+5|00:00:00|cluster|||theirs|backstop: engines of c under root in other | under root in h100
+6|00:00:00|cluster|||elsewhere|backstop: engines of c under org in h100
 """
     there = qos_there(printed, "gres/gpu")
+    site = Site("H100", there, {}, SOURCE)
     assert there["h100-a-engines"] == Qos(
-        "backstop: engines of a in h100", 99, frozenset({"flex", "x"}), "requeue", 26 * 3600 + 184, 16
+        "backstop: engines of a under root in h100", 99, frozenset({"flex", "x"}), "requeue", 26 * 3600 + 184, 16
     )
-    assert sorted(there) == ["h100-a-engines", "normal", "theirs"]
-    assert sorted(ours(there, "H100")) == ["h100-a-engines", "theirs"], "by its description alone"
+    assert sorted(there) == ["elsewhere", "h100-a-engines", "normal", "theirs"]
+    assert sorted(ours(site)) == ["h100-a-engines", "theirs"], "by its description alone"
 
 
 def test_an_account_that_is_told_of_twice_is_believed_neither_time() -> None:
@@ -119,7 +121,7 @@ def test_a_block_that_a_breach_has_left_larger_than_its_quota_leaves_engines_not
 
 
 def test_an_account_whose_jobs_are_engines_unless_they_say_so_is_measured_by_the_standard() -> None:
-    there = {"normal": Qos("", 100, frozenset({"flex"})), "h100-a-e": Qos("backstop: e of a in h100", 3)}
+    there = {"normal": Qos("", 100, frozenset({"flex"})), "h100-a-e": Qos("backstop: e of a under root in h100", 3)}
     wanted, _ = of_one_team("t", "e", there=there, default="h100-a-e")
     assert wanted.qos["h100-a-t"].priority == 100
 
@@ -127,17 +129,20 @@ def test_an_account_whose_jobs_are_engines_unless_they_say_so_is_measured_by_the
 def test_what_is_as_it_should_be_is_not_written_again_and_a_list_is_never_emptied() -> None:
     normal = {"normal": Qos("", 100)}
     wanted, site = of_one_team("t", "e", there=normal)
-    before = {**wanted.qos, "h100-a-e": Qos("backstop: e of a in h100", 99, frozenset({"flex"}), "requeue", 0, 8)}
+    before = {
+        **wanted.qos,
+        "h100-a-e": Qos("backstop: e of a under root in h100", 99, frozenset({"flex"}), "requeue", 0, 8),
+    }
     _, stands = of_one_team("t", "e", there={**normal, **before})
-    assert bringing(wanted, stands) == ["modify account a cluster=h100 set qos+=h100-a-e,h100-a-t"]
-    assert len(bringing(wanted, site)) == 5
+    assert bringing(wanted, stands) == {"a": ([], ["modify account a cluster=h100 set qos+=h100-a-e,h100-a-t"])}
+    assert [len(part) for part in bringing(wanted, site)["a"]] == [2, 3]
 
 
 def test_a_qos_in_use_stays_without_effect_and_the_others_go() -> None:
     _, site = of_one_team("t", "e", there={})
     mine = {
-        "h100-a-t": Qos("backstop: t of a in h100", 100, frozenset({"h100-a-e"})),
-        "h100-a-e": Qos("backstop: e of a in h100", 99, frozenset({"flex"}), "requeue", 5, 8),
+        "h100-a-t": Qos("backstop: t of a under root in h100", 100, frozenset({"h100-a-e"})),
+        "h100-a-e": Qos("backstop: e of a under root in h100", 99, frozenset({"flex"}), "requeue", 5, 8),
     }
     assert taking_out(mine, {"h100-a-t", "normal"}, site) == [
         "modify qos h100-a-t set Preempt= Priority=100 PreemptMode=cluster GraceTime=0 MaxTRESPerAccount=gres/gpu=-1",

@@ -23,6 +23,8 @@ from models.cluster.sources import SlurmSource, Yield
 _STANDARD = "normal"
 """The QOS of a job whose account has no default."""
 _OURS = "backstop: "
+_NAMES = 100
+"""QOS of one command."""
 
 
 @dataclass(frozen=True)
@@ -125,25 +127,6 @@ def defaults_in(printed: str) -> dict[str, Defaults]:
     }
 
 
-def ours(there: Mapping[str, Qos], cluster: str) -> dict[str, Qos]:
-    """Those that Backstop has made for this cluster."""
-    end = f" in {cluster}".lower()
-    return {n: q for n, q in there.items() if q.description.startswith(_OURS) and q.description.endswith(end)}
-
-
-def stale(wanted: Wanted, there: Mapping[str, Qos], cluster: str) -> dict[str, Qos]:
-    """Those of ours that nobody wants any more; of a team behind a wall none are touched."""
-    walled = tuple(f" of {team} in {cluster}".lower() for team in wanted.walls)
-    return {
-        name: qos
-        for name, qos in ours(there, cluster).items()
-        if name not in wanted.qos and not qos.description.endswith(walled)
-    }
-
-
-# --- what should be ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Site:
     """Where classes are to be: Slurm's name of the cluster, what is there, and what it is told to do."""
@@ -152,6 +135,23 @@ class Site:
     there: Mapping[str, Qos]
     defaults: Mapping[str, Defaults]
     source: SlurmSource
+
+
+def ours(site: Site) -> dict[str, Qos]:
+    """Those that Backstop has made for teams under the source's root: another cluster of its ledger may have more."""
+    end = _place(site)
+    return {n: q for n, q in site.there.items() if q.description.startswith(_OURS) and q.description.endswith(end)}
+
+
+def stale(wanted: Wanted, site: Site) -> dict[str, Qos]:
+    """Those of ours that nobody wants any more; of a team behind a wall none are touched."""
+    walled = tuple(f" of {team}{_place(site)}".lower() for team in wanted.walls)
+    return {
+        name: qos for name, qos in ours(site).items() if name not in wanted.qos and not qos.description.endswith(walled)
+    }
+
+
+# --- what should be ----------------------------------------------------------------------------
 
 
 def wanted_classes(site: Site, teams: Mapping[str, TeamClasses], limits: Mapping[str, int | None]) -> Wanted:
@@ -175,7 +175,7 @@ def wanted_classes(site: Site, teams: Mapping[str, TeamClasses], limits: Mapping
 def _wall(site: Site, team: str, classes: Sequence[str], known: Mapping[str, ClassOf]) -> str:
     """Why none of this team's is written; empty: they may be."""
     for job_class in classes:
-        name, mark = qos_name(site.cluster, team, job_class), _description(site.cluster, team, job_class)
+        name, mark = qos_name(site.cluster, team, job_class), _description(site, team, job_class)
         if not quotable(name) or name[0] in "+-":
             taken = "letters, digits and . _ @ + - are taken"
             return f"class {job_class!r} cannot be the QOS {name!r} in Slurm: {taken}"
@@ -197,7 +197,7 @@ def _of_team(site: Site, team: str, classes: Sequence[str], weaker_gpus: int) ->
     preempts = base.preempts - own
     for rank, job_class in reversed(list(enumerate(classes))):
         name = qos_name(site.cluster, team, job_class)
-        strongest = Qos(_description(site.cluster, team, job_class), base.priority, preempts)
+        strongest = Qos(_description(site, team, job_class), base.priority, preempts)
         its = site.source.yields.get(job_class, Yield())
         weaker = replace(
             strongest,
@@ -210,8 +210,12 @@ def _of_team(site: Site, team: str, classes: Sequence[str], weaker_gpus: int) ->
         preempts |= {name}
 
 
-def _description(cluster: str, team: str, job_class: str) -> str:
-    return f"{_OURS}{job_class} of {team} in {cluster}".lower()
+def _description(site: Site, team: str, job_class: str) -> str:
+    return f"{_OURS}{job_class} of {team}{_place(site)}".lower()
+
+
+def _place(site: Site) -> str:
+    return f" under {site.source.root} in {site.cluster}".lower()
 
 
 def differing(wanted: Wanted, site: Site) -> list[str]:
@@ -233,40 +237,53 @@ def _same(there: Qos | None, wanted: Qos) -> bool:
 # --- commands ----------------------------------------------------------------------------------
 
 
-def bringing(wanted: Wanted, site: Site) -> list[str]:
-    """Of sacctmgr: what there should be is there afterwards, and its team's account may use it."""
-    there, news = site.there, wanted.qos.items()
-    lines = [f"add qos {name} description='{qos.description}'" for name, qos in news if name not in there]
+class Commands(NamedTuple):
+    """Of sacctmgr, each part for a run of its own: a run knows no QOS that was made since it first looked."""
+
+    additions: list[str]
+    settings: list[str]
+
+
+def bringing(wanted: Wanted, site: Site) -> dict[str, Commands]:
+    """By team that lacks anything: what there should be is there afterwards, and its account may use it."""
+    found: dict[str, Commands] = {}
+    for team in sorted({of.team for of in wanted.of.values()}):
+        news = {name: qos for name, qos in wanted.qos.items() if wanted.of[name].team == team}
+        commands = _of_account(team, news, site)
+        if commands.settings:
+            found[team] = commands
+    return found
+
+
+def _of_account(team: str, news: Mapping[str, Qos], site: Site) -> Commands:
+    there = site.there
+    additions = [f"add qos {name} description='{qos.description}'" for name, qos in news.items() if name not in there]
+    settings = []
     # Who yields to whom by now yields to nobody first: what was the other way round is a loop until then.
-    for name, qos in news:
+    for name, qos in news.items():
         fewer = qos.preempts & there[name].preempts if name in there else frozenset()
         if fewer and fewer != there[name].preempts:
-            lines.append(f"modify qos {name} set Preempt={_list(fewer)}")
-    lines += [_setting(name, qos, site.source) for name, qos in news if not _same(there.get(name), qos)]
-    lacking: dict[str, list[str]] = {}
-    for name, (team, _) in wanted.of.items():
-        if name not in site.defaults[team].may:
-            lacking.setdefault(team, []).append(name)
-    for team, names in lacking.items():
-        lines.append(f"modify account {team} cluster={site.cluster} set qos+={_list(names)}")
-    return lines
+            settings.append(f"modify qos {name} set Preempt={_list(fewer)}")
+    settings += [_setting(name, qos, site.source) for name, qos in news.items() if not _same(there.get(name), qos)]
+    if lacking := news.keys() - site.defaults[team].may:
+        settings.append(f"modify account {team} cluster={site.cluster} set qos+={_list(lacking)}")
+    return Commands(additions, settings)
 
 
 def taking_out(mine: Mapping[str, Qos], used: Collection[str], site: Site) -> list[str]:
-    """Of sacctmgr: these QOS are there no more. One in which jobs are stays, without effect: they run on, yield to none
-    of the others, and have no limit but their account's; a job whose QOS went would wait for ever.
+    """Of sacctmgr: these QOS are there no more, nor in any account's list.
+
+    One in which jobs are stays, without effect: they run on, yield to none of the others, and have no limit but their
+    account's; a job whose QOS went would wait for ever.
     """
-    gone = mine.keys() - used
+    gone = sorted(mine.keys() - used)
     lines = []
-    for name in sorted(mine.keys() - gone):
+    for name in sorted(mine.keys() & used):
         idle = replace(mine[name].idle, preempts=mine[name].preempts - mine.keys())
         if idle != mine[name]:
             lines.append(_setting(name, idle, site.source, emptied=True))
-    for team, default in sorted(site.defaults.items()):
-        names = default.may & gone
-        if names and quotable(team):  # an account that inherits them is told of, too
-            lines.append(f"modify account {team} cluster={site.cluster} set qos-={_list(names)}")
-    return [*lines, *(f"remove qos {name}" for name in sorted(gone))]
+    some = (gone[at : at + _NAMES] for at in range(0, len(gone), _NAMES))
+    return [*lines, *(f"remove qos {','.join(names)}" for names in some)]
 
 
 def _setting(name: str, qos: Qos, source: SlurmSource, *, emptied: bool = False) -> str:

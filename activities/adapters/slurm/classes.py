@@ -17,6 +17,7 @@ from activities.adapters.slurm.class_qos import (
     DEFAULTS,
     QOS_ROWS,
     ClassOf,
+    Commands,
     Qos,
     Site,
     TeamClasses,
@@ -45,6 +46,7 @@ EVERY = timedelta(minutes=1)
 OFF_EVERY = timedelta(hours=1)
 """How often, where there should be none."""
 _LINES = 20
+"""Commands of one call, and about what is written at once: each takes about 0.3 s."""
 Limits = Mapping[str, int | None]
 
 
@@ -58,7 +60,7 @@ class _Look(NamedTuple):
         """Whether there is anything to write."""
         if self.lacking:
             return False
-        return bool(differing(self.wanted, self.site) or stale(self.wanted, self.site.there, self.site.cluster))
+        return bool(differing(self.wanted, self.site) or stale(self.wanted, self.site))
 
 
 @dataclass(frozen=True)
@@ -86,15 +88,34 @@ class Classes:
         """Errors: Unavailable."""
         return self._look(limits).astray
 
-    def keep(self, limits: Limits) -> None:
-        """They are as they should be; whoever calls writes alone. What goes wrong the log tells, and the doctor."""
+    def keep(self, limits: Limits) -> bool:
+        """They are as they should be; False where some were left for another time, so that nobody waits for long.
+
+        Whoever calls writes alone. What goes wrong the log tells, and the doctor.
+        """
         try:
             look = self._look(limits)
-            if look.astray:
-                self._write(bringing(look.wanted, look.site))
-                self._take_out(look.site, stale(look.wanted, look.site.there, self._name))
+            if not look.astray:
+                return True
+            self._take_out(look.site, stale(look.wanted, look.site))
+            return self._bring(bringing(look.wanted, look.site))
         except BackstopError as error:
             log.warning("the classes of %s are not as they should be in Slurm: %s", self.cluster, error.message)
+            return True
+
+    def _bring(self, by_team: Mapping[str, Commands]) -> bool:
+        """A team is finished before the next is begun; all are where it answers True."""
+        additions: list[str] = []
+        settings: list[str] = []
+        for commands in by_team.values():
+            if additions and len(additions + settings) + sum(map(len, commands)) > _LINES:
+                break
+            additions += commands.additions
+            settings += commands.settings
+            by_team = {team: other for team, other in by_team.items() if other is not commands}
+        self._write(additions)
+        self._write(settings)
+        return not by_team
 
     def fault(self, limits: Limits, *, begun: bool) -> str:
         """What an administrator should know; empty: nothing. `begun`: Backstop writes there. Errors: Unavailable."""
@@ -104,7 +125,7 @@ class Classes:
         if lacking:
             return f"classes are not written: slurm.conf needs {'; '.join(lacking)}"
         parts = [f"no classes are written for {team}: {wall}" for team, wall in sorted(wanted.walls.items())]
-        wrong = differing(wanted, site) if begun or ours(site.there, site.cluster) else []
+        wrong = differing(wanted, site) if begun or ours(site) else []
         return "; ".join(
             [*parts, *([f"classes that are not what they should be: {', '.join(wrong)}"] if wrong else [])]
         )
@@ -112,7 +133,7 @@ class Classes:
     def take_out(self, *, only_look: bool) -> dict[str, tuple[int | None, int | None]]:
         """None of Backstop's is there any more, or has any effect. Answers the limits of those there were, by name."""
         site = self._site()
-        mine = ours(site.there, site.cluster)
+        mine = ours(site)
         if not only_look:
             self._take_out(site, mine)
         return {OF_CLASS + name: (qos.gpus, None) for name, qos in mine.items()}

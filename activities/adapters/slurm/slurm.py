@@ -89,6 +89,8 @@ class Slurms:
             what: Aside(partial(self.faults.found, f"{what} of Slurm"), patience)
             for what in ("limits", "nodes", "jobs")
         }
+        # Of these nothing is to be answered: nobody waits.
+        self._aside["classes"] = Aside(partial(self.faults.found, "classes of Slurm"), timedelta(0))
 
     def talk(self, source: SlurmSource) -> Talk:
         talk = self._talks.get(source.connection)
@@ -244,10 +246,15 @@ class Slurms:
 
     def keep_classes(self, cluster: str, source: SlurmSource) -> None:
         """What each class may is in step with the limits; whoever calls writes alone."""
-        if source.classes is ClassesInSlurm.OFF and not self.due("no classes", cluster, OFF_EVERY):
-            return
         limits = wanted_limits(self.book.standing(cluster), source, self._sized.get(cluster))
-        self.classes(cluster, source).keep(limits)
+        if self.classes(cluster, source).keep(limits):
+            self._done["classes", cluster] = time.monotonic()
+
+    def classes_after_write(self, cluster: str, source: SlurmSource) -> None:
+        """They follow the limits: of a rollout with the watch's next look, as no effect is to wait for them."""
+        self._done.pop(("classes", cluster), None)
+        if self.book.standing(cluster).rollout is None and source.classes is ClassesInSlurm.WRITE:
+            self.keep_classes(cluster, source)
 
     # --- rights ---------------------------------------------------------------------------------
 
@@ -290,18 +297,23 @@ class Slurms:
         """The ledger has what these clusters' Slurm has, where it was not looked at just now."""
         sources = self.book.sources(clusters)
         due = [c for c in sources if self.due("limits", c, self.every)]
-        self._aside["limits"].read({c: partial(self._look_at_limits, c, sources[c]) for c in due})
+        self._aside["limits"].read({c: partial(self.sync, c, sources[c]) for c in due})
+        self._aside["classes"].read({c: partial(self.look_at_classes, c, sources[c]) for c in due})
 
-    def _look_at_limits(self, cluster: str, source: SlurmSource) -> None:
-        standing = self.sync(cluster, source)
+    def look_at_classes(self, cluster: str, source: SlurmSource) -> None:
+        """They are in step with the limits, or the next look is soon. Nobody's look at limits waits for this."""
+        standing = self.book.standing(cluster)
         # A rehearsal writes nothing, and nor does one that has not begun to.
         begun = standing.rollout is not None and standing.counter > 0
-        if not begun or source.classes is ClassesInSlurm.OFF or not self.due("classes", cluster, EVERY):
+        every = OFF_EVERY if source.classes is ClassesInSlurm.OFF else EVERY
+        if not begun or not self.due("classes", cluster, every):
             return
         limits = wanted_limits(standing, source, self._sized.get(cluster))
-        if self.classes(cluster, source).astray(limits):
-            with suppress(Unavailable), self.book.alone(cluster):  # else whoever writes there keeps them too
-                self.keep_classes(cluster, source)
+        with suppress(Unavailable):
+            if self.classes(cluster, source).astray(limits):
+                self._done.pop(("classes", cluster), None)  # until they are kept
+                with self.book.alone(cluster):
+                    self.keep_classes(cluster, source)
 
     def _look_at_nodes(self, cluster: str, source: SlurmSource) -> None:
         if islands := self.capacity(source):
@@ -450,7 +462,7 @@ class SlurmQuotas:
             self._slurms.sync(change.cluster, source)
             receipt = self._ledger.apply(change)
             self._slurms.push(change.cluster, source)
-            self._slurms.keep_classes(change.cluster, source)
+            self._slurms.classes_after_write(change.cluster, source)
             return receipt
 
 
