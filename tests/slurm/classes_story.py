@@ -116,6 +116,9 @@ def tell(story: Story) -> None:
     story.backstop("launch", CLUSTER, "--yes", "--reason", "pilot", *settings, show=False)
     story.backstop("approve", CLUSTER, "--plan", str(story.status()["plan_hash"]), show=False)
     story.until("buffered")
+    # The account may use the last ones once all of them stand.
+    allowed = ("sacctmgr", "-n", "-P", "show", "assoc", "account=vision", "user=", "format=QOS")
+    lab.until(lambda: "lab-vision-training" in lab.run(*allowed), "the watch's look has written them")
     columns = "format=Name%22,Priority,Preempt%26,PreemptMode,GraceTime,MaxTRESPA%12"
     shown = story.slurm("sacctmgr", "-n", "-P", "show", "qos", columns)
     assert "lab-vision-engines|99|flex|requeue|00:00:01|gres/gpu=16" in shown
