@@ -24,6 +24,7 @@ from activities.ports import (
     UsagePort,
 )
 from activities.sense import making_sense, one_of
+from activities.team_work import Works
 from models.buffers.hourly_health import HealthHours
 from models.cluster.derived_buffer import stepped
 from models.cluster.evidence import Evidence
@@ -84,6 +85,7 @@ class ClusterActivities:
         self._calendar = calendar
         self._registry = registry
         self._jobs = jobs
+        self.works = Works(jobs, usage, registry)
         self.deriver = Deriver(health, calendar)
 
     @activity.defn(name="open_rollout", no_thread_cancel_exception=True)
@@ -157,7 +159,8 @@ class ClusterActivities:
                 baseline = baseline.model_copy(
                     update={"derived": stepped(derived, request.promised, of=request.promised_of)}
                 )
-            plan = make_plan(baseline, request.policy)
+            work = self.works.of(request.cluster, reading.quotas, request.at)
+            plan = make_plan(baseline.model_copy(update={"work": work}), request.policy)
             if plan.phantom_gpus:
                 history = self._health.history(request.cluster, request.at - _SINCE, request.at)
                 plan = plan.model_copy(update={"phantom_since": lacking_since(baseline, history)})
@@ -184,6 +187,8 @@ class ClusterActivities:
                     request.cluster, seen.health.islands, request.gpus_per_node, request.derive, request.at
                 )
                 seen = seen.model_copy(update={"derived": derived})
+            if seen.shortage:
+                seen = seen.model_copy(update={"work": self.works.of_short(seen)})
             if request.generation is not None and request.generation != reading.generation:
                 changes = self._quotas.changes(request.cluster, request.generation)
                 seen = seen.model_copy(update={"changes": changes})
@@ -236,9 +241,10 @@ class ClusterActivities:
                 with making_sense(cluster, "its quotas"):
                     sample = truthful(one_of(samples, cluster), now)
                     reading = self._quotas.read(cluster)
-                    seen = Evidence(reading, sample, usage.get(cluster, {}), now, jobs.get(cluster, ()))
-                    flex = flex_now(seen, mode, since)
-                    answer[cluster] = flex.model_copy(update={"gpu_model": self._registry.facts(cluster).gpu_model})
+                    facts = self._registry.facts(cluster)
+                    own, of_policy = jobs.get(cluster, ()), facts.policy.classes
+                    seen = Evidence(reading, sample, usage.get(cluster, {}), now, own, classes=of_policy)
+                    answer[cluster] = flex_now(seen, mode, since).model_copy(update={"gpu_model": facts.gpu_model})
             except Refusal as error:
                 answer.senseless[cluster] = error.message
         return answer
@@ -256,8 +262,8 @@ class ClusterActivities:
         windows = one_of(self._calendar.windows([cluster]), cluster) or ()
         history = self._health.history(cluster, now - _SINCE, now)
         jobs = self._jobs.jobs([cluster], now).get(cluster, ())
-        seen = Evidence(reading, sample, usage, now, jobs, windows)
-        stale_after = self._registry.facts(cluster).policy.stale_after
+        policy = self._registry.facts(cluster).policy
+        seen = Evidence(reading, sample, usage, now, jobs, windows, policy.classes)
         with making_sense(cluster, "its quotas"):
             return why(
                 seen,
@@ -266,7 +272,7 @@ class ClusterActivities:
                 question.gpus,
                 block=question.block,
                 namespace=question.namespace,
-                stale_after=stale_after,
+                stale_after=policy.stale_after,
             )
 
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:

@@ -28,12 +28,14 @@ from activities.ports import (
 from activities.report_facts import ReportFacts
 from activities.sense import its_own_trouble, one_of
 from models import questions as ask
-from models.audit import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry
+from models.audit import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry, Signature
 from models.base import brief, hash_of
 from models.cluster.contacts import shown
+from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import Team
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.windows import Declaration, Entry, span_text
+from models.digests import Untold
 from models.errors import BackstopError, BadInput, Refusal
 from models.flex.flex_now import FlexNow
 from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
@@ -64,7 +66,10 @@ class DeskActivities:
         doubts: DoubtPort,
         health: HealthSourcesPort,
         calendar: CalendarPort,
+        waits: Callable[[], tuple[Untold, ...]] = tuple,
     ) -> None:
+        """`waits`: what is still to be told, by audience."""
+        self._waits = waits
         self._fleet = fleet
         self._registry = registry
         self._rollouts = clusters
@@ -78,6 +83,14 @@ class DeskActivities:
         self._answers: dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]] = {
             ask.StageImport: self._stage_import,
             ask.CommitImport: self._commit_import,
+            ask.TakeFleet: lambda q, by: fleet.take_import(q.import_id, q.parts, q.terms, by.actor, datetime.now(UTC)),
+            ask.FleetFile: self._fleet_file,
+            ask.RemoveCluster: lambda q, by: fleet.remove_cluster(
+                q.cluster, _signature(by, q.reason), dry_run=q.dry_run
+            ),
+            ask.RenameCluster: lambda q, by: fleet.rename_cluster(
+                q.cluster, q.name, _signature(by, q.reason), dry_run=q.dry_run
+            ),
             ask.AddHealth: lambda q, by: fleet.add_health(q.samples, by.actor),
             ask.AddJobs: lambda q, _: jobs.add_jobs(q.jobs),
             ask.DescribeSlurm: lambda q, _: schedulers.describe(q.cluster, q.slurm),
@@ -127,6 +140,14 @@ class DeskActivities:
     def _commit_import(self, question: ask.CommitImport, request: DeskRequest) -> dict[str, int]:
         return self._fleet.commit_import(question.import_id, question.parts, request.actor, datetime.now(UTC))
 
+    def _fleet_file(self, question: ask.FleetFile, _: DeskRequest) -> FleetPage:
+        page = self._fleet.fleet_page(question.after, question.limit)
+        shown_ones = tuple(_light(page.clusters, lambda cluster: len(cluster["quotas"])))
+        last = page.last if len(shown_ones) == len(page.clusters) else shown_ones[-1]["name"]
+        wrong = {name: why for name, why in page.wrong.items() if name <= last}
+        teams = tuple(map(_without_secrets, page.teams))
+        return page.but(clusters=shown_ones, wrong=wrong, teams=teams, last=last)
+
     def _facts(self, question: ask.FactsOf, _: DeskRequest) -> ask.ClusterFacts:
         facts = self._registry.facts(question.cluster)
         contacts = {team: tuple(map(shown, each)) for team, each in facts.contacts.items()}
@@ -158,8 +179,9 @@ class DeskActivities:
 
     def _snapshot(self, question: ask.SnapshotNow, _: DeskRequest) -> ask.Plannable:
         """What a launch would plan from now: the same values, health and usage."""
-        snapshot, policy = self._rollouts.present(question.cluster, datetime.now(UTC), question.policy)
-        return ask.Plannable(snapshot=snapshot, policy=policy)
+        now = datetime.now(UTC)
+        snapshot, policy = self._rollouts.present(question.cluster, now, question.policy)
+        return ask.Plannable(snapshot=self._rollouts.works.on(snapshot, policy, now), policy=policy)
 
     def _snapshots(self, question: ask.SnapshotsNow, _: DeskRequest) -> tuple[ask.Plannable | ask.Unplannable, ...]:
         now = datetime.now(UTC)
@@ -174,7 +196,7 @@ class DeskActivities:
         except BackstopError as error:
             its_own_trouble(error, self._registry)
             return ask.Unplannable(cluster=one.name, why_not=error.message)
-        return ask.Plannable(snapshot=snapshot, policy=policy)
+        return ask.Plannable(snapshot=self._rollouts.works.on(snapshot, policy, now), policy=policy)
 
     def _flex(self, question: ask.FlexOf, _: DeskRequest) -> tuple[FlexNow, ...]:
         now = datetime.now(UTC)
@@ -295,6 +317,7 @@ class DeskActivities:
             doubts=self._doubts.sources_in_doubt(),
             senseless=senseless,
             worker_ahead_seconds=ahead,
+            notices=self._waits(),
         )
 
 
@@ -310,6 +333,10 @@ def _request_id() -> str:
     """
     chosen = str(activity.info().workflow_id)
     return chosen if chosen.startswith(DESK) and BESIDE not in chosen else f"{DESK}{hash_of(chosen)}"
+
+
+def _signature(request: DeskRequest, reason: str) -> Signature:
+    return Signature(actor=request.actor, at=activity.info().scheduled_time, key=_request_id(), reason=reason)
 
 
 def _entry(

@@ -25,6 +25,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.due_notices import Rounds
 from activities.overdue_grants import Sweeper
 from activities.ports import CalendarPort, DoubtPort, HealthPort, QuotaPort, RolloutsPort
 from activities.sense import SENSELESS, fault_of
@@ -64,8 +65,11 @@ class WatchActivities:
         doubts: DoubtPort,
         tallier: Tallier | None = None,
         sweeper: Sweeper | None = None,
+        rounds: Rounds | None = None,
     ) -> None:
-        """`tallier`: keeps the tallies beside; `sweeper`: overdue grants. None: nobody does."""
+        """`tallier`: keeps the tallies beside; `sweeper`: overdue grants; `rounds`: notices due. None: nobody does."""
+        self._rounds = rounds
+        self._going_round: asyncio.Task[None] | None = None
         self._sweeper = sweeper
         self._sweeping: asyncio.Task[None] | None = None
         self._client = client
@@ -97,6 +101,7 @@ class WatchActivities:
             activity.heartbeat(cursor_of(cursor))
             self._tally(request)
             self._sweep(request)
+            self._go_round(request)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.interval_seconds)
                 raise _handed_over()
@@ -115,6 +120,12 @@ class WatchActivities:
         busy = self._sweeping is not None and not self._sweeping.done()
         if self._sweeper is not None and not request.shard and not busy:
             self._sweeping = asyncio.create_task(self._sweeper.go_on(datetime.now(UTC)))
+
+    def _go_round(self, request: WatchInput) -> None:
+        """As `_tally`."""
+        busy = self._going_round is not None and not self._going_round.done()
+        if self._rounds is not None and not request.shard and not busy:
+            self._going_round = asyncio.create_task(self._rounds.go_on())
 
     @staticmethod
     async def _go_on(tallier: Tallier, every: timedelta) -> None:

@@ -6,6 +6,7 @@ from opentelemetry import metrics
 
 from models.cluster.derived_buffer import Derived
 from models.cluster.readings import Observation
+from models.digests import Lane
 from models.requests.state import RequestStage
 from models.rollout.effects import EffectKind
 
@@ -21,6 +22,9 @@ _transitions = _meter.create_counter("backstop.transitions", description="Stage 
 _rollbacks = _meter.create_counter("backstop.rollbacks", description="Rollbacks begun, by reason")
 _effects = _meter.create_counter("backstop.effects", description="Effects that landed")
 _requests = _meter.create_counter("backstop.requests", description="Requests for more quota, by what became of them")
+_messages = _meter.create_counter("backstop.messages", description="Messages that were sent to people")
+_together = _meter.create_counter("backstop.notices_together", description="Notices sent in a message with others")
+_held_back = _meter.create_counter("backstop.notices_held_back", description="Notices that waited, by why")
 _reaction = _meter.create_histogram(
     "backstop.breach_to_rollback", unit="s", description="From the breach to the quota restored"
 )
@@ -28,6 +32,16 @@ _reaction = _meter.create_histogram(
 
 def request(cluster: str, stage: RequestStage) -> None:
     _requests.add(1, {"cluster": cluster, "stage": stage.value})
+
+
+def message(notices: int) -> None:
+    _messages.add(1)
+    if notices > 1:
+        _together.add(notices)
+
+
+def held_back(lane: Lane) -> None:
+    _held_back.add(1, {"lane": lane.value})
 
 
 def cluster_gauges(seen: Observation) -> None:

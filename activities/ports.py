@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from fractions import Fraction
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from pydantic import Field
 
-from models.audit import AuditEntry, ChainedEntry, ChainHead
+from models.audit import AuditEntry, ChainedEntry, ChainHead, Signature
 from models.base import Model, Name, Time
 from models.buffers.hourly_health import Stretch
+from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterSpec, Team
+from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms
 from models.cluster.jobs import ClusterJob, Job
 from models.cluster.readings import Doubt, ForeignChange, HealthSample, LimitMode, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
@@ -25,12 +27,11 @@ from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry, Window
 from models.fleet.kept import KeptFleet
 from models.fleet.messages import Noted
-from models.notices import Delivery, Notice
 from models.planning.plan import Envelope
 from models.questions import ClusterFacts, Overview, SchedulerCheck
 from models.reports.milestones import Milestone, MilestoneNote, Milestones
 from models.reports.tallies import Point, Tally
-from models.reports.weekly import Mean, Passage, Span
+from models.reports.weekly import ClusterCut, Mean, Passage, Span
 from models.requests.state import RequestState
 from models.rollout.effects import Change, Fence, Receipt
 from models.rollout.messages import RecordRequest
@@ -176,12 +177,6 @@ class HealthSourcesPort(Protocol):
         ...
 
 
-class NotifyPort(Protocol):
-    def deliver(self, notice: Notice, subject: str, body: str) -> tuple[Delivery, ...]:
-        """The notice has reached each of its audience's channels, once per key."""
-        ...
-
-
 class CalendarPort(Protocol):
     def windows(self, clusters: Sequence[str]) -> ByCluster[tuple[Window, ...]]:
         """Declared windows that have not been deleted, past ones included; a cluster without any is left out.
@@ -233,7 +228,13 @@ class ReportPort(Protocol):
         """The mean of each span's tallies; None where there are none."""
         ...
 
-    def cluster_count(self) -> int: ...
+    def cuts(self, since: datetime, until: datetime) -> tuple[ClusterCut, ...]:
+        """What rollouts took from quotas after `since` and up to `until`, shadows left out, by cluster."""
+        ...
+
+    def clusters(self) -> tuple[str, ...]:
+        """Every cluster of the ledger, by name."""
+        ...
 
 
 class MilestonePort(Protocol):
@@ -334,10 +335,6 @@ class ClustersPort(Protocol):
         """Errors: Refusal for an unknown cluster."""
         ...
 
-    def contacts(self, cluster: str) -> dict[str, tuple[str, ...]]:
-        """Channel addresses of every team with a quota in the cluster."""
-        ...
-
 
 class BlastRadiusPort(Protocol):
     def reserve_moves(
@@ -419,20 +416,46 @@ class RegistryPort(RolloutsPort, ClustersPort, BlastRadiusPort, RequestsPort, Fl
     """
 
 
-class FleetPort(Protocol):
-    """Import and show: the ledger as the source of clusters, quotas, health and usage."""
+class FleetFilePort(Protocol):
+    """A fleet file into the ledger and out of it; clusters taken out, and called otherwise."""
 
     def stage_import(self, import_id: str, part: int, payload: bytes) -> None:
         """One part of a large document is kept until it is committed. Idempotent."""
         ...
 
-    def commit_import(self, import_id: str, parts: int, actor: str, now: datetime) -> dict[str, Any]:
-        """The staged fleet stands whole in the ledger, or nothing of it does.
+    def commit_import(self, import_id: str, parts: int, actor: str, now: datetime) -> dict[str, int]:
+        """The staged fleet stands whole in the ledger, or nothing of it does: what earlier builds ask for.
 
         Answers counts: {"clusters": n, "quotas": n, "changed": n, "removed": 0}. Errors: BadInput; Refusal
-        where a change would take capacity that an open rollout freed.
+        where a line of it is refused.
         """
         ...
+
+    def take_import(self, import_id: str, parts: int, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
+        """Of the staged fleet each cluster stands in the ledger whole, or, refused, as it was; on a dry run none.
+
+        Idempotent: committed again it answers as before. Errors: BadInput; Refusal by its terms.
+        """
+        ...
+
+    def fleet_page(self, after: str, limit: int) -> FleetPage:
+        """Clusters by name after `after` as the fleet file that would bring them here."""
+        ...
+
+    def remove_cluster(self, cluster: str, by: Signature, *, dry_run: bool) -> Departure:
+        """The cluster and its history are gone, and its archive says what it was. Idempotent by the signature's key.
+
+        Errors: Refusal for an unknown cluster; while a rollout or a request is open there.
+        """
+        ...
+
+    def rename_cluster(self, cluster: str, name: str, by: Signature, *, dry_run: bool) -> Departure:
+        """All of the cluster but its archive goes by the other name. As `remove_cluster`; BadInput: it is taken."""
+        ...
+
+
+class FleetPort(FleetFilePort, Protocol):
+    """Import and show: the ledger as the source of clusters, quotas, health and usage."""
 
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
         """Samples are stored (a repeated cluster, island and time replaces); answers how many rows."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -26,6 +26,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from models.base import gpus_text
+from models.digests import is_urgent, still_asks
 from models.notices import Notice, NoticeKind
 from models.rollout.stages import Stage, command_line
 
@@ -45,10 +46,55 @@ def render(notice: Notice) -> tuple[str, str]:
 
     Errors: jinja2.UndefinedError where a template names what a notice does not have: our bug.
     """
-    text = _templates().get_template(f"{notice.kind.value}.txt").render(_words(notice))
+    return _parted(_templates().get_template(f"{notice.kind.value}.txt").render(_words(notice)))
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """Subject and body of a rendered template."""
     subject, _, body = text.partition("\n")
     lines = "\n".join(line.rstrip() for line in body.splitlines())
     return _one_line(subject), re.sub(r"\n{3,}", "\n\n", lines).strip() + "\n"
+
+
+def render_together(notices: Sequence[Notice], link: str = "") -> tuple[str, str]:
+    """Subject and body of several notices to one audience: what wants an answer first, then by cluster what happened.
+
+    `link`: where people answer in a browser; empty: nowhere. Each notice whole stands in the log.
+    """
+    asking = still_asks(notices)
+    entries = [
+        _entry(notice, notice.key in asking) for notice in sorted(notices, key=lambda n: (n.cluster, notices.index(n)))
+    ]
+    urgent = [n for n in notices if is_urgent(n)]
+    text = (
+        _templates()
+        .get_template("digest.txt")
+        .render(
+            audience=notices[0].audience,
+            count=len(notices),
+            first=render(urgent[0])[0] if urgent else "",
+            urgent=[e for e in entries if e["urgent"]],
+            asked=[e for e in entries if e["key"] in asking and not e["urgent"]],
+            told=[e for e in entries if e["key"] not in asking and not e["urgent"]],
+            teams=any(e["key"] in asking and not e["to_owner"] for e in entries),
+            cuts=any(e["cut"] for e in entries),
+            owners=sorted({_one_line(n.owner) for n in notices} - {notices[0].audience}),
+            link=link,
+        )
+    )
+    return _parted(text)
+
+
+def _entry(notice: Notice, asks: bool) -> dict[str, Any]:
+    """One notice among others: the line that is its subject elsewhere, and what it says beside."""
+    words = {**_words(notice), "asks": asks}
+    body = _templates().get_template("entry.txt").render(words)
+    return {
+        **words,
+        "says": render(notice)[0],
+        "more": [line.strip() for line in body.splitlines() if line.strip()],
+        "urgent": is_urgent(notice),
+    }
 
 
 @cache

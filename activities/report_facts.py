@@ -30,7 +30,9 @@ class ReportFacts:
         return Past(
             since=asked.since,
             until=asked.until,
-            clusters=self._report.cluster_count(),
+            clusters=len(names := self._report.clusters()),
+            names=names,
+            cuts=self._report.cuts(asked.since, asked.until),
             moves=tuple(m for m in in_order(passages) if asked.since < m.at <= asked.until),
             monitored=monitored_at(passages, asked.until),
             monitored_before=len(monitored_at(passages, asked.since)),

@@ -294,17 +294,6 @@ class ClustersAnswer(JsonAnswer, schema="clusters"):
     """By cluster: why what stands in the ledger of it makes no sense."""
 
 
-class ImportAnswer(JsonAnswer, schema="import"):
-    """Counts of what the import found and changed."""
-
-    file: str
-    counts: dict[str, int]
-    health_rows: int
-    jobs: int = 0
-    left_out: dict[str, str] = Field(default_factory=dict)
-    """Clusters whose health was not taken, each with the first thing that is wrong with it."""
-
-
 class LimitBack(Model):
     """A limit of a scheduler; null: none."""
 

@@ -23,6 +23,11 @@ class Commands(LazyGroup):
         ),
         "worker": Listed("processes", SET_UP, "Run a worker for the configured Temporal, until Ctrl-C."),
         "migrate": Listed("processes", SET_UP, "Bring the ledger's schema up to date."),
+        "backup": Listed(
+            "processes",
+            SET_UP,
+            "Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger and the notices.",
+        ),
         "demo": Listed(
             "processes", SET_UP, "Show a whole rollout in about two minutes: failure, rollback, recovery, retry, audit."
         ),
@@ -61,7 +66,8 @@ class Commands(LazyGroup):
         "why": Listed(
             "why",
             LOOK,
-            "Say why a team cannot use its quota: what could start now, and what is missing, in reasons that add up.",
+            "Say why a team cannot use its quota: what could start now, and what keeps the rest; "
+            "with --all every reason.",
         ),
         "launch": Listed(
             "launch",
@@ -84,9 +90,10 @@ class Commands(LazyGroup):
             "Declare a maintenance window, an incident (SEV) or a freeze: gates stay shut while it lasts.",
         ),
         "audit": Listed("audit", LOOK, "Tell what happened to a cluster: who did what, when, and why."),
+        "docs": Listed("docs", LOOK, "Print a page of the documentation, as help texts and errors name it."),
         "schema": Listed("schemas", LOOK, "Print the JSON Schema of the fleet file or of a JSON answer."),
         "approve": Listed(
-            "rollout_commands", DECIDE, "Approve a plan by its hash. Teams are told, and the rollout goes on by itself."
+            "rollout_commands", DECIDE, "Approve a plan. Teams are told, and the rollout goes on by itself."
         ),
         "ack": Listed("rollout_commands", DECIDE, "Acknowledge the notice for a team."),
         "object": Listed(

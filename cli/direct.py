@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
+from backstop.program import program
 from models.errors import Refusal, Unavailable
 from models.wire import NO_LEDGER_EXIT
 
@@ -13,9 +13,9 @@ _SECONDS = 120
 
 def stage_import(import_id: str, part: int, payload: bytes) -> None:
     """The part of an import stands in the ledger that this machine reaches. Errors: Refusal where it reaches none."""
-    program = [sys.executable, "-P", "-m", "workers.stage_import", import_id, str(part)]
+    command = [*program("workers.stage_import"), import_id, str(part)]
     try:
-        done = subprocess.run(program, input=payload, capture_output=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(command, input=payload, capture_output=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         raise Unavailable("the ledger does not answer: try again") from None
     if done.returncode == NO_LEDGER_EXIT:

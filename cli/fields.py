@@ -68,10 +68,10 @@ def unit_of(name: str, schema: dict[str, Any], types: dict[str, Any]) -> str:
 def table_of(model: type[Documented]) -> str:
     """The model's fields as a Markdown table."""
     lines = ["| field | unit | default | |", "|---|---|---|---|"]
-    schema = model.model_json_schema()
+    schema, described = model.model_json_schema(), model.described()
     for attribute, field in model.model_fields.items():
         name, default = field.alias or attribute, default_of(field)
-        text, _, otherwise = " ".join((field.description or "").split()).partition(OTHERWISE)
+        text, _, otherwise = " ".join(described.get(attribute, "").split()).partition(OTHERWISE)
         shown = "required" if field.is_required() else otherwise.rstrip(".") if default is None else f"`{default}`"
         unit = unit_of(name, schema["properties"][name], schema.get("$defs", {}))
         lines.append(f"| `{name}` | {unit} | {shown} | {text} |")

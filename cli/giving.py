@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     Outcome = tuple[str, CommandAnswer | BackstopError]
 
+_SPELT = {"rollback": "Roll back"}
+"""Commands that are another word in a question."""
 _SECONDS = 10.0
 """How long it is waited for what a rollout says of itself."""
 
@@ -72,7 +75,7 @@ def _consent(name: str, clusters: Sequence[str], person: str, *, yes: bool, as_j
     from cli.views.consequence import close_parts, many_parts, undo_parts
 
     what = clusters[0] if len(clusters) == 1 else f"{len(clusters)} rollouts"
-    question, several = f"{name.capitalize()} {what}?", len(clusters) > 1
+    question, several = f"{_SPELT.get(name, name.capitalize())} {what}?", len(clusters) > 1
     if name in ("abort", "rollback"):
         aheads = partial(aheads_of, clusters, person)
         consent(question, lambda: undo_parts(aheads(), ends=name == "abort"), yes=yes, as_json=as_json)
@@ -172,10 +175,13 @@ def _answered_many(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
 
 
 def _undone_together(taken: Sequence[CommandAnswer]) -> list[str]:
-    """The undo of all that have the same one, in one line; a plan's hash or a hold may make them differ."""
-    alike: dict[tuple[str, ...], list[str]] = {}
+    """The undo of all that have the same one, in one line with all their names; what names no cluster stays alone."""
+    alike: dict[tuple[str, str], list[str]] = {}
     for answer in taken:
-        if answer.undo:
-            name = shlex.quote(answer.cluster)
-            alike.setdefault(tuple(answer.undo.split(f" {name}")), []).append(name)
-    return [f" {' '.join(names)}".join(around) for around, names in alike.items()]
+        name = shlex.quote(answer.cluster)
+        found = re.match(rf"(.*?backstop [a-z]+) {re.escape(name)}(?!\S)(.*)", answer.undo, re.DOTALL)
+        if found is not None:
+            alike.setdefault((found[1], found[2]), []).append(name)
+        elif answer.undo:
+            alike.setdefault((f"{answer.cluster}: {answer.undo}", ""), [])
+    return [" ".join((before, *names)) + after for (before, after), names in alike.items()]

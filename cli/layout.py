@@ -31,8 +31,8 @@ _INDENT = 4
 _WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"`])+"""
 _COMMAND = re.compile(rf"`(backstop {_WORD}(?: {_WORD})*)`|(?<![\w/.`-])(backstop [a-z]{_WORD}(?: {_WORD})*)")
 
-Kind = Literal["name", "number", "word", "prose"]
-_KINDS: dict[str, Kind] = {">": "number", "=": "word", "~": "prose"}
+ColumnKind = Literal["name", "number", "word", "prose"]
+_KINDS: dict[str, ColumnKind] = {">": "number", "=": "word", "~": "prose"}
 
 
 # --- sentences ---------------------------------------------------------------------------------
@@ -60,11 +60,11 @@ def _ending(text: str, start: int, end: int) -> int:
     return end
 
 
-class Line(Text):
+class Sentence(Text):
     """A sentence. It is wrapped between words; a command in it is not."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for text in wrapped(self, options.max_width, console):
+        for text in wrapped(self, options.max_width):
             yield from _printed(console, text)
 
 
@@ -73,7 +73,7 @@ def _printed(console: Console, text: Text) -> Iterator[Segment]:
     yield Segment.line()
 
 
-def wrapped(sentence: Text, width: int, console: Console) -> Iterator[Text]:
+def wrapped(sentence: Text, width: int) -> Iterator[Text]:
     """Its lines. None but those of a command alone, or of a word that is longer, is wider than `width`."""
     if cell_len(sentence.plain) <= width or not sentence.plain.strip():
         yield sentence
@@ -83,11 +83,23 @@ def wrapped(sentence: Text, width: int, console: Console) -> Iterator[Text]:
         if command:
             yield Text(" " * (indent + GAP)) + part if part.plain.strip() != sentence.plain.strip() else sentence
             continue
-        for text in part.wrap(console, max(1, width - indent), overflow="fold"):
-            text.rstrip()
+        for text in _between_words(part, width - indent):
             text.plain = text.plain.replace(_GLUE, " ")
             if text.plain.strip():
                 yield Text(" " * indent) + text
+
+
+def _between_words(text: Text, width: int) -> Iterator[Text]:
+    """Its lines. A word that is longer has one to itself, and is not broken as Rich would."""
+    ends, used = [], 0
+    for word in re.finditer(r"\S+\s*|\s+", text.plain):
+        if used and used + cell_len(word[0].rstrip()) > width:
+            ends.append(word.start())
+            used = 0
+        used += cell_len(word[0])
+    for line in text.divide(ends):
+        line.rstrip()
+        yield line
 
 
 _GLUE = "\ue000"
@@ -136,20 +148,25 @@ def _piece(sentence: Text, start: int, end: int) -> Text:
 @dataclass(eq=False)
 class Column:
     name: str
-    kind: Kind
+    kind: ColumnKind
     cells: list[Text] = field(default_factory=list)
 
     @property
     def natural(self) -> int:
         return max(cell_len(self.name), *(cell_len(c.plain) for c in self.cells), 0)
 
-    def least(self) -> int:
-        """Cells with which all that differ still do; all of it where it is no name."""
+    def least(self, names: set[str]) -> int:
+        """Cells with which each of its names still differs from all `names`; all of it where it has none."""
         if self.kind != "name":
             return self.natural
         texts = {cell.plain for cell in self.cells}
         least = max(cell_len(self.name), min(_LEAST_NAME, self.natural))
-        return next(w for w in range(least, self.natural + 1) if len({shortened(t, w) for t in texts}) == len(texts))
+        return next(w for w in range(least, self.natural + 1) if _apart_from(texts, names, w))
+
+
+def _apart_from(texts: set[str], names: set[str], width: int) -> bool:
+    told = {shortened(text, width) for text in texts}
+    return len(told) == len(texts) and sum(shortened(name, width) in told for name in names) == len(texts)
 
 
 def shortened(text: str, width: int) -> str:
@@ -191,6 +208,10 @@ class Grid:
     columns: list[Column]
     least: tuple[str, ...] = ()
     header: bool = True
+    hint: bool = True
+    """Whether it is said what there was no room for."""
+    margin: str = " " * _INDENT
+    """Before what goes below a row."""
 
     @staticmethod
     def of(names: Sequence[str], least: Sequence[str] = ()) -> Grid:
@@ -213,7 +234,8 @@ class Grid:
         tries = list(self._tries())
         for fit in tries:
             if _side_by_side(fit.columns) <= width:
-                return replace(fit, columns=_widened(fit.columns, width))
+                full = self._with_what_fits(fit, width)
+                return replace(full, columns=_widened(full.columns, width))
         narrowed = _narrowed(tries[-1].columns, width)
         return Fit(tuple(whole), records=True) if narrowed is None else replace(tries[-1], columns=narrowed)
 
@@ -227,32 +249,42 @@ class Grid:
                 shown = tuple((c, w) for c, w in wanted if c not in left_out and c not in below)
                 yield Fit(shown, tuple(c for c in below if c not in left_out), left_out)
 
+    def _with_what_fits(self, fit: Fit, width: int) -> Fit:
+        """A wide column may leave room for a narrow one that went before it."""
+        for column in sorted(fit.left_out, key=lambda c: -self.least.index(c.name)):
+            shown = {c.name for c, _ in fit.columns} | {column.name}
+            fuller = tuple((c, _wanted(c)) for c in self.columns if c.name in shown)
+            if _side_by_side(fuller) <= width:
+                fit = replace(fit, columns=fuller, left_out=tuple(c for c in fit.left_out if c is not column))
+        return fit
+
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         widest = _side_by_side([(c, c.natural) for c in self.columns])
         return Measurement(min(widest, options.max_width), min(widest, options.max_width))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for text in self.lines(options.max_width, console):
+        for text in self.lines(options.max_width):
             yield from _printed(console, text)
 
-    def lines(self, width: int, console: Console) -> Iterator[Text]:
+    def lines(self, width: int) -> Iterator[Text]:
         fit = self.fit(width)
         if fit.records:
-            yield from self._records(width, console)
+            yield from self._records(width)
             return
         if self.header:
             heads = [Text(c.name, style="bold") for c, _ in fit.columns]
-            yield from _beside(fit.columns, heads, console)
+            yield from _beside(fit.columns, heads)
         for n in range(self.row_count):
-            yield from _beside(fit.columns, [c.cells[n] for c, _ in fit.columns], console)
+            yield from _beside(fit.columns, [c.cells[n] for c, _ in fit.columns], self.margin)
             for column in fit.below:
                 if column.cells[n].plain not in ("", "-"):
-                    yield from _indented(column.cells[n], _INDENT, width, console)
-        if fit.left_out:
+                    label = f"{column.name.lower()}: " if len(fit.below) > 1 else ""
+                    yield from _indented(Text(label) + column.cells[n], self.margin, width)
+        if fit.left_out and self.hint:
             names = ", ".join(c.name for c in self.columns if c in fit.left_out)
-            yield from wrapped(Text(f"No room for {names}: -o wide", style="dim"), width, console)
+            yield from wrapped(Text(f"No room for {names}: -o wide", style="dim"), width)
 
-    def _records(self, width: int, console: Console) -> Iterator[Text]:
+    def _records(self, width: int) -> Iterator[Text]:
         """Each row as a list of its cells, with an empty line between two."""
         labels = max(cell_len(c.name) for c in self.columns)
         for n in range(self.row_count):
@@ -260,7 +292,7 @@ class Grid:
                 yield Text()
             for column in self.columns:
                 label = Text(column.name.ljust(labels + GAP), style="bold")
-                yield from _labelled(label, column.cells[n], labels + GAP, width, console)
+                yield from _labelled(label, column.cells[n], labels + GAP, width)
 
 
 _Widths = tuple[tuple[Column, int], ...]
@@ -284,7 +316,8 @@ def _narrowed(columns: _Widths, width: int) -> _Widths | None:
     over = _side_by_side(columns) - width
     if over <= 0:
         return columns
-    least = [column.least() for column, _ in columns]
+    names = {cell.plain for column, _ in columns if column.kind == "name" for cell in column.cells}
+    least = [column.least(names) for column, _ in columns]
     widths = [w for _, w in columns]
     if sum(widths) - sum(least) < over:
         return None
@@ -303,7 +336,7 @@ def _widened(columns: _Widths, width: int) -> _Widths:
     return tuple((column, w) for (column, _), w in zip(columns, widths, strict=True))
 
 
-def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], console: Console) -> Iterator[Text]:
+def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], margin: str = "") -> Iterator[Text]:
     """One row: as many lines as its longest text. Commands that have no room in their cell come below it."""
     blocks, commands = [], []
     for (column, width), cell in zip(columns, cells, strict=True):
@@ -316,7 +349,7 @@ def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], consol
             if command and cell_len(part.plain) > width:
                 commands.append(part)
             elif part.plain.strip():
-                block += [text for text in part.wrap(console, width, overflow="fold") if text.plain.strip()]
+                block += [text for text in _between_words(part, width) if text.plain.strip()]
         blocks.append(block or [Text()])
     for n in range(max(map(len, blocks))):
         row = Text()
@@ -328,32 +361,32 @@ def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], consol
             row += Text(fill) + text if column.kind == "number" else text + Text(fill)
         row.rstrip()
         yield row
-    yield from (Text(" " * _INDENT) + command for command in commands)
+    yield from (Text(margin) + command for command in commands)
 
 
-def _indented(cell: Text, indent: int, width: int, console: Console) -> Iterator[Text]:
-    for text in wrapped(cell, width - indent, console):
-        yield Text(" " * indent) + text
+def _indented(cell: Text, margin: str, width: int) -> Iterator[Text]:
+    for text in wrapped(cell, width - cell_len(margin)):
+        yield Text(margin) + text
 
 
-def _labelled(label: Text, cell: Text, indent: int, width: int, console: Console) -> Iterator[Text]:
+def _labelled(label: Text, cell: Text, indent: int, width: int) -> Iterator[Text]:
     """A label and its text beside it; further lines stand below the text."""
-    shown = list(wrapped(cell, max(1, width - indent), console)) or [Text()]
+    shown = list(wrapped(cell, width - indent)) or [Text()]
     yield label + shown[0]
     yield from (Text(" " * indent) + text for text in shown[1:])
 
 
 @dataclass
-class Facts:
+class FactSheet:
     """Names on the left, sentences on the right."""
 
     rows: list[tuple[str, Text]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for text in self.lines(options.max_width, console):
+        for text in self.lines(options.max_width):
             yield from _printed(console, text)
 
-    def lines(self, width: int, console: Console) -> Iterator[Text]:
+    def lines(self, width: int) -> Iterator[Text]:
         labels = max((cell_len(name) for name, _ in self.rows), default=0) + GAP
         for name, text in self.rows:
-            yield from _labelled(Text(name.ljust(labels), "dim"), text, labels, width, console)
+            yield from _labelled(Text(name.ljust(labels), "dim"), text, labels, width)

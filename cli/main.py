@@ -10,14 +10,14 @@ A command that is done flushes and leaves at once: Python's own way out may trip
 
 from __future__ import annotations
 
-import logging
+import gc
 import os
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
-from models.errors import BackstopError, BadInput, Refusal
+from models.errors import BackstopError, BadFile, BadInput, Refusal
 
 if TYPE_CHECKING:
     import typer
@@ -63,7 +63,8 @@ def _failed(error: Exception) -> int:
     if isinstance(error, PipeClosed | BrokenPipeError):
         return PIPE_CLOSED
     if isinstance(error, BackstopError):
-        complain(error.message)
+        for sentence in error.sentences if isinstance(error, BadFile) else (error.message,):
+            complain(sentence)
         return _code(error)
     complain(f"this should not have happened, and is a fault of Backstop's own: {type(error).__name__}: {error}")
     return FAILED
@@ -100,6 +101,13 @@ def _misused(error: typer.TyperException) -> int:
 
 def main() -> NoReturn:
     """The console entry."""
+    gc.set_threshold(100_000)  # what is imported stays: to look it through again and again takes a tenth of a command
+    from cli import completion
+
+    if completion.asked():
+        os._exit(completion.answer())
+    import logging
+
     logging.getLogger().addHandler(logging.NullHandler())  # what went wrong is said once, by `run`
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -8,21 +8,22 @@ break a row nor speak to the terminal.
 from __future__ import annotations
 
 import gzip
-import io
 import json
+import os
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from cli.layout import Facts, Grid, Line
+from cli.layout import FactSheet, Grid, Sentence
 from models.errors import BadInput
 
 
@@ -48,6 +49,41 @@ def show(*parts: RenderableType, wide: bool = False) -> None:
         _write("".join(f"{text.rstrip()}\n" for part in parts for text in _plain(part)))
 
 
+def live() -> bool:
+    """Whether a picture can be drawn anew in place."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class Picture:
+    """Parts that are drawn anew in place. Unlike Rich's own live display it knows of lines that the terminal wraps
+    by itself: commands, which are never cut.
+    """
+
+    def __init__(self) -> None:
+        self._drawn = 0
+        """Rows of the terminal that the last picture takes."""
+
+    @property
+    def rows(self) -> int:
+        return console().height
+
+    def draw(self, *parts: RenderableType) -> None:
+        screen = console()
+        with screen.capture() as captured:
+            screen.print(Group(*parts), crop=False)
+        text = captured.get()
+        plain = Text.from_ansi(text).plain.rstrip("\n")
+        _write((f"\x1b[{self._drawn}A\r\x1b[J" if self._drawn else "") + text)
+        self._drawn = sum(max(1, -(-cell_len(each) // screen.width)) for each in plain.split("\n"))
+
+    def __enter__(self) -> Self:
+        _write("\x1b[?25l")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _write("\x1b[?25h")
+
+
 def left_out(why: Mapping[str, str]) -> None:
     """To whoever reads along, beside the answer: clusters that it is not about, and why."""
     for _, sentence in sorted(why.items()):
@@ -70,13 +106,10 @@ def _plain(part: RenderableType) -> Iterator[str]:
             yield " " * part.left + text
     elif isinstance(part, Text | str):
         yield str(part)
-    elif isinstance(part, Grid | Facts):
-        yield from (text.plain for text in part.lines(ENDLESS, _NOWHERE))
+    elif isinstance(part, Grid | FactSheet):
+        yield from (text.plain for text in part.lines(ENDLESS))
     else:
         raise TypeError(f"nobody has said how {type(part).__name__} is written into a pipe")
-
-
-_NOWHERE = Console(file=io.StringIO(), width=ENDLESS)
 
 
 def show_json(answer: Any) -> None:
@@ -179,7 +212,7 @@ def row(into: Grid, *cells: object, style: str = "") -> None:
 
 def line(*parts: str | tuple[str, str]) -> Text:
     """Pieces of text, each with a style or without."""
-    return Line.assemble(*((clean(p), "") if isinstance(p, str) else (clean(p[0]), p[1]) for p in parts))
+    return Sentence.assemble(*((clean(p), "") if isinstance(p, str) else (clean(p[0]), p[1]) for p in parts))
 
 
 def indented(parts: Iterable[RenderableType]) -> list[RenderableType]:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from backstop.program import program
 from models.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _LATE_SECONDS, _SILENT_SECONDS = 0.4, 2.0
 """An answer is late, or there is none, if no worker has said anything by then."""
-_PROGRAM = (sys.executable, "-P", "-m", "workers.last_word")
+_PROGRAM = program("workers.last_word")
 _PROGRAM_SECONDS = 5
 _T = TypeVar("_T")
 

@@ -22,6 +22,7 @@ from client.doctor import (
     grants_check,
     health_check,
     health_source_checks,
+    notice_checks,
     rollouts_check,
     senseless_check,
     temporal_checks,
@@ -76,6 +77,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests):
             text = f"{cluster}: {check.wrong or well}"
             checks.append(Check(name="slurm", ok=not check.wrong, text=text, remedy=remedy))
         checks += health_source_checks(ledger)
+        checks += notice_checks(ledger, datetime.now(UTC))
         checks += [doubt_check(one) for one in ledger.doubts]
         checks.append(clock_check(ledger.worker_ahead_seconds))
         rollouts, now = await self.ask(OpenRollouts()), datetime.now(UTC)

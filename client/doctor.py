@@ -16,6 +16,7 @@ from client.rollouts import STALE
 from client.versions import builds, by_build, current_of, pollers
 from models.base import Model, count_text, duration_text, some_of
 from models.cluster.source_doubts import DoubtedSource
+from models.digests import Untold
 from models.fleet.kept import KeptFleet
 from models.questions import CLOCK_SKEW_SECONDS, LedgerCheck, Overview
 from models.requests.state import RequestState
@@ -24,6 +25,9 @@ from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 _SILENCE = timedelta(seconds=60)
 """Heartbeats come at least this often, and a client's clock may differ from the server's."""
 
+
+_LATE_NOTICE = timedelta(minutes=5)
+"""From then on a notice that is due should have gone: the watch looks every few seconds."""
 
 _TOLD = 5
 """Sentences on rows that make no sense."""
@@ -154,6 +158,29 @@ def doubt_check(doubt: DoubtedSource) -> Check:
     """A health source that is not believed."""
     text = f"{doubt.why}, at {doubt.since:%Y-%m-%d %H:%M:%SZ}; not believed of: {some_of(doubt.clusters, 3)}"
     return Check(name="source", ok=False, text=text, remedy=f"mend it; only if it is so: {doubt.confirming}")
+
+
+def notice_checks(ledger: LedgerCheck, now: datetime) -> list[Check]:
+    """What waits to be told: for a digest as it should, or longer than it should, and why."""
+    late = [w for w in ledger.notices if w.trouble or now - w.due >= _LATE_NOTICE]
+    checks = [
+        Check(
+            name="notices",
+            ok=False,
+            text=f"{_notices(w)} for {w.audience} since {w.since:%Y-%m-%d %H:%MZ}: {w.trouble or 'due, and not sent'}",
+            remedy="mend the contact in the fleet file; it is tried again by itself"
+            if w.trouble
+            else "the watch sends what is due: see its line here",
+        )
+        for w in late
+    ]
+    waiting = [f"{_notices(w)} for {w.audience} until {w.due:%Y-%m-%d %H:%MZ}" for w in ledger.notices if w not in late]
+    text = some_of(waiting, _TOLD, by="; ") if waiting else "none waits"
+    return [*checks, Check(name="notices", ok=True, text=text)] if waiting or not late else checks
+
+
+def _notices(waits: Untold) -> str:
+    return f"{count_text(waits.notices, 'notice')} {'waits' if waits.notices == 1 else 'wait'}"
 
 
 def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:

@@ -19,8 +19,10 @@ from client.calls import NO_WORKER, Calls
 from models import questions as desk
 from models.audit import ATTEMPT, DESK, AuditEntry, AuditKind, ChainedEntry, ChainHead
 from models.base import Model, in_one_sentence
-from models.cluster.contacts import is_secret
+from models.cluster.contacts import is_masked, is_secret
+from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterSpec, Fleet
+from models.cluster.import_lines import FleetOutcome, ImportTerms
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample
@@ -175,7 +177,11 @@ class Questions(Calls):
                 return rows, page.head
 
     async def import_fleet(self, fleet: Fleet, stage: StagePart | None = None) -> dict[str, int]:
-        """The fleet stands whole in the ledger, or nothing of it does. Errors: BadInput, Refusal.
+        """The fleet stands whole in the ledger, or nothing of it does. Errors: as `take_fleet`."""
+        return (await self.take_fleet(fleet, ImportTerms(whole=True), stage)).counts
+
+    async def take_fleet(self, fleet: Fleet, terms: ImportTerms, stage: StagePart | None = None) -> FleetOutcome:
+        """Each cluster of the fleet stands whole in the ledger, or, refused, as it was. Errors: BadInput, Refusal.
 
         `stage`: writes a part straight into the workers' ledger. So goes a fleet with contacts that hold secrets:
         what travels through Temporal stays in its histories. Errors of it: Refusal where there is no such way.
@@ -183,7 +189,9 @@ class Questions(Calls):
         document = zlib.compress(fleet.model_dump_json(exclude_unset=True, by_alias=True).encode())
         parts = [document[at : at + _PART] for at in range(0, len(document), _PART)]
         import_id = uuid.uuid4().hex
-        secret = sorted(team.name for team in fleet.teams if any(map(is_secret, team.contacts)))
+        secret = sorted(
+            team.name for team in fleet.teams if any(is_secret(c) and not is_masked(c) for c in team.contacts)
+        )
         if secret and stage is None:
             raise Refusal(f"contacts of {', '.join(secret[:3])} hold secrets, which do not travel through Temporal")
         for number, part in enumerate(parts):
@@ -192,11 +200,18 @@ class Questions(Calls):
             else:
                 await self.ask(desk.StageImport(import_id=import_id, part=number), base64.b64encode(part).decode())
         try:
-            return await self.ask(desk.CommitImport(import_id=import_id, parts=len(parts)))
+            return await self.ask(desk.TakeFleet(import_id=import_id, parts=len(parts), terms=terms))
         except BadInput as error:
             if secret and error.message.endswith("parts [] were staged"):
                 raise Refusal(_ANOTHER_LEDGER) from None
             raise
+
+    async def fleet_pages(self) -> list[FleetPage]:
+        """The ledger as a fleet file, in pages; the first has what is of the fleet as a whole."""
+        pages = [await self.ask(desk.FleetFile())]
+        while pages[-1].last:
+            pages.append(await self.ask(desk.FleetFile(after=pages[-1].last)))
+        return pages
 
     async def add_health(self, samples: Sequence[HealthSample]) -> int:
         """Samples stand in the ledger; answers how many rows."""

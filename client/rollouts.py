@@ -134,7 +134,13 @@ class Rollouts(Questions):
             if cluster and await is_running(self._client, cluster):
                 return []
             rows = await asyncio.wait_for(self.ask(OpenRollouts()), _OVERVIEW_SECONDS)
-            return await lost_of(self._client, [row for row in rows if cluster in ("", row.cluster)])
+            found = await lost_of(self._client, [row for row in rows if cluster in ("", row.cluster)])
+            if not found:
+                return []
+            # One that ended between the two questions is nothing that could be taken over.
+            again = await asyncio.wait_for(self.ask(OpenRollouts()), _OVERVIEW_SECONDS)
+            still = {row.rollout for row in again if not row.ended}
+            return [row for row in found if row.rollout in still]
         except (BackstopError, TimeoutError):
             return []
         except RPCError as error:

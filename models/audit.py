@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -50,6 +51,15 @@ class AuditEntry(Model):
     reason: str = ""
     refused: bool = False
     data: dict[str, Any] = Field(default_factory=dict)
+
+
+class Signature(NamedTuple):
+    """Who did something, when and why, as the archive has it. The same key is the same deed."""
+
+    actor: str
+    at: datetime
+    key: str
+    reason: str = ""
 
 
 class ChainedEntry(Model):

@@ -9,10 +9,16 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Annotated, Any, Literal, Self
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic_core import PydanticCustomError
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 
 class Model(BaseModel):
@@ -36,9 +42,45 @@ class Model(BaseModel):
 
 
 class Documented(Model):
-    """One that people write in a file: its fields' docstrings are what its schema and docs/fleet-file.md say."""
+    """One that people write in a file: its fields' docstrings are what its schema and docs/fleet-file.md say.
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    They are read when somebody asks: pydantic's `use_attribute_docstrings` reads the sources whenever a program begins.
+    """
+
+    @classmethod
+    def described(cls) -> dict[str, str]:
+        """The docstring of each field that has one, by its name."""
+        return {
+            name: text
+            for model in reversed(cls.__mro__)
+            if issubclass(model, Documented)
+            for name, text in _field_docstrings(model).items()
+        }
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        made = handler(schema)
+        properties = handler.resolve_ref_schema(made).get("properties", {})
+        for name, text in cls.described().items():
+            field = cls.model_fields[name]
+            for key in {name, field.alias, field.serialization_alias} & properties.keys():
+                properties[key] = {**properties[key], "description": text}
+        return made
+
+
+def _field_docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """Of the fields that the class itself declares: what stands below each as a text of its own."""
+    import ast
+    import inspect
+
+    (body,) = ast.parse(inspect.cleandoc(f"\n{inspect.getsource(model)}")).body
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(below.value.value)
+        for field, below in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+    }
 
 
 _BRIEF = reprlib.Repr()

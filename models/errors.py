@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 
@@ -54,6 +55,17 @@ class Stuck(BackstopError):
 
 class BadInput(BackstopError):
     """What was given is malformed: names the file, the line or field, and the value."""
+
+
+class BadFile(BadInput):
+    """A file with several faults, each a sentence of its own. The message is the first, and how many more there are."""
+
+    def __init__(self, sentences: Sequence[str], more: int = 0) -> None:
+        """`more`: how many others were found and are not among the sentences."""
+        rest = len(sentences) - 1 + more
+        beside = f" (and {rest} more problem{'s' if rest > 1 else ''})" if rest else ""
+        super().__init__(f"{sentences[0]}{beside}")
+        self.sentences = (*sentences, *([f"and {more} more problem{'s' if more > 1 else ''}"] if more else []))
 
 
 BY_NAME: dict[str, type[BackstopError]] = {

@@ -30,6 +30,23 @@ class NoticeKind(StrEnum):
     """What becomes of a request for more quota (to who asked and the team; to the cluster's owners, who decide)."""
     FLEET_HELD = "fleet_held"
     """A fleet rollout starts no more clusters until a person answers (sent to its owner)."""
+    DIGEST = "digest"
+    """Several notices to one audience in one message; `facts` has them."""
+
+
+class Notify(StrEnum):
+    """How an audience wants to be told. Its log has each notice at once, whichever it is."""
+
+    EACH = "each"
+    """As it comes; what comes in a flood goes together."""
+    DIGEST = "digest"
+    """Once a day; of breaches, rollbacks and what endangers a promise at once."""
+    BREACH_ONLY = "breach-only"
+    """Of breaches, rollbacks and what endangers a promise; of nothing else."""
+
+
+STARTS_A_CLOCK = frozenset({NoticeKind.PLANNED, NoticeKind.CHANGED})
+"""The notice period runs from when these were delivered."""
 
 
 class Notice(Model):
@@ -52,6 +69,8 @@ class Notice(Model):
     to_flex_gpus: GpuCount = 0
     reasons: tuple[str, ...] = ()
     backing_gpus: GpuCount | None = None
+    yields: str = Field(default="", exclude_if=lambda text: not text)
+    """Who of the team yields first, by class, in a sentence; empty: nobody knows, or nothing in use is touched."""
     stage: str = ""
     detail: str = ""
     shadow: bool = False

@@ -19,6 +19,7 @@ from models.base import (
     GpuCount,
     Model,
     Name,
+    NameGiven,
     PositiveCount,
     Time,
     Words,
@@ -26,7 +27,9 @@ from models.base import (
     in_one_sentence,
 )
 from models.buffers.hourly_health import HealthHours
+from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterSpec, Team
+from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
 from models.cluster.readings import CLOCK_SKEW, HealthSample
@@ -34,6 +37,7 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry
+from models.digests import Untold
 from models.errors import BadInput
 from models.fleet.kept import KeptFleet
 from models.flex.division import FlexMode
@@ -214,6 +218,8 @@ class LedgerCheck(Model):
     """What is wrong with the health of each cluster that a Prometheus has; empty: nothing."""
     windows: dict[str, str] = Field(default_factory=dict)
     """Of a cluster with windows that are none: which, and why."""
+    notices: tuple[Untold, ...] = ()
+    """What waits to be told, by audience."""
 
 
 class StageImport(Question[None], kind="stage_import"):
@@ -224,10 +230,45 @@ class StageImport(Question[None], kind="stage_import"):
 
 
 class CommitImport(Question[dict[str, int]], kind="commit_import"):
-    """The fleet stands whole in the ledger, or nothing of it does; answers counts. Errors: BadInput, Refusal."""
+    """As earlier builds ask: the fleet stands whole in the ledger, or nothing of it does; answers counts.
+
+    Errors: BadInput, Refusal.
+    """
 
     import_id: Name
     parts: _Number
+
+
+class TakeFleet(Question[FleetOutcome], kind="take_fleet"):
+    """Of the staged fleet each cluster stands in the ledger whole, or, refused, as it was; on a dry run none does.
+
+    Errors: BadInput; Refusal where all was to go in and something is refused, or what would go is not what was shown.
+    """
+
+    import_id: Name
+    parts: _Number
+    terms: ImportTerms
+
+
+class FleetFile(_Page, Question[FleetPage], kind="fleet_file"):
+    """Clusters by name as the fleet file that would bring them here; contacts without their secrets."""
+
+
+class RemoveCluster(Question[Departure], kind="remove_cluster"):
+    """The cluster is gone, and its archive says what it was. Errors: Refusal, unknown, or something is under way."""
+
+    cluster: Name
+    reason: Words = ""
+    dry_run: bool = False
+
+
+class RenameCluster(Question[Departure], kind="rename_cluster"):
+    """All of it but its archive goes by the other name. Errors: as RemoveCluster; BadInput where the name is taken."""
+
+    cluster: Name
+    name: NameGiven
+    reason: Words = ""
+    dry_run: bool = False
 
 
 class AddHealth(Question[int], kind="add_health"):

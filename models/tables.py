@@ -5,7 +5,7 @@ them by SQL. Lists of islands are sorted and comma-joined ("X,Y"), blocks too ("
 Backstop reads (policies, baselines, receipts, audit entries) is JSON text.
 
 A table's shape is made by activities/adapters/ledger/migrations; a test holds the two together. The triggers
-that count foreign changes and refuse grabs of freed capacity live there too, and the constraints of revision 0012:
+that count foreign changes and refuse grabs of freed capacity live there too, and the constraints of row_constraints:
 on sizes, names, times and settings.
 """
 
@@ -78,7 +78,8 @@ class QuotaRow(SQLModel, table=True):
     `written_by` is Backstop's mark ("rollout#counter"), renewed by each of its writes. A statement that
     changes a row and leaves the mark alone is somebody else's. `written_gpus` is the value that Backstop wrote last;
     `hand` counts how often it then wrote over a value of others: grants from before that are no part of it any more.
-    `namespaces`: who may target it, comma-joined; NULL: anybody.
+    `namespaces`: who may target it, comma-joined; NULL: anybody. `classes`: of its jobs, the strongest first,
+    comma-joined; NULL: the policy's. A change of these alone changes no promise, and is no foreign change.
     """
 
     __tablename__ = "quotas"
@@ -106,6 +107,7 @@ class QuotaRow(SQLModel, table=True):
     written_gpus: int | None = None
     hand: int = 0
     namespaces: str | None = Field(default=None, sa_type=NameText)
+    classes: str | None = Field(default=None, sa_type=NameText)
 
 
 class QuotaChangeRow(SQLModel, table=True):
@@ -200,6 +202,7 @@ class JobRow(SQLModel, table=True):
     island: str | None = Field(default=None, sa_type=NameText)
     ended: datetime | None = Field(default=None, sa_type=UtcTime)
     preempted: bool = False
+    job_class: str | None = Field(default=None, sa_type=NameText)
 
 
 class SchedulerLimitRow(SQLModel, table=True):
@@ -316,9 +319,12 @@ class MilestoneNoteRow(SQLModel, table=True):
 
 
 class TeamRow(SQLModel, table=True):
+    """`notify`: how it wants to be told; NULL: as the policy of each cluster says."""
+
     __tablename__ = "teams"
 
     name: str = Field(primary_key=True, sa_type=NameText)
+    notify: str | None = Field(default=None, sa_type=Text)
 
 
 class ContactRow(SQLModel, table=True):

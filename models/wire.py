@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from pydantic import Field
 
-from models.base import Count, Model, Name, PositiveCount
+from models.base import Count, Model, Name, PositiveCount, Time
 from models.notices import Delivery, Notice
 
 DEPLOYMENT = "backstop"
@@ -40,6 +40,9 @@ DESK_WORKFLOW = "LedgerDesk"
 
 
 REQUEST_WORKFLOW = "QuotaRequest"
+
+
+ROUND_WORKFLOW = "NoticeRound"
 
 
 SOURCE = "ledger"
@@ -104,6 +107,17 @@ def request_workflow_id(request: str) -> str:
     return f"request/{request}"
 
 
+def round_workflow_id(audience: str) -> str:
+    """One id per audience, so that two rounds never bring it the same."""
+    return f"notices/{audience}"
+
+
+class RoundInput(Model):
+    """Who is to be told what is due."""
+
+    audience: Name
+
+
 class TellRequest(Model):
     """Notices of one rollout, sent in one go."""
 
@@ -112,11 +126,13 @@ class TellRequest(Model):
 
 
 class TellAnswer(Model):
-    """What became of each notice, by key: delivered, to be tried again, or not deliverable at all."""
+    """What became of each notice, by key: delivered, to be tried again, not deliverable at all, or waiting."""
 
     delivered: dict[str, tuple[Delivery, ...]]
     failed: dict[str, str]
     refused: dict[str, str]
+    waiting: dict[str, Time] = Field(default_factory=dict)
+    """In the ledger, from which it is sent: when that is due. Whoever needs to know that it was asks again then."""
 
 
 class WatchInput(Model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -46,6 +47,14 @@ DATABASES = ("sqlite", "postgresql")
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI") == "true":
     settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _names_stay_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What commands keep for completion in the shell is not kept in the home of whoever tests."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("cli.names.folder", lambda: str(tmp_path_factory.getbasetemp() / "completion"))
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -35,6 +35,8 @@ def typed(line: str, actor: str) -> tuple[str, Command, CommandRequest] | None:
     with (
         patch.dict(os.environ, {"BACKSTOP_ACTOR": actor}),
         answering(FakeBackstop()) as door,
+        patch("cli.consent.can_ask", lambda **_: True),  # a person types it, who is shown what it leads to and says yes
+        patch("typer.confirm", lambda _: True),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(output),
     ):

@@ -26,9 +26,8 @@ CLOCKS = {
 
 
 def demo_fleet() -> Path:
-    """The README's example: in a wheel it lies beside this file (pyproject.toml puts it there)."""
-    packaged = Path(__file__).resolve().with_name("fleet.yaml")
-    return packaged if packaged.is_file() else packaged.parents[1] / "examples" / "fleet.yaml"
+    """The README's example."""
+    return Path(__file__).resolve().parents[1] / "examples" / "fleet.yaml"
 
 
 def compressed(path: Path, to: Path) -> None:

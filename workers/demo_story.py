@@ -12,7 +12,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +21,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO
 
+from backstop.program import program
 from client.backstop import Backstop
 from models.buffers.hourly_health import Series
 from models.cluster.island import Island
@@ -31,8 +31,6 @@ from models.rollout.messages import RolloutStatus
 
 _POLL_SECONDS = 0.15
 _START_SECONDS = 60
-_PYTHON = (sys.executable, *("-P",) * sys.flags.safe_path, "-m")
-"""Where we were started so that a folder `models` where the user stands is not ours, so is what we start."""
 
 
 def say(text: str = "") -> None:
@@ -58,7 +56,7 @@ class Story:
         if show:
             say(f"\n$ backstop {shlex.join(words)}")
         environment = {**os.environ, "BACKSTOP_HOME": str(self.home), "BACKSTOP_ACTOR": self.actor}
-        command = [*_PYTHON, "cli.main", *words]
+        command = [*program("cli.main"), *words]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if show:
             say(done.stdout.rstrip())
@@ -143,7 +141,7 @@ async def on_stage(actor: str) -> AsyncIterator[Story]:
 
 def _started(environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
     """`backstop up` in a session of its own: a Ctrl-C in the terminal reaches us, and we stop it."""
-    command = [*_PYTHON, "workers.up"]
+    command = program("workers.up")
     return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -30,17 +31,21 @@ from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
 from activities.archive import ArchiveActivities
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
+from activities.due_notices import Rounds
 from activities.effects import QuotaActivities
 from activities.fleets import FleetActivities
 from activities.health_watch import WatchActivities
+from activities.mail_ports import NotifyPort
 from activities.notices import NoticeActivities
 from activities.overdue_grants import Sweeper
-from activities.ports import NotifyPort, QuotaPort
+from activities.ports import QuotaPort
 from activities.requests import RequestActivities
+from activities.sending import Sender
 from activities.tallies import Tallier
 from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches
+from models.digests import MailPace
 from models.errors import BackstopError, Refusal, Unavailable
 from models.wire import DEPLOYMENT, GUARD_QUEUE, NOTICE_QUEUE, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
 from workers.garbage_collection import tended
@@ -52,6 +57,7 @@ from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
 from workflows.health_watch import HealthWatch
 from workflows.ledger_desk import LedgerDesk
+from workflows.notice_round import NoticeRound
 from workflows.quota_request import QuotaRequest
 
 logger = logging.getLogger("backstop.worker")
@@ -91,6 +97,13 @@ class _Calls(NamedTuple):
     others: list[Callable[..., Any]]
 
 
+class Telling(NamedTuple):
+    """How fast people are told, and the address where they answer in a browser (empty: there is none)."""
+
+    pace: MailPace = MailPace()
+    link: str = ""
+
+
 def make_worker(
     client: Client,
     ledger: Ledger,
@@ -100,15 +113,18 @@ def make_worker(
     build_id: str = "",
     slurms: Slurms | None = None,
     prometheus: Mapping[str, PrometheusConnection] | None = None,
+    telling: Telling | None = None,
 ) -> Workers:
     """A worker with the ledger, and for some clusters Slurm, behind every port; `quotas` puts another in its place.
 
     It listens to each task queue with slots of their own, so that none waits for what another one's calls wait for:
     `executor` has the threads of the general one. `build_id`: of a versioned worker. Rollouts keep to the build that
-    they began a run with (docs/adr/0012).
+    they began a run with (docs/adr/0012). `telling`: how fast people are told, and where they answer.
     """
     slurms = slurms or Slurms(ledger, ledger.schedulers)
-    calls = _calls(client, ledger, notify, quotas or SlurmQuotas(slurms), slurms, prometheus or {})
+    calls = _calls(
+        client, ledger, notify, quotas or SlurmQuotas(slurms), slurms, prometheus or {}, telling or Telling()
+    )
     shared: dict[str, Any] = {
         "interceptors": [Heartbeats()],
         "max_concurrent_activities": _THREADS,
@@ -118,7 +134,7 @@ def make_worker(
     general = Worker(
         client,
         task_queue=TASK_QUEUE,
-        workflows=[ClusterRollout, FleetRolloutWorkflow, HealthWatch, LedgerDesk, QuotaRequest],
+        workflows=[ClusterRollout, FleetRolloutWorkflow, HealthWatch, LedgerDesk, NoticeRound, QuotaRequest],
         # Of runs that a build without the queues below has begun, and grants' writes: all are called here too.
         activities=[*calls.guard, *calls.notices, *calls.others],
         activity_executor=executor,
@@ -141,6 +157,7 @@ def _calls(
     quotas: QuotaPort,
     slurms: Slurms,
     prometheus: Mapping[str, PrometheusConnection],
+    telling: Telling,
 ) -> _Calls:
     registry, calendar, doubts = ledger.registry, ledger.calendar, ledger.doubts
     usage = ledger.usage.fed_by(slurms.refresh_use)
@@ -151,12 +168,18 @@ def _calls(
     fleets = FleetActivities(client, quotas, health, calendar, registry, rollouts)
     asked = RequestActivities(client, quotas, registry, usage, rollouts)
     tallier, sweeper = Tallier(quotas, health, usage, registry, ledger.tallies), Sweeper(client, registry)
-    watch = WatchActivities(client, quotas, health, calendar, registry, doubts, tallier, sweeper)
+    sender = Sender(notify, ledger.outbox, registry, telling.pace, telling.link)
+    notices, rounds = (
+        NoticeActivities(notify, registry, ledger.outbox, sender),
+        Rounds(client, ledger.outbox, telling.pace),
+    )
+    watch = WatchActivities(client, quotas, health, calendar, registry, doubts, tallier, sweeper, rounds)
     reports, sources = (ledger.tallies, ledger.report, ledger.milestones), (doubts, prometheuses, calendar)
-    desk = DeskActivities(ledger.fleet, registry, rollouts, *reports, ledger.jobs, slurms, *sources)
+    waits = partial(ledger.outbox.waits, telling.pace)
+    desk = DeskActivities(ledger.fleet, registry, rollouts, *reports, ledger.jobs, slurms, *sources, waits)
     return _Calls(
         guard=[rollouts.observe, rollouts.aim_rollback, QuotaActivities(quotas, registry).apply_effect, watch.watch],
-        notices=[NoticeActivities(notify, registry).tell],
+        notices=[notices.tell, notices.send_due],
         others=[
             rollouts.open_rollout,
             rollouts.draft_plan,
@@ -289,6 +312,7 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
             build_id=settings.build_id,
             slurms=slurms,
             prometheus=settings.prometheus,
+            telling=Telling(MailPace(digest_at=settings.digest_at), settings.front_url),
         )
         async with tended(), worker, watch_kept(client, settings.watch_interval_seconds, settings.watch_shards):
             yield client

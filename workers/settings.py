@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import time as clock_time
 from pathlib import Path
 
 from activities.adapters.notify.reach import Network, networks_of
@@ -40,6 +41,10 @@ class Settings:
     """Where health is asked for, by name."""
     contacts: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What `named:NAME` stands for in a fleet file, by name."""
+    digest_at: clock_time = clock_time(8)
+    """When teams that want a digest are told, UTC."""
+    front_url: str = ""
+    """Where people answer in a browser; empty: nowhere."""
     contact_networks: tuple[Network, ...] = ()
     """Inside the network, and contacts may lead there all the same."""
 
@@ -67,6 +72,8 @@ def load_settings() -> Settings:
         slurm=_slurms(os.environ.get("BACKSTOP_SLURM", "")),
         prometheus=_prometheus(os.environ.get("BACKSTOP_PROMETHEUS", "")),
         contacts=_contacts(os.environ.get("BACKSTOP_CONTACTS", "")),
+        digest_at=_digest_at(os.environ.get("BACKSTOP_DIGEST_AT") or "08:00"),
+        front_url=_front_url(os.environ.get("BACKSTOP_URL", "")),
         contact_networks=networks_of(os.environ.get("BACKSTOP_CONTACT_NETWORKS", "")),
     )
 
@@ -92,6 +99,18 @@ def _slurms(path: str) -> dict[str, Connection]:
         if connection.path is not None and connection.ssh is None and not Path(connection.path).is_dir():
             raise BadInput(f"{path}: connections.{name}.path is {connection.path!r}, which is no folder here")
     return connections
+
+
+def _digest_at(text: str) -> clock_time:
+    if not re.fullmatch(r"([01][0-9]|2[0-3]):[0-5][0-9]", text, re.ASCII):
+        raise BadInput(f"BACKSTOP_DIGEST_AT must be a time of day in UTC such as 08:00, not {brief(text)}")
+    return clock_time.fromisoformat(text)
+
+
+def _front_url(text: str) -> str:
+    if text and not re.fullmatch(r"https?://[!-~]{1,500}", text):
+        raise BadInput(f"BACKSTOP_URL must begin with https:// or http:// and hold no space, not {brief(text)}")
+    return text
 
 
 def _build_id(text: str) -> str:

@@ -77,9 +77,13 @@ with workflow.unsafe.imports_passed_through():
         CALL,
         EFFECT_CALL,
         FORWARD_CALL,
+        GRANT_PATIENCE,
+        HASTE,
         INVERSE_CALL,
+        LAST_MAIL,
         LONG_CALL,
         MAIL_CALL,
+        OVERDUE,
         READ_CALL,
     )
     from workflows.updates import take_commands
@@ -93,15 +97,6 @@ _UNBACKED = SearchAttributeKey.for_int(SearchName.UNBACKED)
 _MAIL_PAUSE = timedelta(seconds=30)
 _SETTLED = timedelta(seconds=10)
 """A run this old moves on to another build of the worker; a deployment that flaps must not make a storm of runs."""
-_OVERDUE = timedelta(minutes=5)
-"""From then on a new run begins even while a side loop's call is being tried."""
-_HASTE = timedelta(seconds=5)
-"""How long they wait at most: an answer that does not get through has to be told."""
-_GRANT_PATIENCE = timedelta(seconds=20)
-"""How long a request's order waits for what is in its way; then whoever sent it comes again later."""
-_LAST_MAIL = timedelta(minutes=5)
-"""How long an ended rollout still tries to tell its teams."""
-
 
 _NOTHING = RolloutInput(launch=LaunchRequest(cluster="none", rollout="none", owner="none"))
 
@@ -189,7 +184,7 @@ class ClusterRollout:
             self._haste, self._haste_ends = False, None
         elif self._haste_ends is None and workflow.patched(patches.UNDO_FIRST):
             self._haste = True
-            self._haste_ends = asyncio.get_running_loop().call_later(_HASTE.total_seconds(), self._haste_over)
+            self._haste_ends = asyncio.get_running_loop().call_later(HASTE.total_seconds(), self._haste_over)
 
     def _haste_over(self) -> None:
         self._haste = False
@@ -241,16 +236,16 @@ class ClusterRollout:
     def _may_continue(self, now: datetime) -> bool:
         """Nothing is under way that the next run would have to do again, or it has been so for too long."""
         busy = self._busy_recording or self._busy_mailing
-        overdue = self._leaving_since is not None and now - self._leaving_since >= _OVERDUE
+        overdue = self._leaving_since is not None and now - self._leaving_since >= OVERDUE
         return (overdue or not busy) and workflow.all_handlers_finished()
 
     async def _settle(self) -> None:
         """Everything is archived; the teams are told, or have been tried for long enough."""
         await workflow.wait_condition(self._all_recorded)
         try:
-            await workflow.wait_condition(lambda: not self._state.post.mail, timeout=_LAST_MAIL)
+            await workflow.wait_condition(lambda: not mailing.in_hand(self._state), timeout=LAST_MAIL)
         except TimeoutError:
-            workflow.logger.warning("ended with %d notices undelivered", len(self._state.post.mail))
+            workflow.logger.warning("ended with %d notices undelivered", len(mailing.in_hand(self._state)))
         await workflow.wait_condition(self._all_recorded)
 
     def _all_recorded(self) -> bool:
@@ -378,12 +373,19 @@ class ClusterRollout:
         return post.noted is not self._state.stage or (bool(post.outbox) and not self._haste)
 
     def _may_mail(self) -> bool:
-        r = self._state
-        return not (self._leaving or self._haste) and (mailing.may_mail(r) if self._looks_first else bool(r.post.mail))
+        may_mail = mailing.may_mail if self._looks_first else mailing.ready
+        return not (self._leaving or self._haste) and bool(may_mail(self._state, workflow.now()))
+
+    async def _mail_is_due(self) -> None:
+        """A timer runs only where the ledger sends something that the notice period waits for."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(self._may_mail, timeout=mailing.asks_in(self._state, workflow.now()))
+                return
 
     async def _mail(self) -> None:
         while True:
-            await workflow.wait_condition(self._may_mail)
+            await self._mail_is_due()
             self._busy_mailing = True
             request = calls.tell(self._state, workflow.now())
             try:
@@ -468,7 +470,7 @@ class ClusterRollout:
         """What became of the order; one that has to wait for long is to be sent again."""
         self._set(granting.ordered(self._state, order))
         with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(lambda: self._state.grant_order != order, timeout=_GRANT_PATIENCE)
+            await workflow.wait_condition(lambda: self._state.grant_order != order, timeout=GRANT_PATIENCE)
         why = f"{self._state.cluster} is not at rest: {waiting_sentence(self._state, workflow.now())}"
         self._set(granting.put_off(self._state, order, why))
         await workflow.wait_condition(lambda: self._state.grant_order != order)

@@ -47,7 +47,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from models.fleet.state import FLEET, FleetRollout, FleetStage, MemberState
     from models.fleet.status import status_of, waiting_sentence
-    from models.fleet.undo_lines import undo_line
+    from models.fleet.undo_lines import fleet_undo_line
     from models.rollout.actions import Finish, Wait
     from models.wire import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
     from workflows.cancellation import lived
@@ -369,7 +369,7 @@ class FleetRolloutWorkflow:
         before = self._state
         f, sentence = obey(before, command, request, workflow.now())
         self._set(f)
-        undo = undo_line(before, f, command, request)
+        undo = fleet_undo_line(before, f, command, request)
         return FleetCommandAnswer(command=command, stage=f.stage, said=sentence, undo=undo)
 
     def _cancelled(self) -> None:

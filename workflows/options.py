@@ -64,6 +64,8 @@ AIM_CALL: CallOptions = {**LONG_CALL, "task_queue": GUARD_QUEUE}
 MAIL_CALL: CallOptions = {**LONG_CALL, "task_queue": NOTICE_QUEUE, "priority": _LAST}
 """A breach's notices must not stand before another one's rollback."""
 
+ROUND_CALL: CallOptions = {**MAIL_CALL, "retry_policy": ASKED_CALL["retry_policy"]}
+
 EFFECT_CALL: CallOptions = {
     **FORWARD_CALL,
     "task_queue": GUARD_QUEUE,
@@ -83,3 +85,12 @@ FLEET_MAIL_CALL: CallOptions = {**LAST_FLEET_CALL, "task_queue": NOTICE_QUEUE}
 WHOLE_FLEET_CALL: CallOptions = {**FLEET_CALL, "start_to_close_timeout": timedelta(hours=2)}
 """It goes through every cluster, or follows them for as long as it lives."""
 LAST_WHOLE_FLEET_CALL: CallOptions = {**WHOLE_FLEET_CALL, "priority": _LAST}
+
+OVERDUE = timedelta(minutes=5)
+"""From then on a new run begins even while a side loop's call is being tried."""
+HASTE = timedelta(seconds=5)
+"""How long they wait at most: an answer that does not get through has to be told."""
+GRANT_PATIENCE = timedelta(seconds=20)
+"""How long a request's order waits for what is in its way; then whoever sent it comes again later."""
+LAST_MAIL = timedelta(minutes=5)
+"""How long an ended rollout still tries to tell its teams."""

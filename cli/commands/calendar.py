@@ -239,11 +239,11 @@ def _declared_again(entry: Entry) -> str:
     window, now = entry.window, datetime.now(UTC)
     if window.ends <= now:
         return "It cannot be undone: its time is over."
-    begins = [] if window.starts <= now else [f"--from {window.starts:%Y-%m-%dT%H:%MZ}"]
+    begins = [] if window.starts <= now else [f"--from {window.starts:%Y-%m-%dT%H:%M:%SZ}"]
     more = [f"--islands {shlex.quote(','.join(window.islands))}"] if window.islands else []
     more += [] if window.gpus is None else [f"--gpus {window.gpus}"]
     words = [f"backstop hold {shlex.quote(entry.cluster)} --kind {window.kind.value}", *begins]
-    return f"Undo: {' '.join([*words, f'--until {window.ends:%Y-%m-%dT%H:%MZ}', *more])} --reason '...'"
+    return f"Undo: {' '.join([*words, f'--until {window.ends:%Y-%m-%dT%H:%M:%SZ}', *more])} --reason '...'"
 
 
 def instant(option: str, text: str, since: datetime) -> datetime:

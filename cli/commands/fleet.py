@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.commands import fleet_import, fleet_rollout
+from cli.commands import fleet_file, fleet_import, fleet_rollout
 from cli.lists import Filter, Output, Sort, listing
+from cli.names import note_fleet
 from cli.options import SET_UP, Actor, AsJson, ClusterOrAll, examples, who
 from cli.session import ask
 from models.errors import BadInput, Refusal
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Import the fleet, show it, and say how its rollout goes on.")
     fleet_import.add_to(group)
+    fleet_file.add_to(group)
     group.command(
         "show",
         epilog=examples(
@@ -64,6 +66,8 @@ def show_(
     if cluster and not clusters:
         raise BadInput(f"cluster {cluster!r} is not in the ledger: `backstop fleet show` lists them")
     left_out(wrong if not cluster else {})
+    if not cluster:
+        note_fleet({c.name: c.stage or "" for c in clusters}, (q.team for c in clusters for q in c.quotas))
     chosen = how.rows(clusters, ClusterAnswer)
     how.tell(
         lambda: ClustersAnswer(clusters=tuple(chosen), left_out={} if cluster else wrong),

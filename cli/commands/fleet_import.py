@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.commands.fleet_file import Prune, Reset, answered, placed, read_files, taken, warn
+from cli.consent import Yes, consent
 from cli.options import Actor, AsJson, Overlay, SettingsOption, checked, examples, named, settings_given, who
 from cli.session import ask
+from models.cluster.classes import those_of
+from models.cluster.import_lines import Verb
 from models.cluster.policy import Policy
 from models.cluster.sources import SlurmSource
-from models.errors import BadInput
+from models.errors import BackstopError, BadInput
 
 if TYPE_CHECKING:
-    from cli.answers import ImportAnswer
+    from cli.answers_fleet import ImportAnswer
     from client.backstop import Backstop
+    from client.inputs.documents import FleetDocument
     from models.cluster.fleet_file import Fleet
+    from models.cluster.import_lines import FleetOutcome, ImportTerms
     from models.cluster.readings import HealthSample
 
 
@@ -26,6 +33,8 @@ def add_to(group: typer.Typer) -> None:
         epilog=examples(
             "backstop fleet import examples/fleet.yaml",
             "backstop fleet import fleet.yaml --health health.csv",
+            "backstop fleet import fleet.yaml --dry-run",
+            "backstop fleet import clusters.csv quotas.csv --prune",
             "backstop fleet import --health health.csv",
             "backstop fleet import --jobs jobs.csv",
             "backstop fleet import --slurm h100-lab --root research-org --policy 'owners=[\"capacity\"]'",
@@ -34,14 +43,14 @@ def add_to(group: typer.Typer) -> None:
 
 
 def import_(
-    file: Annotated[
-        str,
+    files: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="FILE",
-            help="YAML or JSON; docs/fleet-file.md has its fields. Left out: only --health or --jobs.",
+            metavar="FILE...",
+            help="YAML or JSON (docs/fleet-file.md), or tables as CSV. Left out: only --health, --jobs or --slurm.",
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     health: Annotated[
         str, typer.Option(metavar="CSV", help="Health history: cluster,island,time,total_gpus,healthy_gpus.")
     ] = "",
@@ -74,53 +83,130 @@ def import_(
         ),
     ] = None,
     settings: SettingsOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what the import would do and say, and change nothing.")
+    ] = False,
+    prune: Prune = False,
+    reset: Reset = False,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="All or nothing: where a line is refused, nothing goes in.")
+    ] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Bring a fleet file into the ledger, whole or not at all. Both files are checked before anything is sent.
+    """Bring a fleet file into the ledger. All files are checked before anything is sent, and all faults told at once.
 
-    What the file leaves out stays as it is: nothing is removed. Health may come alone, for clusters that the ledger
-    has: a file with the quotas of before a rollout is refused while that is open. Then a wrong row costs its own
-    cluster alone, which is named: the others' health stands, and the command ends with 1.
+    What the file leaves out stays; --prune removes it, shown and asked first. While a rollout is open its cluster's
+    quotas are the rollout's: a line that would change one is refused, its cluster stays as it is, all else goes in,
+    and the command ends with 3. A file that is merely older than a rollout changes nothing that the rollout wrote.
+
+    Health may come alone, for clusters that the ledger has. Then a wrong row costs its own cluster alone, which is
+    named: the others' health stands, and the command ends with 1.
     """
-    from client.inputs.documents import read_fleet
     from client.inputs.health_samples import read_health
-    from client.inputs.jobs import read_jobs
+    from client.inputs.jobs import classes_in, read_jobs
 
-    if not (file or health or jobs or slurm):
+    given = list(files or ())
+    if not (given or health or jobs or slurm):
         raise BadInput("FILE is missing: give a fleet file, --health, --jobs or --slurm, or several")
-    if file and slurm:
-        raise BadInput(f"--slurm {slurm} is given beside {file}: give one of them (a file may say slurm: of a cluster)")
-    fleet = read_fleet(file) if file else None
-    samples = read_health(health, fleet.clusters) if health and fleet is not None else ()
-    by_name = read_jobs(jobs) if jobs else ()
+    if given and slurm:
+        raise BadInput(
+            f"--slurm {slurm} is given beside {given[0]}: give one of them (a file may say slurm: of a cluster)"
+        )
+    _refuse_without_file(bool(given), prune=prune, reset=reset, whole=whole, dry_run=dry_run)
+    document = read_files(given) if given else None
+    samples = read_health(health, document.fleet.clusters) if health and document is not None else ()
+    said = {} if document is None else classes_in(document.fleet)
+    by_name = read_jobs(jobs, said) if jobs else ()
     source = _source(slurm, root, connection, size_flex, settings)
     policy = settings_given("--policy", settings or ())
     Overlay(policy).on(Policy())
 
-    from cli.answers import ImportAnswer  # with the planner behind it, for which a refusal need not wait
+    from cli.answers_fleet import ImportAnswer  # with the planner behind it, for which a refusal need not wait
     from cli.direct import stage_import
     from cli.output import complain, show_json
+    from models.cluster.import_lines import ImportTerms
 
-    async def question(door: Backstop) -> ImportAnswer:
-        whole = await _from_slurm(door, named(slurm), source, policy) if slurm else fleet
-        counts = {} if whole is None else await door.import_fleet(whole, stage_import)
+    terms = ImportTerms(dry_run=dry_run, prune=prune, reset=reset, whole=whole)
+    if document is not None and prune and not (dry_run or yes):
+        terms = _agreed(document, terms, who(actor))
+
+    async def question(door: Backstop) -> tuple[ImportAnswer, FleetOutcome | None]:
+        counts: dict[str, int] = {}
+        outcome = None
+        if document is not None:
+            outcome = await taken(door, document, terms)
+            counts = outcome.counts
+        elif slurm:
+            whole_fleet = await _from_slurm(door, named(slurm), source, policy)
+            counts = await door.import_fleet(whole_fleet, stage_import)
         left_out: dict[str, str] = {}
-        feed = health and fleet is None
+        feed = health and document is None
         looks = read_health(health, await door.clusters(), left_out=left_out) if feed else samples
-        rows = await _add_health(door, looks, left_out) if looks else 0
-        many = await door.add_jobs(by_name) if by_name else 0
-        return ImportAnswer(file=file or slurm, counts=counts, health_rows=rows, jobs=many, left_out=left_out)
+        rows = await _add_health(door, looks, left_out) if looks and not dry_run else 0
+        classed = {job.cluster for job in by_name if job.job_class is not None}
+        if classed and not dry_run:
+            read_jobs(jobs, await _classes(door, classed))
+        many = await door.add_jobs(by_name) if by_name and not dry_run else 0
+        name = slurm if document is None else document.name
+        told = None if document is None or outcome is None else answered(document, outcome, prune=prune)
+        made = ImportAnswer(
+            file=name, counts=counts, health_rows=rows, jobs=many, left_out=left_out, dry_run=dry_run, fleet=told
+        )
+        return made, outcome
 
-    answer = ask(who(actor), question)
+    answer, outcome = ask(who(actor), question)
+    if document is not None and outcome is not None:
+        warn(document, outcome)
     if as_json:
         show_json(answer.as_json())
     else:
-        _show_imported(answer, file, slurm, health, jobs)
+        if outcome is None or outcome.done:
+            _show_imported(answer, answer.file if document else "", slurm, health, jobs)
+        if document is not None and outcome is not None:
+            _show_beside(document, outcome)
+    for cluster, why in sorted(answer.left_out.items()):
+        complain(f"the health of {cluster} was left out: {why}")
+    if outcome is not None and outcome.totals.get(Verb.REFUSED):
+        from cli.main import NOT_ALLOWED
+
+        raise typer.Exit(NOT_ALLOWED)
     if answer.left_out:
-        for cluster, why in sorted(answer.left_out.items()):
-            complain(f"the health of {cluster} was left out: {why}")
         raise typer.Exit(1)
+
+
+def _refuse_without_file(given: bool, **options: bool) -> None:
+    for name, said in options.items():
+        if said and not given:
+            raise BadInput(f"--{name.replace('_', '-')} is given without a fleet file")
+
+
+def _agreed(document: FleetDocument, terms: ImportTerms, actor: str) -> ImportTerms:
+    """Somebody has seen what goes, and said yes to it. Errors: those of `consent`."""
+    from cli.output import line
+
+    tried = terms.model_copy(update={"dry_run": True})
+    shown = ask(actor, lambda door: taken(door, document, tried))
+    if gone := shown.of(Verb.REMOVED):
+        lines = [line(("- ", "red"), each.sentence) for each in gone]
+        many = shown.totals[Verb.REMOVED]
+        consent(f"Remove {'1 entry' if many == 1 else f'{many:,} entries'}?", lambda: lines, yes=False)
+    return terms.model_copy(update={"agreed": shown.removal})
+
+
+def _show_beside(document: FleetDocument, outcome: FleetOutcome) -> None:
+    """What did not go in as the file has it, and what stays although it is not in the file."""
+    from cli.output import line, show
+    from cli.views.fleet_diff import diff_parts, left_out_text, summary_text
+
+    parts = diff_parts(outcome, placed(document, outcome))
+    stays = left_out_text(outcome)
+    tried = f"{document.name} would be imported: {summary_text(outcome)}. Nothing was changed."
+    show(*parts, *([line(f"{stays}.")] if stays else []), *([] if outcome.done else [line(tried)]))
+    if outcome.done and outcome.of(Verb.REMOVED):
+        for name in [each.cluster for each in outcome.of(Verb.REMOVED) if each.kind == "cluster"]:
+            show(line(f"Undo: backstop fleet export --removed {shlex.quote(name)} | backstop fleet import -"))
 
 
 async def _add_health(door: Backstop, samples: Sequence[HealthSample], left_out: dict[str, str]) -> int:
@@ -141,6 +227,18 @@ async def _add_health(door: Backstop, samples: Sequence[HealthSample], left_out:
     if len(wrong) == len(clusters):
         raise wrong[0]
     return rows
+
+
+async def _classes(door: Backstop, clusters: Iterable[str]) -> dict[tuple[str, str], tuple[str, ...]]:
+    """As the ledger has them; of a cluster that it does not have, or that makes no sense, it will say so itself."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for cluster in sorted(clusters):
+        try:
+            snapshot, policy = await door.snapshot(cluster)
+        except BackstopError:
+            continue
+        found |= {(cluster, q.team): those_of(q.classes, policy.classes) for q in snapshot.quotas}
+    return found
 
 
 def _source(

@@ -9,7 +9,7 @@ import typer
 
 from cli.consent import Yes, can_ask, consent, shown_and_asked
 from cli.lists import Filter, Output, Sort, listing
-from cli.options import Actor, AsJson, NeededReason, ReasonOption, checked, examples, settings_given, who
+from cli.options import Actor, AsJson, NeededReason, ReasonOption, checked, examples, number, settings_given, who
 from cli.session import ask
 from models.errors import BadInput
 
@@ -36,6 +36,7 @@ def add_to(group: typer.Typer) -> None:
                 "backstop fleet status --filter state=waiting --sort -cut_gpus",
             ),
         ),
+        (watch, ("backstop fleet watch", "backstop fleet watch --once", "backstop fleet watch --every 10 > fleet.log")),
         (approve, ("backstop fleet approve", "backstop fleet approve --plan 3f9c2a71d0b4e6aa")),
         (pause, ("backstop fleet pause --reason 'SEV in the region'",)),
         (resume, ("backstop fleet resume --reason 'bad racks replaced'",)),
@@ -188,6 +189,23 @@ def status(
         lambda: status_parts(rollout, chosen),
         [m.cluster for m in (members if chosen is None else chosen)],
     )
+
+
+def watch(
+    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
+    every: Annotated[str, typer.Option(metavar="SECONDS", help="How often to look.")] = "2",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Follow the fleet rollout live until it ends: a tree of waves and clusters; in a pipe, one line for each change.
+
+    Of each cluster it says the stage, since when, and what it waits for. A server that is away for a while is waited
+    for.
+    """
+    from cli.views.watching import follow_fleet
+
+    seconds = number("--every", every, 0.1, 3600)
+    ask(who(actor), lambda door: follow_fleet(door, every=seconds, once=once, as_json=as_json))
 
 
 def approve(

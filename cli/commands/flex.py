@@ -142,6 +142,9 @@ def divide(
         str,
         typer.Option(metavar="MODE", help="equal, quota or weight: what flex is shared by, in place of the file's."),
     ] = "",
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
     as_json: AsJson = False,
 ) -> None:
     """Divide GPUs fairly: what quotas promise first, then the rest.
@@ -154,7 +157,7 @@ def divide(
     asked = read_flex_demand(file)
     if mode:
         asked = asked.model_copy(update={"mode": mode_of(mode)})
-    _answer(asked, division(asked), as_json=as_json)
+    _answer(asked, division(asked), listing(output, as_json, sort, filters))
 
 
 def simulate(
@@ -183,12 +186,16 @@ def simulate(
         show(*story_parts(scenes))
 
 
-def _answer(asked: FlexDemand, offers: Division, *, as_json: bool) -> None:
-    from cli.answers import FlexShares
-    from cli.output import show, show_json
+def _answer(asked: FlexDemand, offers: Division, how: Listing) -> None:
+    from cli.answers import FlexShare, FlexShares
     from cli.views.flex import parts
 
-    if as_json:
-        show_json(FlexShares.of(offers).model_dump(mode="json"))
-    else:
-        show(*parts(asked, offers))
+    whole = FlexShares.of(offers)
+    shares = how.rows(whole.shares, FlexShare)
+    portions = {p.team: p for p in offers.portions}
+    chosen = offers.model_copy(update={"portions": tuple(portions[share.team] for share in shares)})
+    how.tell(
+        lambda: whole.model_copy(update={"shares": tuple(shares)}),
+        lambda: parts(asked, chosen, of=len(whole.shares)),
+        [share.team for share in shares],
+    )

@@ -1,4 +1,4 @@
-"""`backstop up`, `worker`, `migrate` and `demo`: programs of their own, in `workers`.
+"""`backstop up`, `worker`, `migrate`, `backup` and `demo`: programs of their own, in `workers`.
 
 This process becomes the program (exec), so that signals, exit code and standard streams are the program's
 own, and a kill -9 of what was started kills what runs.
@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from backstop.program import program
 from cli.options import SET_UP, examples, number
 from models.errors import Unavailable
 
@@ -35,6 +36,10 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples("backstop migrate", "BACKSTOP_LEDGER_URL=postgresql://ledger/backstop backstop migrate"),
         rich_help_panel=SET_UP,
     )(migrate)
+    app.command(
+        epilog=examples("backstop backup ../backups/2026-11-23", "backstop backup ./copy --home ./state"),
+        rich_help_panel=SET_UP,
+    )(backup)
     app.command(
         epilog=examples("backstop demo"),
         rich_help_panel=SET_UP,
@@ -64,6 +69,18 @@ def migrate(home: Home = "") -> None:
     become("workers.migrate", (), _settings(home, trace=False))
 
 
+def backup(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A new folder for the copy.", show_default=False)],
+    home: Home = "",
+) -> None:
+    """Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger and the notices.
+
+    The copy is a home: `backstop up --home DIR` goes on from it. A ledger on PostgreSQL and a Temporal of your own have
+    backups of their own.
+    """
+    become("workers.backup", (os.path.abspath(folder),), _settings(home, trace=False))
+
+
 def demo(context: typer.Context, trace: Trace = False) -> None:
     """Show a whole rollout in about two minutes: failure, rollback, recovery, retry, audit."""
     become("workers.demo", context.args, _settings("", trace))
@@ -75,12 +92,10 @@ def _settings(home: str, trace: bool) -> dict[str, str]:
 
 
 def become(module: str, arguments: Sequence[str], settings: Mapping[str, str]) -> NoReturn:
-    """This process runs the module from here on. -P: a folder `models` where the user stands is not ours."""
+    """This process runs the module from here on."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        os.execve(  # noqa: S606
-            sys.executable, [sys.executable, "-P", "-m", module, *arguments], {**os.environ, **settings}
-        )
+        os.execve(sys.executable, [*program(module), *arguments], {**os.environ, **settings})  # noqa: S606
     except OSError as error:
         raise Unavailable(f"{sys.executable} cannot be started: {error.strerror}") from None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.lists import Filter, Output, Sort, listing
+from cli.names import note_requests
 from cli.options import (
     DECIDE,
     Actor,
@@ -159,6 +160,8 @@ def list_all(
         return await door.ask(RequestsOf(cluster=cluster, ended=ended))
 
     found = ask(who(actor), question)
+    if not cluster and not ended:
+        note_requests({r.ask.request: f"{r.ask.team} {r.ask.cluster} {r.stage}" for r in found})
     requests = how.rows(found, RequestState)
     how.tell(
         lambda: RequestsAnswer(requests=tuple(requests)),

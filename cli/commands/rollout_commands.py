@@ -12,7 +12,7 @@ from cli.options import DECIDE, HALT, Actor, AsJson, NeededReason, ReasonOption,
 from cli.selection import selection
 from models.errors import BadInput
 
-Clusters = Annotated[
+ClustersOrGlobs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CLUSTER...", help="One or more clusters, or globs of open rollouts: 'h100-*'.", show_default=False
@@ -73,7 +73,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def approve(
-    clusters: Clusters = None,
+    clusters: ClustersOrGlobs = None,
     plan: Annotated[
         str, typer.Option(metavar="HASH", help="The plan that is meant; without it, it is shown, and you are asked.")
     ] = "",
@@ -109,7 +109,7 @@ def approve(
 
 def ack(
     team: TeamOption,
-    clusters: Clusters = None,
+    clusters: ClustersOrGlobs = None,
     wave: WaveOption = "",
     stage: StageOption = "",
     needs: NeedsOption = False,
@@ -125,7 +125,7 @@ def ack(
 def object_(
     team: TeamOption,
     reason: NeededReason,
-    clusters: Clusters = None,
+    clusters: ClustersOrGlobs = None,
     wave: WaveOption = "",
     stage: StageOption = "",
     needs: NeedsOption = False,
@@ -140,7 +140,7 @@ def object_(
 def resolve(
     hold: Annotated[str, typer.Option(metavar="ID", help="The hold; `status` shows its id.", show_default=False)],
     reason: NeededReason,
-    clusters: Clusters = None,
+    clusters: ClustersOrGlobs = None,
     how: Annotated[
         str, typer.Option(metavar="accept|restore", help="A drift: take the values as given, or write ours again.")
     ] = "",
@@ -166,7 +166,7 @@ def resolve(
 
 def promote(
     reason: NeededReason,
-    clusters: Clusters = None,
+    clusters: ClustersOrGlobs = None,
     wave: WaveOption = "",
     stage: StageOption = "",
     needs: NeedsOption = False,
@@ -180,7 +180,7 @@ def promote(
 
 def pause(
     reason: NeededReason,
-    clusters: Clusters = None,
+    clusters: ClustersOrGlobs = None,
     wave: WaveOption = "",
     stage: StageOption = "",
     needs: NeedsOption = False,
@@ -193,7 +193,7 @@ def pause(
 
 
 def resume(
-    clusters: Clusters = None,
+    clusters: ClustersOrGlobs = None,
     wave: WaveOption = "",
     stage: StageOption = "",
     needs: NeedsOption = False,
@@ -208,7 +208,7 @@ def resume(
 
 def rollback(
     reason: NeededReason,
-    clusters: Clusters = None,
+    clusters: ClustersOrGlobs = None,
     wave: WaveOption = "",
     stage: StageOption = "",
     needs: NeedsOption = False,
@@ -224,7 +224,7 @@ def rollback(
 
 
 def retry(
-    clusters: Clusters = None,
+    clusters: ClustersOrGlobs = None,
     wave: WaveOption = "",
     stage: StageOption = "",
     needs: NeedsOption = False,
@@ -239,7 +239,7 @@ def retry(
 
 def abort(
     reason: NeededReason,
-    clusters: Clusters = None,
+    clusters: ClustersOrGlobs = None,
     wave: WaveOption = "",
     stage: StageOption = "",
     needs: NeedsOption = False,
@@ -255,7 +255,7 @@ def abort(
 
 
 def close(
-    clusters: Clusters = None,
+    clusters: ClustersOrGlobs = None,
     wave: WaveOption = "",
     stage: StageOption = "",
     needs: NeedsOption = False,

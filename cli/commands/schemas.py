@@ -71,7 +71,7 @@ def file_text(schema: dict[str, Any]) -> str:
 
 def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     """How each schema is made, by name."""
-    from cli import answers
+    from cli import answers, answers_fleet  # noqa: F401 - the second adds its own to BY_SCHEMA
     from models.buffers.backtest import Record
     from models.fleet.messages import FleetStatus
     from models.flex.division import FlexDemand

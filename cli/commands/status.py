@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from cli.lists import Filter, Listing, Output, Sort, listing
+from cli.names import note_holds, note_stages
 from cli.options import LOOK, Actor, AsJson, ClusterOrAll, examples, who
 from cli.unattended import LastWord, ask_or_read
 from models.cluster.policy import Tier
@@ -128,6 +129,7 @@ def _show_one(cluster: str, person: str, how: Listing) -> None:
         watched = [] if rollout.stage.ended else watch_parts(watching)
         return [*said, *status_parts(rollout, source_at=source_at), *request_lines(requests), *watched]
 
+    note_holds(cluster, [hold.id for hold in (*rollout.holds, *rollout.recorded_objections)])
     how.tell(lambda: rollout, parts, [rollout.cluster])
 
 
@@ -146,6 +148,7 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
         _show_last_word(filters, answer, how)
         return
     (rows, fleet, requests), watching = answer
+    note_stages({r.cluster: "" for r in rows} | {r.cluster: r.stage for r in rows if r.open})
     lines = tuple(how.rows(filter(filters.leave, rows), RolloutSummary))
 
     def parts() -> list[RenderableType]:

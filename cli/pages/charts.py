@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from cli.output import clean
@@ -38,6 +39,13 @@ def style() -> AbstractContextManager[None]:
 def axes(height: float) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(9, height), layout="constrained")
     return figure, figure.add_subplot()
+
+
+def named(bars: BarContainer, name: str) -> BarContainer:
+    """Each bar can be found in the page, and measured."""
+    for number, bar in enumerate(bars):
+        bar.set_gid(f"{name}-{number}")
+    return bars
 
 
 def svg(figure: Figure) -> str:

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from cli.output import count
-from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, big, rendered, short, style, svg
-from cli.views.report import MOST, Section, lead, numbers, sections, title
+from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, big, named, rendered, short, style, svg
+from cli.views.report import MOST, Section, every_cluster, lead, numbers, sections, title
 from models.reports.milestones import MilestoneStanding, State
 from models.reports.weekly import Week
 
@@ -32,6 +32,7 @@ def page(week: Week) -> str:
         numbers=[n._asdict() for n in numbers(week)],
         curve=curve,
         parts=parts,
+        every=every_cluster(week),
     )
 
 
@@ -79,17 +80,19 @@ def _curve(week: Week) -> dict[str, str] | None:
 
 
 def _milestones(standings: Sequence[MilestoneStanding]) -> dict[str, str] | None:
-    """How much of the way each has gone, and where the line is."""
+    """Each milestone's number as a bar on a scale of its own, which begins at 0; its target and its line are marks."""
     shown = [s for s in standings if s.number is not None and s.started_from is not None][:MOST]
     if not shown:
         return None
     figure, plot = axes(height=0.9 + 0.34 * len(shown))
     places = list(range(len(shown)))
-    gone = [_way(s, s.number) for s in shown]
-    plot.barh(places, [100] * len(shown), color="#f0f3f6", height=0.55)
-    plot.barh(places, gone, color=[_STATES[s.state] for s in shown], height=0.55)
-    lines = [(_way(s, s.expected), place) for place, s in zip(places, shown, strict=True) if s.expected is not None]
+    named(plot.barh(places, [100] * len(shown), color="#f0f3f6", height=0.55), "scale")
+    numbers = [_on_scale(s, s.number or 0) for s in shown]
+    named(plot.barh(places, numbers, color=[_STATES[s.state] for s in shown], height=0.55), "milestone")
+    lines = [(_on_scale(s, s.expected), n) for n, s in enumerate(shown) if s.expected is not None]
     plot.plot([x for x, _ in lines], [y for _, y in lines], "|", color=INK, ms=13, mew=2)
+    targets = [_on_scale(s, s.milestone.target) for s in shown]
+    plot.plot(targets, places, "D", color=INK, ms=5, clip_on=False)
     for place, s in zip(places, shown, strict=True):
         joined = ", target" if s.milestone.falls else " of"
         label = f"{big(s.number or 0)}{joined} {big(s.milestone.target)}: {s.state.value}"
@@ -97,23 +100,21 @@ def _milestones(standings: Sequence[MilestoneStanding]) -> dict[str, str] | None
     plot.set_yticks(places, [short(s.milestone.name) for s in shown])
     plot.invert_yaxis()
     plot.set_xlim(0, 140)
-    plot.set_xticks([0, 25, 50, 75, 100], ["set", "", "half way", "", "target"])
+    plot.set_xticks([])
+    plot.spines["bottom"].set_visible(False)
     states = [s.state for s in standings]
     says = (
         f"{states.count(State.DONE)} done, {states.count(State.ON_TRACK)} on track, {states.count(State.BEHIND)} behind"
-        f"{f', {states.count(State.UNKNOWN)} not known' if State.UNKNOWN in states else ''}. The mark is where the "
-        "straight line is today."
+        f"{f', {states.count(State.UNKNOWN)} not known' if State.UNKNOWN in states else ''}. Each bar is the "
+        "number, on a scale from 0; the diamond is the target, the stroke where the straight line is today."
     )
     return {"svg": svg(figure), "says": says}
 
 
-def _way(s: MilestoneStanding, number: int | None) -> float:
-    """Per cent of the way from the start to the target."""
-    start = s.started_from or 0
-    length = s.milestone.target - start
-    if s.state is State.DONE or length == 0 or number is None:
-        return 100.0
-    return min(100.0, max(0.0, 100.0 * (number - start) / length))
+def _on_scale(s: MilestoneStanding, number: int) -> float:
+    """Per cent of the largest number that its bar has to show."""
+    most = max(s.milestone.target, s.number or 0, s.expected or 0, s.started_from or 0)
+    return 100.0 * number / most if most else 0.0
 
 
 _Change = tuple[str, float, float]
@@ -147,8 +148,14 @@ def _changes(week: Week, what: str) -> list[_Change]:
 def _bars(changes: Sequence[_Change], words: str) -> Figure:
     figure, plot = axes(height=1.1 + 0.42 * len(changes))
     places = range(len(changes))
-    plot.barh([p - 0.19 for p in places], [b for _, b, _ in changes], height=0.36, color=PHANTOM, label="before")
-    plot.barh([p + 0.19 for p in places], [a for _, _, a in changes], height=0.36, color=FLEX, label="after")
+    for name, by, color, values in (
+        ("before", -0.19, PHANTOM, [b for _, b, _ in changes]),
+        ("after", 0.19, FLEX, [a for _, _, a in changes]),
+    ):
+        bars = plot.barh([p + by for p in places], values, height=0.36, color=color, label=name)
+        plot.bar_label(
+            named(bars, name), [f"{value:,.1f}".removesuffix(".0") for value in values], padding=3, fontsize=8
+        )
     plot.set_yticks(list(places), [short(name) for name, _, _ in changes])
     plot.invert_yaxis()
     plot.margins(y=0.02)

@@ -22,7 +22,7 @@ def undo_parts(rollouts: Sequence[Ahead], *, ends: bool) -> list[RenderableType]
     parts: list[RenderableType] = []
     written = [a for a in rollouts if a.back]
     if written:
-        rows = table("CLUSTER", "TEAM", ">NOW", ">COMES BACK", ">BACKED TODAY", "")
+        rows = table("CLUSTER", "TEAM", ">NOW", ">COMES BACK", ">BACKED TODAY", "~NOTE")
         lines = [(a.cluster, team) for a in written for team in a.back]
         for cluster, t in lines[:_SHOWN]:
             note = "changed by others: left alone" if t.by_others else ""
@@ -85,7 +85,7 @@ def close_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
 
 def many_parts(clusters: Sequence[str], rollouts: Sequence[RolloutStatus | None]) -> list[RenderableType]:
     """The rollouts that a command goes to."""
-    rows = table("CLUSTER", "=STAGE", ">PROMISED", ">TEAMS", "NEEDS")
+    rows = table("CLUSTER", "=STAGE", ">PROMISED", ">TEAMS", "~NEEDS")
     for cluster, r in zip(clusters, rollouts, strict=True):
         if r is None:
             row(rows, cluster, "no answer", None, None, None)

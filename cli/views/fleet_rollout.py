@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.layout import Facts, Grid
+from cli.layout import FactSheet, Grid
 from cli.output import clean, count, gpus, line, moment, row, span, table
 from models.base import duration_text, some_of
 from models.fleet.kept import KeptFleet
@@ -51,7 +51,7 @@ def _by_wave(prospects: Sequence[Prospect], pilots: Collection[str]) -> Grid:
     for wave in WAVES:
         own = [p for p in prospects if wave is (Wave.PILOT if p.cluster in pilots else p.wave)]
         if own:
-            row(rows, _wave(wave), len(own), *_sums(own), sum(bool(p.why_not) for p in own) or None)
+            row(rows, wave_name(wave), len(own), *_sums(own), sum(bool(p.why_not) for p in own) or None)
     row(rows, "all", len(prospects), *_sums(prospects), None, style="bold")
     return rows
 
@@ -81,7 +81,7 @@ def pace_text(pace: Pace) -> str:
     )
 
 
-def _wave(wave: Wave) -> str:
+def wave_name(wave: Wave) -> str:
     if wave is Wave.AFTER:
         return wave.where
     return "pilot" if wave is Wave.PILOT else f"{wave.number} {wave}"
@@ -112,7 +112,7 @@ def kept_parts(kept: KeptFleet, launch: FleetLaunch) -> list[RenderableType]:
         own = [c for c, its in kept.members.items() if its is wave]
         if own:
             counts = (len(own), len({*own} & {*kept.started}), len({*own} & {*kept.skipped}))
-            row(rows, _wave(wave), *(n or None for n in counts))
+            row(rows, wave_name(wave), *(n or None for n in counts))
     waves: list[RenderableType] = [rows, Text()] if kept.members else []
     approved = (
         f"its plan {kept.plan_hash} was {f'approved by {kept.approved_by}' if kept.approved_by else 'not approved'}"
@@ -166,16 +166,7 @@ def status_parts(
     """Everything about it, with a line for each that is chosen. `s.at` is when it last had something to do, maybe long
     ago.
     """
-    facts = Facts(facts_of(s))
-    shadow = ("  (shadow: nothing is written)", "magenta") if s.shadow else ""
-    title = line(
-        ("fleet rollout", "bold"),
-        "  ",
-        (s.stage.value, _STYLES.get(s.stage, "dim")),
-        f" since {moment(s.entered_at)} ({span(max(s.at, now or datetime.now(UTC)) - s.entered_at)})",
-        *([shadow] if shadow else []),
-    )
-    parts: list[RenderableType] = [title, facts]
+    parts: list[RenderableType] = [title_of(s, now or datetime.now(UTC)), FactSheet(facts_of(s))]
     if s.stage.ended and s.waves:
         parts += [Text(), line(f"These are the figures of its end, {moment(s.entered_at)}; {_GO_ON}")]
     if s.waves:
@@ -183,6 +174,16 @@ def status_parts(
     if chosen is not None:
         return [*parts, Text(), _members(chosen, shadow=s.shadow) if chosen else line("No cluster is like that.")]
     return [*parts, *_running(s), *_failed(s), *_held(s)]
+
+
+def title_of(s: FleetStatus, now: datetime) -> Text:
+    return line(
+        ("fleet rollout", "bold"),
+        "  ",
+        (s.stage.value, _STYLES.get(s.stage, "dim")),
+        f" since {moment(s.entered_at)} ({span(max(s.at, now) - s.entered_at)})",
+        *([("  (shadow: nothing is written)", "magenta")] if s.shadow else []),
+    )
 
 
 def _waits(m: Member) -> bool:
@@ -242,7 +243,7 @@ def _waves(s: FleetStatus) -> Grid:
         counts = (w.clusters, w.waiting, w.running, w.done, w.failed, w.ended, w.skipped)
         style = "bold" if w.wave is s.wave and s.stage is FleetStage.RUNNING else ""
         cut = ("0", w.cut_gpus) if s.shadow else (w.cut_gpus or None,)
-        row(rows, _wave(w.wave), *(n or None for n in counts), *cut, style=style)
+        row(rows, wave_name(w.wave), *(n or None for n in counts), *cut, style=style)
     return rows
 
 
@@ -253,7 +254,7 @@ def _members(members: Sequence[Member], *, shadow: bool) -> Grid:
     for m in members:
         stage = f"{m.stage}{' (shadow)' * shadow}" if m.stage else None
         cut = (0, m.cut_gpus) if shadow else (m.cut_gpus,)
-        row(rows, m.cluster, _wave(m.wave), m.state, stage, *cut, moment(m.started_at), _why(m) or None)
+        row(rows, m.cluster, wave_name(m.wave), m.state, stage, *cut, moment(m.started_at), _why(m) or None)
     return rows
 
 

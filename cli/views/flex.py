@@ -12,6 +12,7 @@ from rich.text import Text
 from cli.answers import FlexOffered
 from cli.output import count, gpus, line, moment, none_of, row, span, table
 from models.base import duration_text
+from models.cluster.jobs import RunsOn
 from models.flex.division import Division, FlexDemand, FlexMode
 from models.flex.flex_now import FlexNow
 from models.flex.scenario import JobNow, Scene
@@ -26,6 +27,8 @@ _NAMED = 8
 """Teams on flex that are named."""
 _WAITING = 30
 """Waiting jobs of which it is said why."""
+_YIELDING = 12
+"""Teams of whose classes it is said which yields first."""
 
 
 def by_free_flex(offers: Iterable[FlexNow]) -> list[FlexNow]:
@@ -102,6 +105,13 @@ def _jobs(one: FlexNow) -> list[RenderableType]:
         blocks += [Text(), jobs]
         more = f"; {len(one.jobs) - _NAMED} more follow" if len(one.jobs) > _NAMED else ""
         blocks.append(line(f"The first of them would be preempted first{more}."))
+    if one.yields:
+        blocks.append(Text())
+    for work in one.yields[:_YIELDING]:
+        where = f"On flex, of {work.team}" if work.on is RunsOn.FLEX else f"In the quota of {work.team}"
+        blocks.append(line(f"{where} {work.order}."))
+    if len(one.yields) > _YIELDING:
+        blocks.append(line(f"and {len(one.yields) - _YIELDING} more; --json has them."))
     if one.lives is not None and one.lives.ended:
         lives, days = one.lives, (one.at - one.lives.since).days
         summary = (
@@ -130,8 +140,10 @@ def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
     return [Text(), line(f"It has offered |{bars}| {spread}.")]
 
 
-def parts(asked: FlexDemand, division: Division) -> list[RenderableType]:
-    """Who gets how much of it in quota and how much beyond."""
+def parts(asked: FlexDemand, division: Division, of: int = 0) -> list[RenderableType]:
+    """Who gets how much of it in quota and how much beyond. `of`: how many teams there are."""
+    if of and not division.portions:
+        return [none_of(of, "team")]
     by_name = {t.team: t for t in asked.teams}
     teams = table(
         *("TEAM", "NAMESPACE", ">QUOTA", ">DEMAND", ">GETS", ">IN QUOTA", ">BEYOND", ">WANTING"), least=["NAMESPACE"]
@@ -151,7 +163,7 @@ def parts(asked: FlexDemand, division: Division) -> list[RenderableType]:
             wanting,
             style="yellow" if p.gpus < min(team.quota_gpus or 0, team.demand_gpus) else "",
         )
-    given = sum(p.gpus for p in division.portions)
+    given = asked.capacity_gpus - division.unused_gpus
     summary = f"{given} of {gpus(asked.capacity_gpus)} are given, what is beyond quota {_BY[asked.mode]}; "
     return [teams, Text(), line(f"{summary}{division.unused_gpus} nobody can use.")]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -13,8 +13,9 @@ from models.base import duration_text, fraction_text
 from models.cluster.derived_buffer import Derived
 from models.cluster.policy import Basis, Tier
 from models.cluster.quota import Quota
+from models.cluster.work import TeamWork
 from models.planning.ceiling import after_buffer
-from models.planning.plan import Plan, QuotaPlan, no_room_text
+from models.planning.plan import Cut, Plan, QuotaPlan, no_room_text
 
 
 def in_order(plans: Iterable[Plan]) -> list[Plan]:
@@ -39,15 +40,25 @@ def plan_parts(plan: Plan) -> list[RenderableType]:
     ]
     if plan.quotas:
         parts += [Text(), _diff(plan), *gates(plan.quotas)]
+    work = {one.team: one for one in plan.work}
     why = [
-        line((f"{quota.team}, {cut.gpus} {cut.tier}", "bold"), f": {cut.reason}.")
+        line((f"{quota.team}, {cut.gpus} {cut.tier}", "bold"), f": {cut.reason}.", _standing(work, quota, cut))
         for quota in plan.quotas
         for cut in quota.cuts
     ]
     if why:
         parts += [Text(), Text("Why"), *indented(why)]
+    if plan.advice:
+        parts += [Text(), line(f"{plan.advice} (docs/flex.md, Classes).")]
     wave = "after all waves" if plan.why_last else f"wave {plan.wave}"
     return [*parts, Text(), line(f"Plan {plan.hash}, {wave}, usage: {plan.usage_from}")]
+
+
+def _standing(work: Mapping[str, TeamWork], quota: QuotaPlan, cut: Cut) -> str:
+    """Which class's jobs hold the GPUs in use that are cut, where that is known."""
+    own = work.get(quota.team) if quota.leaf and cut.tier is Tier.BUSY else None
+    under = "" if own is None else own.under(cut.gpus)
+    return f" {under[0].upper()}{under[1:]}." if under else ""
 
 
 def plans_parts(plans: Sequence[Plan], of: int = 0) -> list[RenderableType]:

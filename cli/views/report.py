@@ -43,6 +43,7 @@ def lead(week: Week) -> str:
             f"{_big(week.now.phantom_gpus)} of {_big(week.now.promised_gpus)} promised GPUs "
             f"{'was' if week.now.phantom_gpus == 1 else 'were'} phantom on {_moment(week.now.at)}{less}."
         )
+    parts.append(cut_sentence(week))
     t = week.totals
     if t.lacking_before is not None and t.lacking_after is not None:
         parts.append(
@@ -59,6 +60,44 @@ def lead(week: Week) -> str:
             )
             parts.append(f"{_count(shadows, 'shadow rollout')} {rehearse} in none of these figures.")
     return " ".join(parts)
+
+
+def cut_sentence(week: Week) -> str:
+    """What rollouts took from quotas this week, and what it was."""
+    cut, phantom, flex, back = cut_totals(week)
+    given = "" if not back else f" {_big(back)} {'was' if back == 1 else 'were'} given back by rollbacks."
+    if not cut:
+        return f"No GPU was cut this week.{given}"
+    clusters = _count(sum(c.cut_gpus > 0 for c in week.cuts), "cluster")
+    were = "was" if cut == 1 else "were"
+    parts = f"{_big(phantom)} phantom removed, {_big(flex)} moved to flex"
+    return f"{_count(cut, 'GPU')} {were} cut from quotas in {clusters} this week: {parts}.{given}"
+
+
+def cut_totals(week: Week) -> tuple[int, int, int, int]:
+    """GPUs cut this week, of them phantom, of them moved to flex; and GPUs given back."""
+    return (
+        sum(c.cut_gpus for c in week.cuts),
+        sum(c.phantom_gpus for c in week.cuts),
+        sum(c.to_flex_gpus for c in week.cuts),
+        sum(c.back_gpus for c in week.cuts),
+    )
+
+
+def every_cluster(week: Week) -> Section:
+    """All of them, a line each: for who looks for one."""
+    rows = []
+    for each in week.every:
+        cut, outcome = each.cut, each.outcome
+        taken = ("0", "0", "0") if cut is None else (_big(cut.cut_gpus), _big(cut.phantom_gpus), _big(cut.to_flex_gpus))
+        phantom = (
+            ("-", "-")
+            if outcome is None
+            else (_of(outcome, "before", "phantom_gpus"), _of(outcome, "after", "phantom_gpus"))
+        )
+        rows.append((clean(each.cluster), each.stands.replace("_", " ") or "-", *taken, *phantom))
+    columns = ("Cluster", "Stands", "Cut", "Phantom removed", "Moved to flex", "Phantom before", "Phantom after")
+    return Section(f"All {_count(len(rows), 'cluster')}", columns, rows, numbers_from=2)
 
 
 def _change(week: Week) -> str:
@@ -86,9 +125,14 @@ def numbers(week: Week) -> list[Number]:
     known = now is not None and now.known > 0
     was = ago is not None and ago.known > 0
     done = sum(s.state == "done" for s in week.milestones)
+    cut, phantom, flex, _ = cut_totals(week)
     return [
         Number(
             f"{week.monitored}", f"of {_count(week.clusters, 'cluster')} monitored; {week.monitored_before} a week ago"
+        ),
+        Number(
+            _big(cut),
+            f"GPU{'' if cut == 1 else 's'} cut this week: {_big(phantom)} phantom removed, {_big(flex)} moved to flex",
         ),
         Number(
             _big(now.phantom_gpus) if now is not None and known else "unknown",

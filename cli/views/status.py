@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.layout import Facts, Grid
+from cli.layout import FactSheet, Grid
 from cli.output import clean, gpus, line, moment, row, span, table
 from client.rollouts import STALE
 from models.cluster.derived_buffer import Derived
@@ -47,7 +47,7 @@ def status_line(s: RolloutStatus) -> str:
     if s.undoing is not None:
         parts.append(f"rollback ({s.undoing.why}): {s.undoing.reason}{_left(s.undoing)}")
     if not s.holds:
-        parts += [f"waits for {_awaited(condition)}" for condition in s.waiting_for]
+        parts += [f"waits for {awaited(condition)}" for condition in s.waiting_for]
     if s.needs:
         parts.append(f"needs: {s.needs}")
     return clean("; ".join(parts))
@@ -61,7 +61,7 @@ def status_parts(
     shadow = ("  (shadow: nothing is written)", "magenta") if s.shadow else ""
     since = f" since {moment(s.entered_at)} ({span(now - s.entered_at)})"
     ended = [("ended", line(s.ended_because))]
-    facts = Facts([*_standing(s, now, source_at), *(ended if s.stage.ended else _ahead(s))])
+    facts = FactSheet([*_standing(s, now, source_at), *(ended if s.stage.ended else _ahead(s))])
     title = line((s.cluster, "bold"), "  ", (s.stage.value, _STYLES.get(s.stage, "")), shadow, since)
     return [title, facts, *((Text(), *_teams_parts(s)) if s.teams else ())]
 
@@ -89,7 +89,7 @@ def _standing(s: RolloutStatus, now: datetime, source_at: datetime | None) -> It
         yield from _published(s)
     for risk in s.at_risk:
         due = f"; a breach at {moment(risk.breach_at)}" if risk.breach_at and risk.team not in s.breach_of else ""
-        yield _trouble(s, risk.team), line((_both(s, risk), "red"), due)
+        yield _trouble(s, risk.team), line((_both(s, risk), "red"), due, f"; {risk.yields}" if risk.yields else "")
     for foretold in s.foretold:
         yield "foretold", foretold_line(foretold, datetime.now(UTC))
 
@@ -176,7 +176,7 @@ def _ahead(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
     for condition in s.waiting_for:
         if condition.name != "holds":  # they have their own lines
             until = f", until {moment(condition.until)}" if condition.until else ""
-            yield "waits for", line(f"{_awaited(condition)}{until}")
+            yield "waits for", line(f"{awaited(condition)}{until}")
     if s.next_at is not None:
         yield "next look", line(moment(s.next_at))
     choices = s.undoing.choices if s.undoing is not None else ()
@@ -221,7 +221,7 @@ def _in_full(s: RolloutStatus) -> str:
     return f"{command_line('status', s.cluster)} --json"
 
 
-def _awaited(condition: Condition) -> str:
+def awaited(condition: Condition) -> str:
     return condition.text.removeprefix("waits for ")
 
 

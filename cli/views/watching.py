@@ -1,16 +1,17 @@
-"""Following one rollout: a live picture in a terminal, one line for each change in a pipe."""
+"""Following what goes on: a live picture in a terminal, one line for each change in a pipe."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from rich.console import Group, RenderableType
-from rich.live import Live
+from rich.console import RenderableType
 
-from cli.output import console, line, show, show_json_line
+from cli.output import Picture, line, live, show, show_json_line
+from cli.views.fleet_tree import FleetSeen, fleet_changes, to_ask, tree_parts
 from cli.views.status import status_line, status_parts
 from models.errors import BackstopError, Refusal
 from models.rollout.messages import RolloutStatus
@@ -18,36 +19,88 @@ from models.rollout.messages import RolloutStatus
 if TYPE_CHECKING:
     from client.backstop import Backstop
 
+_T = TypeVar("_T")
+_ASKED_SECONDS = 5.0
+"""How long rollouts of a fleet are waited for, each look."""
+
+
+@dataclass(frozen=True)
+class Watched(Generic[_T]):
+    """What is followed, and how it is told."""
+
+    look: Callable[[], Awaitable[_T]]
+    parts: Callable[[_T, int | None], Sequence[RenderableType]]
+    """On a screen that has so many rows; None: all of it."""
+    changes: Callable[[_T | None, _T], Sequence[str]]
+    """A line for each since the look before."""
+    ended: Callable[[_T], bool]
+    document: Callable[[_T], Any]
+
 
 async def follow(door: Backstop, cluster: str, *, every: float, once: bool, as_json: bool) -> None:
-    """Returns when the rollout has ended, or after one look.
+    """A rollout, until it has ended. Errors: as `watch`."""
+    rollout = Watched[RolloutStatus](
+        look=lambda: door.status(cluster),
+        parts=lambda seen, _: status_parts(seen),
+        changes=_change,
+        ended=lambda seen: seen.stage.ended,
+        document=lambda seen: seen.model_dump(mode="json", by_alias=True),
+    )
+    await watch(rollout, every=every, once=once, as_json=as_json)
+
+
+def _change(before: RolloutStatus | None, now: RolloutStatus) -> list[str]:
+    told = status_line(now)
+    return [] if before is not None and status_line(before) == told else [f"{now.at:%H:%M:%SZ}  {told}"]
+
+
+async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: bool) -> None:
+    """The fleet rollout, until it has ended. Errors: as `watch`."""
+
+    async def look() -> FleetSeen:
+        status = await door.fleet_status()
+        asked = await door.ask_rollouts(to_ask(status), _ASKED_SECONDS)
+        return FleetSeen(status, {name: found for name, found in asked.items() if found is not None})
+
+    fleet = Watched[FleetSeen](
+        look=look,
+        parts=lambda seen, rows: tree_parts(seen, datetime.now(UTC), rows),
+        changes=lambda before, now: fleet_changes(before, now, datetime.now(UTC)),
+        ended=lambda seen: seen.status.stage.ended,
+        document=lambda seen: seen.status.model_dump(mode="json", by_alias=True),
+    )
+    await watch(fleet, every=every, once=once, as_json=as_json)
+
+
+async def watch(watched: Watched[_T], *, every: float, once: bool, as_json: bool) -> None:
+    """Returns when it has ended, or after one look.
 
     Errors: the first look's; later ones are shown and waited out, but for a refusal, which is an end.
     """
-    seen = await door.status(cluster)
+    seen = await watched.look()
     if once:
         if as_json:
-            show_json_line(seen.model_dump(mode="json", by_alias=True))
+            show_json_line(watched.document(seen))
         else:
-            show(*status_parts(seen))
+            show(*watched.parts(seen, None))
         return
     try:
-        if as_json or not sys.stdout.isatty():
-            await _lines(door, seen, every, as_json)
+        if as_json or not live():
+            await _lines(watched, seen, every, as_json)
         else:
-            await _picture(door, seen, every)
+            await _picture(watched, seen, every)
     except Refusal as ended:
         if not as_json:
             show(line(ended.message))
 
 
-async def _next(door: Backstop, cluster: str, every: float, tell: Callable[[str], None]) -> RolloutStatus:
+async def _next(watched: Watched[_T], every: float, tell: Callable[[str], None]) -> _T:
     """The next answer, however long a server or worker is away; `tell` hears once of each reason."""
     complaint = ""
     while True:
         await asyncio.sleep(every)
         try:
-            return await door.status(cluster)
+            return await watched.look()
         except Refusal:
             raise
         except BackstopError as away:
@@ -56,33 +109,33 @@ async def _next(door: Backstop, cluster: str, every: float, tell: Callable[[str]
             complaint = away.message
 
 
-async def _lines(door: Backstop, seen: RolloutStatus, every: float, as_json: bool) -> None:
+async def _lines(watched: Watched[_T], seen: _T, every: float, as_json: bool) -> None:
     def tell(reason: str) -> None:
         if not as_json:
             show(line(f"no answer: {reason}"))
 
-    shown = ""
+    before: _T | None = None
     while True:
-        now = status_line(seen)
-        if now != shown and as_json:
-            show_json_line(seen.model_dump(mode="json", by_alias=True))
-        elif now != shown:
-            show(line(f"{seen.at:%H:%M:%SZ}  {now}"))
-        shown = now
-        if seen.stage.ended:
+        changes = watched.changes(before, seen)
+        if changes and as_json:
+            show_json_line(watched.document(seen))
+        elif changes:
+            show(*map(line, changes))
+        before = seen
+        if watched.ended(seen):
             return
-        seen = await _next(door, seen.cluster, every, tell)
+        seen = await _next(watched, every, tell)
 
 
-async def _picture(door: Backstop, seen: RolloutStatus, every: float) -> None:
-    with Live(console=console(), auto_refresh=False, vertical_overflow="visible") as live:
+async def _picture(watched: Watched[_T], seen: _T, every: float) -> None:
+    with Picture() as picture:
         while True:
-            parts = status_parts(seen)
-            live.update(Group(*parts), refresh=True)
-            if seen.stage.ended:
+            parts = watched.parts(seen, picture.rows)
+            picture.draw(*parts)
+            if watched.ended(seen):
                 return
 
-            def tell(reason: str, parts: list[RenderableType] = parts) -> None:
-                live.update(Group(*parts, line((f"No answer: {reason}", "yellow"))), refresh=True)
+            def tell(reason: str, parts: Sequence[RenderableType] = parts) -> None:
+                picture.draw(*parts, line((f"No answer: {reason}", "yellow")))
 
-            seen = await _next(door, seen.cluster, every, tell)
+            seen = await _next(watched, every, tell)

@@ -31,11 +31,12 @@ def summary(answers: WhyAnswers, flexes: Sequence[FlexNow], *, hint: bool) -> li
         kept = f"{'The most' if len(reasons) > 1 else 'All'} of it, {most.gpus}{where}: {most.text}."
     else:
         kept = f"{beyond} more {_are(beyond)} beyond the quota." if beyond else "Nothing is in the way."
+    freed = next((f" What would free it: {t.weaker.text}." for t in teams if t.weaker is not None), "")
     offers = flex_offers(teams, flexes) if reasons or beyond else ()
     free = "".join(f" Flex has {'at most ' * o.at_most}{o.gpus} free in {o.cluster}." for o in offers[:1])
     more = len(reasons) - 1 + len(answers.unanswered)
     said = f" {count(more, 'reason')} more: --all." if hint and more > 0 else ""
-    return [line((_could(teams), "bold")), line(kept, free, said)]
+    return [line((_could(teams), "bold")), line(kept, freed, free, said)]
 
 
 def _are(number: int) -> str:
@@ -97,6 +98,8 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexNow | None)
         )
     ]
     parts += [line(f"{r.gpus:>6}  {r.text}.") for r in one.reasons]
+    if one.weaker is not None:
+        parts.append(line(f"What would free it: {one.weaker.text}."))
     parts += _gate(one)
     if status is not None and not status.stage.ended:
         parts.append(line(_rollout(one, status)))

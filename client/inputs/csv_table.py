@@ -41,17 +41,31 @@ def latest(now: datetime | None) -> float:
 TOO_LATE = "is more than a day ahead of now"
 
 
+def csv_text(path: str | Path) -> tuple[str, str]:
+    """What to call the file, and its text. Errors: BadInput."""
+    name, raw = content(path)
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise BadInput(f"{name} is not whole gzip data: {error}") from None
+    return name, decoded(name, raw)
+
+
 class CsvTable:
     """Rows come one by one. `line` is the last one's.
 
     `needed` and `optional` columns; where none is needed, any may be there.
+    `delimiter`: a spreadsheet's, by its locale (`delimiter_of`).
     Errors: BadInput naming the file, the line, and the column or the value.
     """
 
-    def __init__(self, name: str, text: str, needed: Sequence[str] = (), optional: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, text: str, needed: Sequence[str] = (), optional: Sequence[str] = (), delimiter: str = ","
+    ) -> None:
         self.name = name
         self.line = 1
-        self._rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+        self._rows = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
         self.columns = [cell.strip() for cell in next(self._whole_rows(), [])]
         if not any(self.columns):
             names = f"the columns {', '.join(needed)}" if needed else "its columns"
@@ -67,13 +81,7 @@ class CsvTable:
 
     @classmethod
     def read(cls, path: str | Path, needed: Sequence[str] = (), optional: Sequence[str] = ()) -> Self:
-        name, raw = content(path)
-        if raw[:2] == b"\x1f\x8b":
-            try:
-                raw = gzip.decompress(raw)
-            except (OSError, EOFError, zlib.error) as error:
-                raise BadInput(f"{name} is not whole gzip data: {error}") from None
-        return cls(name, decoded(name, raw), needed, optional)
+        return cls(*csv_text(path), needed, optional)
 
     def rows(self) -> Iterator[list[str]]:
         """The cells as they stand, a row at least; empty lines are skipped."""

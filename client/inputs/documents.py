@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
 from client.inputs import plain_yaml
-from client.inputs.sentences import Problem, first_problem, shown
+from client.inputs.sentences import Path, Problem, all_problems, first_problem, path_text, shown
 from models.base import Model
-from models.cluster.fleet_file import Fleet, merged_policy
+from models.cluster.fleet_file import ClusterSpec, Fleet, merged_policy
 from models.cluster.policy import Policy
-from models.errors import BadInput
+from models.errors import BadFile, BadInput
 
 if TYPE_CHECKING:  # each is imported where it is read: a plan of a fleet file needs none of them
     from models.flex.division import FlexDemand
@@ -35,46 +36,123 @@ class _GivenTwice(ValueError):
     pass
 
 
-def read_fleet(path: str | Path) -> Fleet:
+MOST_PROBLEMS = 20
+"""Of a file are told at once."""
+
+
+@dataclass(frozen=True)
+class FleetDocument:
+    """A fleet as it was handed in."""
+
+    fleet: Fleet
+    name: str
+    """What to call the file, or the files."""
+    places: Callable[[Sequence[Path]], list[str]]
+    """Where parts of the fleet stand: `fleet.yaml, line 12`."""
+    partial: bool = False
+    """It is a table: of what it has no column for it says nothing."""
+
+
+def read_fleet(path: str | FilePath) -> Fleet:
     """The fleet that the file describes, each cluster's policy checked with the default laid under it.
 
     JSON when the name ends in .json, or when the content is; else YAML. "-": standard input.
-    Errors: BadInput.
+    Errors: BadFile with all that is wrong with it.
     """
+    return read_fleet_document(path).fleet
+
+
+def read_fleet_document(path: str | FilePath) -> FleetDocument:
+    """The same, and where its parts stand."""
     name, text = _text(path)
     data = _parsed(name, text)
     if data is None:
         raise BadInput(f"{name} is empty: a fleet file has at least the field clusters")
     if not isinstance(data, dict):
         raise BadInput(f"{name} must be a mapping with the field clusters, not {shown(data)}")
+
+    def places(paths: Sequence[Path]) -> list[str]:
+        return [f"{name}{'' if n is None else f', line {n}'}" for n in plain_yaml.lines_of(text, paths)]
+
+    return FleetDocument(checked_fleet(data, places), name, places)
+
+
+def checked_fleet(data: dict[str, Any], places: Callable[[Sequence[Path]], list[str]]) -> Fleet:
+    """Errors: BadFile."""
+    fleet, problems = None, list[Problem]()
     try:
         fleet = Fleet.model_validate(data)
     except ValidationError as error:
-        raise _refused(name, text, first_problem(error, data)) from None
-    for number, cluster in enumerate(fleet.clusters):
-        try:
-            fleet.policy_of(cluster)
-        except ValidationError as error:
-            under = ("clusters", number, "policy")
-            raise _refused(name, text, first_problem(error, cluster.policy, under)) from None
+        problems = all_problems(error, data)
+        problems += _beside(data, problems)
+    else:
+        problems = [p for n, c in enumerate(fleet.clusters) for p in _of_policy(fleet.policy, c.policy, n)]
+    if fleet is None or problems:
+        problems.sort(key=lambda p: [f"{step:09}" if isinstance(step, int) else step for step in p.path])
+        told, more = problems[:MOST_PROBLEMS], max(0, len(problems) - MOST_PROBLEMS)
+        where = places([problem.path for problem in told])
+        raise BadFile([f"{at}: {problem.text}" for at, problem in zip(where, told, strict=True)], more)
     return fleet
 
 
-def read_milestones(path: str | Path) -> MilestoneFile:
+def _beside(data: dict[str, Any], found: Sequence[Problem]) -> list[Problem]:
+    """What else is wrong with parts that are well by themselves: the checks of the whole stop at the first fault."""
+    known = {problem.path for problem in found}
+    faulty = {path[1] for path in known if path[:1] == ("clusters",) and len(path) > 1}
+    try:
+        default = Policy.model_validate(data.get("policy", {}))
+    except ValidationError:
+        default = Policy()
+    problems = list[Problem]()
+    for number, given in enumerate(data["clusters"] if isinstance(data.get("clusters"), list) else ()):
+        if number in faulty:
+            continue
+        cluster = ClusterSpec.model_validate(given)
+        problems += _of_policy(default, cluster.policy, number)
+        try:
+            Fleet(clusters=(cluster,))
+        except ValidationError as error:
+            (floor,) = all_problems(error, {"clusters": [given]})
+            path = ("clusters", number, *floor.path[2:])
+            text = floor.text.replace("clusters[0]", f"clusters[{number}]", 1)
+            problems.append(Problem(path, text, 0))
+    return [*_given_twice(data, known), *(p for p in problems if p.path not in known)]
+
+
+def _given_twice(data: dict[str, Any], known: Collection[Path]) -> Iterator[Problem]:
+    for what in ("cluster", "team"):
+        entries, seen = data.get(f"{what}s"), set[str]()
+        for number, entry in enumerate(entries if isinstance(entries, list) else ()):
+            name, path = entry.get("name") if isinstance(entry, dict) else None, (f"{what}s", number, "name")
+            if isinstance(name, str):
+                if name in seen and path not in known:
+                    yield Problem(path, f"{path_text(path)}: {what} {name!r} is given twice", 0)
+                seen.add(name)
+
+
+def _of_policy(default: Policy, own: Mapping[str, Any], number: int) -> list[Problem]:
+    try:
+        merged_policy(default, own)
+    except ValidationError as error:
+        return all_problems(error, own, ("clusters", number, "policy"))
+    return []
+
+
+def read_milestones(path: str | FilePath) -> MilestoneFile:
     """The plan's milestones, as YAML or JSON. "-": standard input. Errors: BadInput."""
     from models.reports.milestones import MilestoneFile
 
     return read_document(path, MilestoneFile, "the field milestones")
 
 
-def read_flex_demand(path: str | Path) -> FlexDemand:
+def read_flex_demand(path: str | FilePath) -> FlexDemand:
     """What is to be divided among whom, as YAML or JSON. "-": standard input. Errors: BadInput."""
     from models.flex.division import FlexDemand
 
     return read_document(path, FlexDemand, "the fields capacity_gpus and teams")
 
 
-def read_flex_story(path: str | Path) -> FlexStory:
+def read_flex_story(path: str | FilePath) -> FlexStory:
     """A cluster, its teams and what happens, as YAML or JSON. "-": standard input. Errors: BadInput."""
     from models.flex.scenario import FlexStory
 
@@ -84,7 +162,7 @@ def read_flex_story(path: str | Path) -> FlexStory:
 _ModelT = TypeVar("_ModelT", bound=Model)
 
 
-def read_document(path: str | Path, model: type[_ModelT], fields: str) -> _ModelT:
+def read_document(path: str | FilePath, model: type[_ModelT], fields: str) -> _ModelT:
     """A file that is one document. `fields`: what it has at least, in words. Errors: BadInput."""
     name, text = _text(path)
     data = _parsed(name, text)
@@ -110,19 +188,19 @@ def read_policy(default: Policy, settings: Mapping[str, Any], options: Mapping[s
         raise BadInput(f"{option}{problem.text.removeprefix(field)}" if field else problem.text) from None
 
 
-def _text(path: str | Path) -> tuple[str, str]:
+def _text(path: str | FilePath) -> tuple[str, str]:
     """What to call the file, and its text."""
     name, raw = content(path)
     return name, decoded(name, raw)
 
 
-def content(path: str | Path) -> tuple[str, bytes]:
+def content(path: str | FilePath) -> tuple[str, bytes]:
     """What to call the file, and its bytes. Errors: BadInput."""
     if str(path) == STANDARD_INPUT:
         return "standard input", sys.stdin.buffer.read()
     name = str(path)
     try:
-        return name, Path(path).read_bytes()
+        return name, FilePath(path).read_bytes()
     except FileNotFoundError:
         raise BadInput(f"{name}: there is no such file") from None
     except IsADirectoryError:

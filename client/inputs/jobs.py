@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from client.inputs.csv_table import CsvTable
 from client.inputs.sentences import first_problem
+from models.cluster.classes import classes_text, those_of
+from models.cluster.fleet_file import Fleet
 from models.cluster.jobs import ClusterJob
 
 _NEEDED = ("cluster", "job", "team", "gpus", "started")
 _COUNTS = ("gpus", "idle_gpus")
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
+ClassesOf = Mapping[tuple[str, str], Sequence[str]]
+"""Of quotas, by cluster and team."""
 
-def read_jobs(path: str | Path) -> tuple[ClusterJob, ...]:
-    """The jobs of a CSV; empty cells are left out. Errors: BadInput naming the file, the line and the value."""
+
+def read_jobs(path: str | Path, classes: ClassesOf | None = None) -> tuple[ClusterJob, ...]:
+    """The jobs of a CSV; empty cells are left out. Errors: BadInput naming the file, the line and the value.
+
+    `classes`: those of the quotas that are known; a job of one of these is of none but its classes.
+    """
     table = CsvTable.read(path, _NEEDED, [field for field in ClusterJob.model_fields if field not in _NEEDED])
     lines: dict[tuple[object, ...], int] = {}
     jobs = []
     for row in table.records():
         job = _job(table, row)
+        own = (classes or {}).get((job.cluster, job.team))
+        if own is not None and job.job_class is not None and job.job_class not in own:
+            what = f"job_class is {job.job_class!r}, and the quota of {job.team} in {job.cluster} {classes_text(own)}"
+            raise table.bad(what)
         for key in ((job.cluster, job.job, job.started), (job.cluster, job.job) if job.ended is None else ()):
             if key and lines.setdefault(key, table.line) != table.line:
                 raise table.bad(f"job {job.job!r} is in line {lines[key]} already")
         jobs.append(job)
     return tuple(jobs)
+
+
+def classes_in(fleet: Fleet) -> ClassesOf:
+    """Of its quotas, as far as the file says them: where it says no policy, the ledger's stands."""
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    for cluster in fleet.clusters:
+        said = "policy" in fleet.model_fields_set or "classes" in cluster.policy
+        of_policy = fleet.policy_of(cluster).classes
+        for quota in cluster.quotas:
+            if said or quota.classes is not None:
+                found[cluster.name, quota.team] = those_of(quota.classes, of_policy)
+    return found
 
 
 def _job(table: CsvTable, row: Mapping[str, str]) -> ClusterJob:

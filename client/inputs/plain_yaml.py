@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import yaml
@@ -47,13 +47,20 @@ def load(text: str, source: str) -> Any:
 
 def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
     """The line (from 1) of the deepest part of `path` that the document has; None where it cannot be told."""
+    return lines_of(text, [path])[0]
+
+
+def lines_of(text: str, paths: Sequence[tuple[str | int, ...]]) -> list[int | None]:
+    """The same of many paths, for one reading of the text."""
     try:
         with _gc_resting():
             node = yaml.compose(text, Loader=yaml.CSafeLoader)
     except (yaml.YAMLError, RecursionError):
-        return None
-    if node is None:
-        return None
+        node = None
+    return [None if node is None else _line_in(node, path) for path in paths]
+
+
+def _line_in(node: yaml.Node, path: tuple[str | int, ...]) -> int:
     line: int = node.start_mark.line + 1
     for step in path:
         if isinstance(node, yaml.MappingNode):
@@ -202,6 +209,11 @@ class _Folder:
 
     def _bad(self, what: str, mark: _Marked | None) -> BadInput:
         return BadInput(f"{self._source}{'' if mark is None else f', line {mark.line + 1}'}: {what}")
+
+
+def is_plain_text(text: str) -> bool:
+    """Whether it is text as it stands, unquoted."""
+    return text not in _WORDS and isinstance(_plain(text), str)
 
 
 def _plain(text: str) -> Any:

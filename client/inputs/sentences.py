@@ -82,9 +82,18 @@ def shown(value: Any) -> str:
 def first_problem(error: ValidationError, data: Any, under: Path = ()) -> Problem:
     """The first problem of a refused value. `data` is what was given; `under` is where it stands in its file."""
     faults = _own(error.errors(include_url=False), data)
-    path, text = _told(faults[0], data)
+    return _problem(faults[0], data, under)._replace(more=len(faults) - 1)
+
+
+def all_problems(error: ValidationError, data: Any, under: Path = ()) -> list[Problem]:
+    """Every problem of a refused value, in the order of its parts."""
+    return [_problem(fault, data, under) for fault in _own(error.errors(include_url=False), data)]
+
+
+def _problem(fault: ErrorDetails, data: Any, under: Path) -> Problem:
+    path, text = _told(fault, data)
     text = _joined((*under, *path), text)
-    return Problem((*under, *path), text if len(text) <= _LONG else f"{text[:_LONG]} and so on", len(faults) - 1)
+    return Problem((*under, *path), text if len(text) <= _LONG else f"{text[:_LONG]} and so on", 0)
 
 
 def _joined(path: Path, text: str) -> str:

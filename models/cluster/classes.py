@@ -5,14 +5,15 @@ Source: DESIGN.md, "Jobs and flex"; docs/adr/0050-classes.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
 
 from models.base import Name
 
-MOST = 8
+MOST_CLASSES = 8
+_Item = TypeVar("_Item")
 
 
 def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -24,10 +25,29 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-Classes = Annotated[tuple[Name, ...], Field(max_length=MOST), AfterValidator(_each_once)]
+Classes = Annotated[tuple[Name, ...], Field(max_length=MOST_CLASSES), AfterValidator(_each_once)]
 """The strongest first; none: all jobs are alike."""
 
 
 def rank_of(job_class: str | None, classes: Sequence[str]) -> int:
     """The larger, the weaker. One that is not known there is as strong as the strongest: nothing dies for a word."""
     return classes.index(job_class) if job_class in classes else 0
+
+
+def those_of(own: tuple[str, ...] | None, of_policy: tuple[str, ...]) -> tuple[str, ...]:
+    """A quota's classes: without its own, those of its cluster's policy."""
+    return of_policy if own is None else own
+
+
+def classes_text(classes: Sequence[str]) -> str:
+    """What a team has, as the end of a sentence on it."""
+    return f"has {', '.join(classes)}" if classes else "has none"
+
+
+def in_places(ordered: Sequence[_Item], team: Callable[[_Item], str], key: Callable[[_Item], int]) -> list[_Item]:
+    """The same order, but in each team's places its own by this key: classes say nothing between teams."""
+    mine: dict[str, list[_Item]] = {}
+    for one in ordered:
+        mine.setdefault(team(one), []).append(one)
+    turns = {name: iter(sorted(own, key=key)) for name, own in mine.items()}
+    return [next(turns[team(one)]) for one in ordered]

@@ -25,3 +25,8 @@ def shown(contact: str) -> str:
         return contact
     scheme = _SCHEME.match(contact.strip())
     return f"{scheme[0].lower()}://***" if scheme else "***"
+
+
+def is_masked(contact: str) -> bool:
+    """Whether it is what `shown` makes of a secret one: it stands for that, and holds no secret."""
+    return is_secret(contact) and shown(contact) == contact

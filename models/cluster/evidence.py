@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from models.cluster.classes import those_of
 from models.cluster.jobs import Job
 from models.cluster.readings import HealthSample, QuotaReading, TeamUsage
 from models.cluster.windows import Window
+from models.cluster.work import TeamWork, team_work
 
 
 @dataclass(frozen=True)
@@ -21,3 +23,15 @@ class Evidence:
     at: datetime
     jobs: Sequence[Job] = ()
     windows: Sequence[Window] = ()
+    classes: tuple[str, ...] = ()
+    """Of jobs, as the cluster's policy has them; a quota may have its own."""
+
+    @property
+    def classes_by_team(self) -> dict[str, tuple[str, ...]]:
+        return {quota.team: those_of(quota.classes, self.classes) for quota in self.reading.quotas}
+
+    @property
+    def work(self) -> tuple[TeamWork, ...]:
+        """What running jobs hold by class, of the teams whose jobs are known by name."""
+        scheduled = {team: usage.scheduled_gpus for team, usage in self.usage.items()}
+        return team_work(self.jobs, self.classes_by_team, scheduled)

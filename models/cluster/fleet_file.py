@@ -14,6 +14,7 @@ from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
 from models.cluster.sources import PrometheusSource, SlurmSource
 from models.cluster.windows import Window
+from models.notices import Notify
 
 NAMES_BYTES = 48 * 1024
 """Of the names of a cluster's quotas, compressed."""
@@ -71,7 +72,8 @@ class ClusterSpec(Documented):
                 what = f"island {name!r} has a comma, which separates the names of islands"
                 raise fault_at(("islands", number), what)
         for number, quota in enumerate(self.quotas):
-            for name in (quota.team, *(quota.namespaces or ())):  # parents and islands are such names too
+            # Parents and islands are such names too.
+            for name in (quota.team, *(quota.namespaces or ()), *(quota.classes or ())):
                 _check_name(name, ("quotas", number))
         _check_size(self.quotas)
         QuotaTree(self.quotas)
@@ -90,6 +92,8 @@ class Team(Documented):
     """As in quotas."""
     contacts: tuple[Words, ...] = ()
     """Beside the log: e-mail addresses, Slack or webhook URLs (docs/notices.md). Without it: the log."""
+    notify: Notify | None = Field(default=None, exclude_if=lambda choice: choice is None)
+    """How it wants to be told: each, digest or breach-only. Without it: as the policy of each cluster says."""
 
 
 class Fleet(Documented):

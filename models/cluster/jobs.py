@@ -10,6 +10,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
+from models.cluster.classes import in_places, rank_of
 
 _NAMED = 4
 
@@ -77,13 +78,15 @@ def flex_lives(jobs: Iterable[Job], since: Time) -> FlexLives:
     )
 
 
-def first_to_go(jobs: Sequence[Job], above: Mapping[str, int]) -> tuple[Job, ...]:
+def first_to_go(jobs: Sequence[Job], above: Mapping[str, int], classes: Mapping[str, Sequence[str]]) -> tuple[Job, ...]:
     """Jobs on flex, those first that would give back first: of who is furthest above its share, the youngest.
 
-    Source: models.flex.yielding.given_back, which also picks whole jobs with the least overshoot for a given need.
+    Inside a team its weaker classes come first, and move no other team's jobs. `classes`: of each team, the strongest
+    first. Source: models.flex.yielding.given_back, which also picks jobs with the least overshoot for a given need.
     """
     on_flex = [j for j in jobs if j.on is RunsOn.FLEX]
-    return tuple(sorted(on_flex, key=lambda j: (-above.get(j.team, 0), -j.started.timestamp(), j.job)))
+    by_share = sorted(on_flex, key=lambda j: (-above.get(j.team, 0), -j.started.timestamp(), j.job))
+    return tuple(in_places(by_share, lambda j: j.team, lambda j: -rank_of(j.job_class, classes.get(j.team, ()))))
 
 
 def jobs_text(jobs: Iterable[tuple[str, int]]) -> str:

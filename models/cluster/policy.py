@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from models.base import Count, Documented, Duration, GpuCount, Model, NameGiven, PositiveCount, Share, brief
 from models.cluster.classes import Classes
 from models.cluster.derived_buffer import Derived, HealthTerms
+from models.notices import Notify
 
 
 class Tier(StrEnum):
@@ -118,7 +119,7 @@ def _buffer(value: Any) -> Any:
 
 MOST_NAMES = 100
 """People whom a policy names for one thing."""
-OF_THE_CLUSTER = ("owners", "requests", "classes")
+OF_THE_CLUSTER = ("owners", "requests", "notify", "classes")
 """Settings that speak of a cluster whether or not a rollout of it is open: no launch sets them."""
 
 
@@ -193,10 +194,10 @@ class Policy(Documented):
     """Who decides on requests for more quota, beside the owner of an open rollout. Without it: that owner alone."""
     requests: Requests = Requests.WAIT
     """While a rollout is on its way to monitored, requests: wait or refuse."""
+    notify: Notify = Notify.EACH
+    """How teams that do not say it themselves are told: each, digest (once a day) or breach-only."""
     classes: Classes = ()
-    """Classes of jobs inside each quota, the strongest first, such as [training, engines]: the weaker yields first.
-    Without it: all alike.
-    """
+    """Of jobs inside each quota, the strongest first: the weaker yields first. Without it: none."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

@@ -106,6 +106,7 @@ class Quota(Documented):
                 "islands": None if every else tuple(sorted(self.islands or ())),
                 "protected_blocks": tuple(sorted(self.protected_blocks, reverse=True)),
                 "namespaces": self.gate,
+                "classes": None,  # no plan goes by them
             }
         )
 
@@ -228,7 +229,8 @@ class QuotaTree:
 
 
 _OF_LEAVES = (
-    *("scheduled_gpus", "idle_gpus", "pending_gpus", "protected_blocks", "minimum_gpus", "islands", "namespaces"),
+    *("scheduled_gpus", "idle_gpus", "pending_gpus", "protected_blocks", "minimum_gpus", "islands"),
+    *("namespaces", "classes"),
 )
 
 

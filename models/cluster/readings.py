@@ -9,11 +9,13 @@ from enum import StrEnum
 from pydantic import Field
 
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
+from models.cluster.classes import Classes
 from models.cluster.derived_buffer import Derived
 from models.cluster.flex_size import FlexSight
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.windows import Window
+from models.cluster.work import TeamWork
 
 
 class LimitMode(StrEnum):
@@ -34,6 +36,7 @@ class Present(Model):
     minimum_gpus: GpuCount = 0
     parent: Name | None = None
     namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
+    classes: Classes | None = Field(default=None, exclude_if=lambda classes: classes is None)
     hand: Count = Field(default=0, exclude=True)
     """While it stays the same, only Backstop has changed the value. Of no meaning beyond the reading."""
 
@@ -56,6 +59,7 @@ class Present(Model):
             minimum_gpus=min(self.minimum_gpus, self.gpus),
             parent=self.parent,
             namespaces=self.namespaces,
+            classes=self.classes,
         )
 
 
@@ -215,6 +219,8 @@ class Observation(Model):
     """The sample is UNKNOWN, because the falls of its source's clusters are."""
     derived: Derived | None = None
     """The buffer that health history asks for; None where nobody asked."""
+    work: tuple[TeamWork, ...] = Field(default=(), exclude_if=lambda work: not work)
+    """Of what is short: what jobs in quota hold by class, the first to yield first, where that is known."""
     present: PresentBacking | None = None
     """The same of what the quota system holds, where other values were tested; None: these are those."""
 

@@ -13,6 +13,7 @@ from models.cluster.derived_buffer import Derived
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island, healthy, total
 from models.cluster.quota import Quota, QuotaTree, check_islands
+from models.cluster.work import TeamWork
 
 if TYPE_CHECKING:
     from models.cluster.readings import QuotaReading
@@ -35,6 +36,8 @@ class Snapshot(Model):
     health_at: Time | None = None
     derived: Derived | None = None
     """The buffer that its health history asks for, where its policy wants one. Units: GPUs."""
+    work: tuple[TeamWork, ...] = Field(default=(), exclude_if=lambda work: not work)
+    """What running jobs hold now by class, where they are known by name: no plan's numbers go by it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -68,6 +71,7 @@ class Snapshot(Model):
         names = [i.name for i in self.islands]
         return self.model_copy(
             update={
+                "work": (),
                 "islands": tuple(sorted((i.canonical for i in self.islands), key=lambda i: i.name)),
                 "quotas": tuple(sorted((q.canonical(names) for q in self.quotas), key=lambda q: q.team)),
             }

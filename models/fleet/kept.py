@@ -16,8 +16,7 @@ from models.audit import AuditEntry, AuditKind
 from models.base import Model, Name, Time
 from models.fleet.pacing import paced
 from models.fleet.state import FleetStage, Pace, Wave
-
-LAUNCH = "launch"
+from models.rollout.stuck import LAUNCH
 
 
 class KeptFleet(Model):

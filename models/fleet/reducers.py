@@ -12,7 +12,7 @@ from datetime import datetime
 from models.audit import AuditKind
 from models.base import count_text, gpus_text, some_of
 from models.fleet.gates import breaker_share, rest_until, through
-from models.fleet.kept import LAUNCH, KeptFleet
+from models.fleet.kept import KeptFleet
 from models.fleet.messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
 from models.fleet.state import (
     BREAKER,
@@ -29,6 +29,7 @@ from models.fleet.state import (
 from models.rollout.fitting import MOST_BYTES, entries_left_out, mail_given_up, packed, queues
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Stage
+from models.rollout.stuck import LAUNCH
 from models.wire import TellAnswer
 
 _STATE = {
@@ -276,11 +277,13 @@ def recorded(f: FleetRollout, keys: Iterable[str]) -> FleetRollout:
 
 
 def mailed(f: FleetRollout, keys: Sequence[str], answer: TellAnswer, now: datetime) -> FleetRollout:
-    gone = answer.delivered.keys() | answer.refused.keys()
+    gone = answer.delivered.keys() | answer.refused.keys() | answer.waiting.keys()
     f = f.but(mail=tuple(n for n in f.mail if n.key not in gone))
     for key in keys:
         if key in answer.refused:
             f = f.noting(AuditKind.NOTICE, f"{f.owner} could not be told: {answer.refused[key]}", now, failed=True)
+        elif (at := answer.waiting.get(key)) is not None:
+            f = f.noting(AuditKind.NOTICE, f"{f.owner} is told with others, {at:%Y-%m-%d %H:%MZ}: fleet_held", now)
         elif key in answer.delivered:
             f = f.noting(AuditKind.NOTICE, f"{f.owner} was told: fleet_held", now, key=key)
     return f

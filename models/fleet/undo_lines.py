@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterable
 from models.fleet.commands import FleetCommand, FleetCommandRequest
 from models.fleet.pacing import settings_back
 from models.fleet.state import FleetRollout, Member, MemberState, Wave
+from models.rollout.undo_lines import NEVER, REASON
 
-REASON = "--reason '...'"
-NEVER = "It cannot be undone"
 UNDO_OF_LAUNCH = f"Undo: backstop fleet abort {REASON}"
 
 
-def undo_line(before: FleetRollout, after: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str:
+def fleet_undo_line(
+    before: FleetRollout, after: FleetRollout, command: FleetCommand, request: FleetCommandRequest
+) -> str:
     """What to say to undo a command that has just been obeyed."""
-    return UNDO[command](before, after, request)
+    return FLEET_UNDO[command](before, after, request)
 
 
 def _names(members: Iterable[Member]) -> str:
@@ -61,7 +62,7 @@ def _promoted(before: FleetRollout, after: FleetRollout, request: FleetCommandRe
     return f"{NEVER}; to start no more clusters: backstop fleet pause {REASON}"
 
 
-UNDO: dict[FleetCommand, Callable[[FleetRollout, FleetRollout, FleetCommandRequest], str]] = {
+FLEET_UNDO: dict[FleetCommand, Callable[[FleetRollout, FleetRollout, FleetCommandRequest], str]] = {
     "approve": lambda *_: f"Undo: backstop fleet abort --undo {REASON} (what it has started is undone)",
     "pause": lambda *_: f"Undo: backstop fleet resume {REASON}",
     "resume": lambda *_: f"Undo: backstop fleet pause {REASON} (failures that were let go count no more)",

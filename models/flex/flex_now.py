@@ -12,6 +12,7 @@ from models.cluster.island import Island
 from models.cluster.jobs import FlexLives, Job, RunsOn, first_to_go, flex_lives
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.snapshot import Snapshot, present_snapshot
+from models.cluster.work import TeamWork
 from models.flex.division import FlexDemand, FlexMode, FlexTeam, division
 from models.planning.backing import back_on
 from models.planning.occupancy import standing_in_quota, used_in_quota
@@ -67,6 +68,8 @@ class FlexNow(Model):
     """Who would give back first comes first: who is furthest above its share."""
     jobs: tuple[Job, ...] = ()
     """Jobs on flex, those first that would be preempted first; as far as jobs are known by name."""
+    yields: tuple[TeamWork, ...] = ()
+    """Of teams whose jobs have classes: what each class holds, the first to yield first."""
     lives: FlexLives | None = None
     """How long flex jobs lived; None where no job is known by name."""
 
@@ -130,7 +133,8 @@ def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL, since: datetime | 
         quotas=len(quotas),
         islands=_islands(sample, running, sum(scheduled.values())),
         on_flex=tuple(sorted(on_flex, key=lambda o: (-o.above_gpus, o.team))),
-        jobs=first_to_go(running, {o.team: o.above_gpus for o in on_flex}),
+        jobs=first_to_go(running, {o.team: o.above_gpus for o in on_flex}, seen.classes_by_team),
+        yields=tuple(work for work in seen.work if work.classed),
         lives=flex_lives(seen.jobs, since) if seen.jobs and since is not None else None,
     )
 

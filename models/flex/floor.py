@@ -10,7 +10,7 @@ from datetime import timedelta
 from enum import Enum, auto
 
 from models.base import duration_text
-from models.cluster.classes import rank_of
+from models.cluster.classes import in_places, rank_of
 from models.flex.division import Claims, Entitlement, FlexDemand, entitlements, promises_of
 from models.flex.scenario import GRAIN, FlexJob, FlexStory, JobTarget, On, Waits
 from models.flex.yielding import Beyond, gpus_for, kept
@@ -234,12 +234,7 @@ def last_to_go(jobs: Iterable[StoryJob]) -> list[StoryJob]:
 
 
 def strongest_first(ordered: Sequence[StoryJob]) -> list[StoryJob]:
-    """The same order, but in each team's places its stronger jobs first: classes say nothing between teams."""
-    mine: dict[str, Iterator[StoryJob]] = {
-        team: iter(sorted((j for j in ordered if j.spec.team == team), key=lambda j: j.rank))
-        for team in {j.spec.team for j in ordered if j.rank}
-    }
-    return [next(mine[j.spec.team]) if j.spec.team in mine else j for j in ordered]
+    return in_places(ordered, lambda j: j.spec.team, lambda j: j.rank)
 
 
 def bound_text(j: StoryJob) -> str:

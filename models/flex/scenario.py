@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from models.base import Duration, GpuCount, Model, Name, Words, exact_fraction
+from models.cluster.classes import classes_text
 from models.flex.division import FlexDemand, FlexMode, FlexTeam
 
 GRAIN = 1000
@@ -135,9 +136,9 @@ class FlexStory(Model):
                     )
                 known = classes[step.submit.team]
                 if step.submit.job_class is not None and step.submit.job_class not in known:
-                    has = f"has {', '.join(known)}" if known else "has none"
                     raise ValueError(
-                        f"steps[{n}].submit.job_class is {step.submit.job_class!r}, and team {step.submit.team!r} {has}"
+                        f"steps[{n}].submit.job_class is {step.submit.job_class!r}, and team {step.submit.team!r} "
+                        + classes_text(known)
                     )
                 if step.submit.job in submitted:
                     raise ValueError(f"steps[{n}].submit.job {step.submit.job!r} is there already")

@@ -15,7 +15,9 @@ from models.cluster.island import Island
 from models.cluster.policy import TIERS, Basis, Policy, Scope, ShareBy, Tier
 from models.cluster.quota import gate_of
 from models.cluster.snapshot import Snapshot
+from models.cluster.work import TeamWork
 from models.planning.backing import touched
+from models.planning.busy_work import advice, work_under
 from models.planning.ceiling import after_buffer, buffer_of, ceiling_of
 from models.planning.cut_ladder import Ladder
 from models.planning.cut_reasons import reason_for
@@ -91,18 +93,22 @@ class Plan(Model):
     """How its hash is made; histories hold plans, and approvals of them, from before there was a choice."""
     phantom_since: Since | None = None
     """Since when no healthy GPU has stood behind the phantom ones, with these quotas; None: nobody asked, or knows."""
+    work: tuple[TeamWork, ...] = Field(default=(), exclude_if=lambda work: not work)
+    """Of teams that give GPUs in use: what their jobs hold by class, the first to yield first, where that is known."""
+    advice: str = Field(default="", exclude_if=lambda advice: not advice)
+    """On classes of jobs; empty: there is none to give."""
 
     @cached_property
     def hash(self) -> str:
         """What an approval names: neither the order of rows nor a default that is written out changes it.
 
-        When the phantom began changes no plan.
+        When the phantom began changes no plan, nor does whose jobs run now.
         """
         if self.hash_rule == 1:
-            unknown_then = {"out_of_reach", "hash_rule", "phantom_since"}
+            unknown_then = {"out_of_reach", "hash_rule", "phantom_since", "work", "advice"}
             return content_hash(self, exclude=unknown_then | ({"derived"} if self.derived is None else set()))
         rows = (q.but(namespaces=gate_of(q.team, q.namespaces)) if q.namespaces else q for q in self.quotas)
-        said = self.but(quotas=tuple(sorted(rows, key=lambda q: q.team)), phantom_since=None)
+        said = self.but(quotas=tuple(sorted(rows, key=lambda q: q.team)), phantom_since=None, work=(), advice="")
         return content_hash(said, exclude_defaults=True)
 
     @property
@@ -375,6 +381,8 @@ class _Sketch:
             derived=self.snapshot.derived if self.policy.terms is not None else None,
             out_of_reach=self.out_of_reach,
             hash_rule=2,
+            work=work_under(self.snapshot, {leaf: taken[Tier.BUSY] for leaf, taken in self.ladder.taken.items()}),
+            advice=advice(self.snapshot, self.policy),
         )
 
     def _rows(self) -> dict[str, QuotaPlan]:

@@ -72,6 +72,18 @@ class MonitoredStep(Model):
     clusters: Count
 
 
+class ClusterCut(Model):
+    """What a cluster's rollouts took from quotas in the week, and gave back. Units: GPUs of leaf quotas."""
+
+    cluster: Name
+    cut_gpus: Count
+    phantom_gpus: Count
+    """Of those cut: no healthy GPU stood behind them."""
+    to_flex_gpus: Count
+    back_gpus: Count = 0
+    """Given back by rollbacks."""
+
+
 class Past(Model):
     """What the ledger knows of a week and of the time before it; shadow rollouts are not in it."""
 
@@ -89,6 +101,10 @@ class Past(Model):
     outcomes: tuple[BeforeAndAfter, ...]
     points: tuple[Point, ...]
     """The curve up to `until`."""
+    cuts: tuple[ClusterCut, ...] = ()
+    """Of the week, by cluster; one without any is left out."""
+    names: tuple[Name, ...] = ()
+    """Of every cluster in the ledger now."""
     week_ago: Point | None
     began: Time | None
     """The first tally there is."""
@@ -156,6 +172,15 @@ class Totals(Model):
     phantom_after: float
 
 
+class ClusterWeek(Model):
+    """One cluster's line. `stands`: monitored, or the last stage it reached this week; empty: neither."""
+
+    cluster: Name
+    stands: str
+    cut: ClusterCut | None = None
+    outcome: BeforeAndAfter | None = None
+
+
 class Week(Model):
     """The whole report. `live` None: it is about a week that is over, and what was open then is not known any more."""
 
@@ -175,6 +200,10 @@ class Week(Model):
     milestones: tuple[MilestoneStanding, ...]
     outcomes: tuple[BeforeAndAfter, ...]
     totals: Totals
+    cuts: tuple[ClusterCut, ...] = ()
+    """Of the week, by cluster; one without any is left out."""
+    every: tuple[ClusterWeek, ...] = ()
+    """Every cluster, by name."""
     points: tuple[Point, ...]
     steps: tuple[MonitoredStep, ...]
 
@@ -202,8 +231,25 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
         milestones=standings(past.milestones, measured, past.until, {} if now is None else {PHANTOM_GPUS: now.at}),
         outcomes=past.outcomes,
         totals=totals(past.outcomes),
+        cuts=past.cuts,
+        every=_every(past),
         points=past.points,
         steps=past.steps,
+    )
+
+
+def _every(past: Past) -> tuple[ClusterWeek, ...]:
+    """Each cluster once, whether or not anything became of it."""
+    cuts, outcomes = {c.cluster: c for c in past.cuts}, {o.cluster: o for o in past.outcomes}
+    there, stage = set(past.monitored), {m.cluster: m.after for m in past.moves}
+    return tuple(
+        ClusterWeek(
+            cluster=name,
+            stands="monitored" if name in there else stage.get(name, ""),
+            cut=cuts.get(name),
+            outcome=outcomes.get(name),
+        )
+        for name in past.names
     )
 
 

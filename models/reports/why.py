@@ -28,6 +28,7 @@ from models.cluster.snapshot import Snapshot, present_snapshot
 from models.cluster.windows import Window, active, without_absences
 from models.errors import Refusal
 from models.planning.occupancy import held_in_quota, startable, startable_block
+from models.reports.weaker_jobs import WeakerJobs, weaker_jobs
 
 
 class Cause(StrEnum):
@@ -90,6 +91,8 @@ class TeamWhy(Model):
     use_known: bool
     namespaces: tuple[Name, ...] | None = None
     """Who may target the quota beside the team itself; None: anybody."""
+    weaker: WeakerJobs | None = None
+    """Of a block that does not fit: jobs of weaker classes of its own quota that would free it; None: none would."""
     barred: Words = ""
     """The namespace that asks and may not target it; nothing of it could start here in quota."""
 
@@ -153,6 +156,7 @@ def why(
         counted.insert(0, Reason(cause=Cause.BARRED, gpus=fits, text=f"{namespace} may not target this quota"))
     if fits < loose:
         counted.append(Reason(cause=Cause.FRAGMENTED, gpus=loose - fits, text=_fragments(loose, largest, here, seen)))
+    wants_block = block and fits < wanted and not barred
     return TeamWhy(
         cluster=cluster,
         team=team,
@@ -171,6 +175,7 @@ def why(
         used_gpus=held.used,
         use_known=held.known,
         namespaces=quota.namespaces,
+        weaker=weaker_jobs(seen, *here, team, wanted) if wants_block else None,
         barred=namespace if barred else "",
     )
 

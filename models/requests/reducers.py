@@ -110,8 +110,8 @@ def cancelled(state: RequestState, now: datetime) -> RequestState:
 
 
 def mailed(state: RequestState, answer: TellAnswer, now: datetime) -> RequestState:
-    """What was delivered, and what never can be, is tried no more."""
-    gone = answer.delivered.keys() | answer.refused.keys()
+    """What was delivered, what the ledger sends, and what never can be delivered is tried no more."""
+    gone = answer.delivered.keys() | answer.refused.keys() | answer.waiting.keys()
     mail = tuple(n for n in state.mail if n.key not in gone)
     since = {n.key: state.unsent.get(n.key, now) for n in mail if n.key in answer.failed or n.key in state.unsent}
     return state.but(mail=mail, unsent=since)

@@ -16,6 +16,7 @@ from models.rollout.choices import choices_now
 from models.rollout.effect_table import EFFECT
 from models.rollout.effects import Change, EffectKind
 from models.rollout.long_run import derives, may_propose
+from models.rollout.mailing import ready
 from models.rollout.messages import AimRequest, DraftRequest, EffectRequest, ObserveRequest, RecordRequest
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of
@@ -81,12 +82,14 @@ def effect(r: Rollout, change: Change, now: datetime) -> EffectRequest:
     """One fenced call, and how much it may move."""
     limited = change.kind in EFFECT and EFFECT[change.kind].limited and not r.stay.exempt
     order: GrantOrder | None = r.grant_order if change.kind is EffectKind.GRANT else None
+    # Another plan may have been made since the launch, from other values: whoever adopts this has to know.
+    first = r.baseline if change.kind is EffectKind.RESERVE and not r.shadow else None
     return EffectRequest(
         change=change,
         shadow=r.shadow,
         limit_gpus=r.policy.max_moved_gpus if limited else None,
         limit_day_gpus=r.policy.max_moved_gpus_day if limited else None,
-        baseline=None if order is None else baseline_with(r, order),
+        baseline=first if order is None else baseline_with(r, order),
         at=now,
     )
 
@@ -122,7 +125,7 @@ def _carried(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
 
 def tell(r: Rollout, now: datetime) -> TellRequest:
     """The next notices, with what can be answered now."""
-    return TellRequest(cluster=r.cluster, notices=tuple(_answerable(r, n, now) for n in r.post.mail[:_BATCH]))
+    return TellRequest(cluster=r.cluster, notices=tuple(_answerable(r, n, now) for n in ready(r, now)[:_BATCH]))
 
 
 def _answerable(r: Rollout, notice: Notice, now: datetime) -> Notice:

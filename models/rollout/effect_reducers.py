@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from models.audit import BACKSTOP, AuditKind
 from models.cluster.readings import LimitMode
@@ -52,6 +53,7 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
         before=receipt.before,
         after=receipt.after,
         receipt=receipt.model_dump(mode="json"),
+        **_cut_by(r, change, receipt),
     )
     ours = {c.team: c.found_gpus for c in receipt.conflicts if c.found_gpus is not None}
     ours = {team: gpus for team, gpus in ours.items() if r.attempted.get(team) == gpus}
@@ -64,6 +66,20 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
     if kind in UNDOES:
         return _inverted(r, UNDOES[kind])
     return _closed(r) if kind is EffectKind.CLOSE else _made(r, change, now)
+
+
+def _cut_by(r: Rollout, change: Change, receipt: Receipt) -> dict[str, Any]:
+    """For reports: how many GPUs of leaves the write took away (below zero: gave back), and what of them was phantom.
+
+    What a breach takes beyond what stood is what hardware no longer holds: all of it was phantom.
+    """
+    if r.shadow or change.kind not in (EffectKind.SET_SOFT, EffectKind.RESTORE):
+        return {}
+    leaves = [w.team for w in change.writes if w.leaf and w.team in receipt.before]
+    gpus = sum(receipt.before[t] - receipt.after.get(t, receipt.before[t]) for t in leaves)
+    planned = r.plan.phantom_gpus if r.plan is not None and change.kind is EffectKind.SET_SOFT else max(0, gpus)
+    phantom = min(planned, max(0, gpus))
+    return {"cut": {"gpus": gpus, "phantom_gpus": phantom, "to_flex_gpus": max(0, gpus) - phantom}}
 
 
 def _written(r: Rollout, change: Change, receipt: Receipt) -> Rollout:

@@ -63,7 +63,8 @@ def fitted(r: Rollout, now: datetime) -> Rollout:
     keys, cut = {n.key for n in mail}, len(r.post.outbox) - len(outbox)
     gone = [n for n in r.post.mail if n.key not in keys]
     unseen = tuple(key for key in r.post.unseen if key in keys)
-    r = r.but(post=r.post.but(outbox=outbox, mail=mail, unseen=unseen))
+    waiting = {key: at for key, at in r.post.waiting.items() if key in keys}
+    r = r.but(post=r.post.but(outbox=outbox, mail=mail, unseen=unseen, waiting=waiting))
     if any(n.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED) for n in gone):
         r = r.announcing(
             undelivered=(*r.announced.undelivered, f"{len(gone)} notices were given up")[-MOST_UNDELIVERED:]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from models.base import Model, Time, duration_text, lacks_text
+from models.base import Model, Time, duration_text, lacks_text, some_of
 from models.cluster.policy import Acks
 from models.cluster.readings import Doubt, Excess, LimitMode
 from models.cluster.windows import WindowKind, active
@@ -151,6 +151,12 @@ def _notice(r: Rollout, now: datetime) -> Condition:
         return Condition(name="notice", met=False, text="teams are told once the plan is approved")
     if r.announced.undelivered:
         return Condition(name="notice", met=False, text=f"not delivered: {'; '.join(r.announced.undelivered)}")
+    if r.announced.delivered_at is None and r.post.waiting:
+        teams = some_of(sorted({n.audience for n in r.post.mail if n.key in r.post.waiting}), 5)
+        at = _at(max(r.post.waiting.values()))
+        return Condition(
+            name="notice", met=False, text=f"told with other notices at {at}, and the notice runs from then: {teams}"
+        )
     if r.announced.delivered_at is None:
         trouble = f" (trying again: {r.post.trouble})" if r.post.trouble else ""
         return Condition(name="notice", met=False, text=f"notices are being sent{trouble}")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from models.audit import AuditKind
 from models.base import shortened
-from models.notices import Notice, NoticeKind
+from models.notices import STARTS_A_CLOCK, Notice, NoticeKind
 from models.rollout.fitting import MOST_UNDELIVERED
 from models.rollout.messages import RecordRequest
 from models.rollout.state import Rollout
@@ -38,12 +38,31 @@ def noticing(r: Rollout, now: datetime) -> Rollout:
 
 
 def _in_the_mail(r: Rollout) -> bool:
-    return any(n.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED) for n in r.post.mail)
+    return any(n.kind in STARTS_A_CLOCK for n in r.post.mail)
 
 
-def may_mail(r: Rollout) -> bool:
+def ready(r: Rollout, now: datetime) -> tuple[Notice, ...]:
+    """Notices to be told, or asked after, now."""
+    return tuple(n for n in r.post.mail if n.key not in r.post.waiting or r.post.waiting[n.key] <= now)
+
+
+def asks_in(r: Rollout, now: datetime) -> timedelta | None:
+    """After how long to ask after notices that the ledger sends; None where none is waited for.
+
+    Where that time has come, something else is in the way, and whoever waits is woken when it is gone.
+    """
+    at = min(r.post.waiting.values(), default=now)
+    return at - now if at > now else None
+
+
+def in_hand(r: Rollout) -> tuple[Notice, ...]:
+    """Notices that nobody but this rollout would send."""
+    return tuple(n for n in r.post.mail if n.key not in r.post.waiting)
+
+
+def may_mail(r: Rollout, now: datetime) -> bool:
     """Something is to be told, and nobody has to look first at what it came to."""
-    return bool(r.post.mail) and (not r.post.unseen or r.stage.ended)
+    return bool(ready(r, now)) and (not r.post.unseen or r.stage.ended)
 
 
 def seen_since(r: Rollout) -> Rollout:
@@ -64,12 +83,23 @@ def unseen_for_good(r: Rollout) -> Rollout:
 
 
 def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetime) -> Rollout:
-    """What became of some notices: delivered, not deliverable at all, which a person has to know, or kept."""
-    gone = answer.delivered.keys() | answer.refused.keys()
+    """What became of some notices: delivered, not deliverable at all, which a person has to know, or kept.
+
+    What waits in the ledger is sent from there; one that starts the notice period is asked after until it was.
+    """
+    asked = {n.key: at for n in batch if n.kind in STARTS_A_CLOCK and (at := answer.waiting.get(n.key)) is not None}
+    gone = answer.delivered.keys() | answer.refused.keys() | (answer.waiting.keys() - asked.keys())
     left = tuple(n for n in r.post.mail if n.key not in gone)
-    r = r.but(post=r.post.but(mail=left, unseen=tuple(key for key in r.post.unseen if key not in gone)))
+    waiting = {key: at for key, at in r.post.waiting.items() if key not in {n.key for n in batch}} | asked
+    unseen = tuple(key for key in r.post.unseen if key not in gone)
+    r = r.but(post=r.post.but(mail=left, unseen=unseen, waiting=waiting))
     for notice in batch:
-        if notice.key in answer.delivered:
+        if notice.key in answer.waiting and notice.key not in asked:
+            at = answer.waiting[notice.key]
+            r = r.noting(
+                AuditKind.NOTICE, f"{notice.audience} is told with others, {at:%Y-%m-%d %H:%MZ}: {notice.kind}", now
+            )
+        elif notice.key in answer.delivered:
             r = r.noting(
                 AuditKind.NOTICE,
                 f"{notice.audience} was told: {notice.kind}",
@@ -80,7 +110,7 @@ def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetim
             )
         elif notice.key in answer.refused:
             reason = answer.refused[notice.key]
-            if notice.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED):
+            if notice.kind in STARTS_A_CLOCK:
                 why = shortened(f"{notice.audience}: {reason}", _WORDS_BYTES)
                 r = r.announcing(undelivered=(*r.announced.undelivered, why)[-MOST_UNDELIVERED:])
             r = r.noting(AuditKind.NOTICE, f"{notice.audience} could not be told: {reason}", now, failed=True)

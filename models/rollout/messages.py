@@ -104,6 +104,8 @@ class Risk(Model):
     quota_gpus: GpuCount
     backing_gpus: GpuCount
     breach_at: Time | None = None
+    yields: str = Field(default="", exclude_if=lambda text: not text)
+    """Who of the team yields first, by class, in a sentence; empty: nobody knows."""
 
 
 class Choice(Model):
@@ -369,7 +371,7 @@ class EffectRequest(Model):
     limit_gpus: int | None
     limit_day_gpus: int | None = None
     baseline: Snapshot | None = None
-    """Of a grant under a rollout: what its undo brings back from then on."""
+    """What an undo brings back from then on, also by who adopts the rollout: of its first effect, and of a grant."""
     at: Time
 
     _earlier = _passing_over("generation")

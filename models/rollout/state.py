@@ -22,6 +22,7 @@ from models.cluster.policy import Policy
 from models.cluster.readings import LimitMode, Observation
 from models.cluster.snapshot import Snapshot
 from models.notices import Notice, NoticeKind
+from models.planning.busy_work import cut_of_work, short_of_work
 from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import Envelope, Plan
 from models.rollout.effects import EffectKind
@@ -168,6 +169,8 @@ class Post(Model):
     """Counts audit entries and notices: their keys."""
     trouble: str = ""
     """Why mail is being tried again."""
+    waiting: dict[str, Time] = Field(default_factory=dict)
+    """Keys of notices in the mail that the ledger sends, with when to ask whether it has."""
     noted: Stage | None = None
     """The stage the registry shows."""
 
@@ -431,6 +434,7 @@ class Rollout(Model):
                     to_flex_gpus=row.to_flex_gpus if row is not None else 0,
                     reasons=tuple(c.reason for c in row.cuts) if row is not None else (),
                     backing_gpus=None if backing is None else backing.get(audience),
+                    yields=self._yields(kind, audience),
                     stage=self.stage.value,
                     shadow=self.shadow,
                     **fields,
@@ -444,6 +448,16 @@ class Rollout(Model):
             unseen=(*self.post.unseen, *unseen),
         )
         return self.but(post=post)
+
+    def _yields(self, kind: NoticeKind, team: str) -> str:
+        """Who of the team yields first where GPUs in use are cut, or have no healthy one behind them any more."""
+        if kind in (NoticeKind.PLANNED, NoticeKind.CHANGED, NoticeKind.BUFFERED):
+            return cut_of_work(self.plan, team)
+        if self.seen is None or kind not in (NoticeKind.AT_RISK, NoticeKind.BREACH):
+            return ""
+        of = [work for work in self.seen.work if work.team in (self.breach_of if team == self.owner else (team,))]
+        said = short_of_work(of, self.backing_of_what_stands)
+        return f"{said[:1].upper()}{said[1:]}." if said else ""
 
     def _moves(self, kind: NoticeKind) -> tuple[dict[str, int], dict[str, int]]:
         """From which value of each quota to which a notice tells: what was there before it, and what is, or will be."""

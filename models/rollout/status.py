@@ -6,6 +6,7 @@ from datetime import datetime
 
 from models.base import duration_text
 from models.cluster.readings import PresentBacking
+from models.planning.busy_work import short_of_work
 from models.planning.window_forecast import Foretold, foretold
 from models.rollout.actions import Wait
 from models.rollout.choices import lifted_by, lifting_line, lifts
@@ -119,6 +120,7 @@ def _proposal(r: Rollout) -> ProposalStatus | None:
 def _risks(r: Rollout) -> tuple[Risk, ...]:
     """Both numbers of each quota that lacks hardware, or in shadow would; while health is unknown, as last known."""
     quotas = r.written if r.shadow else present_values(r)
+    work = () if r.seen is None else r.seen.work
     due = {t: r.clocks.model_copy(update={"by_team": {t: c}}) for t, c in r.clocks.by_team.items()}
     return tuple(
         Risk(
@@ -126,6 +128,7 @@ def _risks(r: Rollout) -> tuple[Risk, ...]:
             quota_gpus=quotas.get(team, 0),
             backing_gpus=max(0, quotas.get(team, 0) - missing),
             breach_at=due[team].next_breach(r.policy.breach_after) if team in due else None,
+            yields=short_of_work([w for w in work if w.team == team], {team: quotas.get(team, 0) - missing}),
         )
         for team, missing in r.at_risk.items()
     )

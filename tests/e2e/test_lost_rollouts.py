@@ -8,10 +8,13 @@ import shutil
 import sys
 from pathlib import Path
 
+import pytest
+
 from client.connection import NAMESPACE
 from models.fleet.state import FleetStage, MemberState
+from models.questions import OpenRollouts, Overview
 from models.rollout.stages import Command, Stage
-from tests.e2e.world import CLOCKS, cluster, connected, eventually, fresh, team, worked_case, world_of
+from tests.e2e.world import CLOCKS, World, cluster, connected, eventually, fresh, team, worked_case, world_of
 from workers.embedded_temporal import EmbeddedTemporal
 
 
@@ -95,6 +98,7 @@ async def test_lost_rollouts_are_named_and_adopted_all_at_once(sqlite_ledger_url
             assert world.sql.gpus(name) == baseline
 
 
+@pytest.mark.nightly
 async def test_a_lost_fleet_rollout_is_named_and_goes_on_where_it_was(sqlite_ledger_url: str, tmp_path: Path) -> None:
     """A pilot is through, one cluster is on its way, one was skipped, two wait: each goes on as what it was."""
     pilot, on_its_way, skipped, later, last = names = [fresh(n) for n in ("pilot", "way", "skip", "later", "last")]
@@ -125,9 +129,9 @@ async def test_a_lost_fleet_rollout_is_named_and_goes_on_where_it_was(sqlite_led
     async with server, world_of(await connected(server.address), sqlite_ledger_url, tmp_path) as world:
         world.launched, world.fleet_launched = {*names}, True
         what = "fleet rollout fleet/lost of 5 clusters is open in the ledger (running) and Temporal does not run it"
-        for words, code in ((("status",), 0), (("fleet", "status"), 3), (("doctor",), 1)):
-            ended, text = await said(server, tmp_path, *words)
-            assert (ended, what in text, "backstop launch --fleet --adopt" in text) == (code, True, True), text
+        for asked, ends in (("status", 0), ("fleet status", 3), ("doctor", 1)):
+            code, text = await said(server, tmp_path, *asked.split())
+            assert (code, what in text, "backstop launch --fleet --adopt" in text) == (ends, True, True), text
 
         words = ("launch", "--fleet", "--adopt", "--reason", "the database is gone")
         code, refused = await said(server, tmp_path, *words)
@@ -166,9 +170,29 @@ async def test_a_lost_fleet_rollout_is_named_and_goes_on_where_it_was(sqlite_led
         )
         assert world.sql.gpus(later) == before[later]  # the wave bakes for an hour
 
-        code, ended = await said(server, tmp_path, "fleet", "abort", "--undo", "--reason", "enough", "--yes")
-        assert code == 0, ended
+        code, aborted = await said(server, tmp_path, "fleet", "abort", "--undo", "--reason", "enough", "--yes")
+        assert code == 0, aborted
         await world.until_fleet(lambda s: s.stage is FleetStage.ABORTED)
         assert {name: world.sql.gpus(name)["research"] for name in names} == dict.fromkeys(names, 95)
         code, doctor = await said(server, tmp_path, "doctor")
         assert "fleet rollout" not in doctor
+
+
+async def test_one_that_ends_while_it_is_asked_for_is_not_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger was asked a moment before its end, Temporal a moment after it."""
+    name = fresh("ended")
+    await world.fleet(worked_case(name))
+    await world.launch(name)
+    answers = [await world.tpm.ask(OpenRollouts())]
+    assert [row.cluster for row in answers[0] if not row.ended and row.cluster == name] == [name]
+    await world.say(name, Command.ABORT)
+    await world.ended(name)
+    tpm = world.tpm
+    asked = tpm.ask
+
+    async def late(question: OpenRollouts) -> tuple[Overview, ...]:
+        return answers.pop() if answers else await asked(question)
+
+    monkeypatch.setattr(tpm, "ask", late)
+    assert name not in {row.cluster for row in await tpm.lost()}
+    assert not answers

@@ -118,11 +118,11 @@ def facts(world: World, name: str) -> Facts:
 
 
 def text(parts: Iterable[RenderableType]) -> str:
-    """What a person reads, with single spaces."""
+    """What a person reads, with single spaces, one of them at the end of each line."""
     console = Console(file=io.StringIO(), width=400, color_system=None)
     for part in parts:
         console.print(part)
-    return re.sub(r" +", " ", console.file.getvalue())  # type: ignore[attr-defined]
+    return re.sub(r" +", " ", console.file.getvalue().replace("\n", " \n"))  # type: ignore[attr-defined]
 
 
 async def comes_true(said: Callable[[], Awaitable[str]], expected: Callable[[], list[str]]) -> None:
@@ -414,7 +414,8 @@ class Forty:
             assert facts(self.world, name).promised == self.before[name]
 
         async def status() -> str:
-            return text(fleet_status_parts(await self.world.tpm.fleet_status(), every=True))
+            found = await self.world.tpm.fleet_status()
+            return text(fleet_status_parts(found, found.members))
 
         await comes_true(status, self.fleet_says)
 

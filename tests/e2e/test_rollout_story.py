@@ -473,6 +473,21 @@ async def test_the_undo_of_an_adopted_rollout_leaves_what_others_changed(world: 
     assert world.sql.gpus(name) == baseline | {changed: to}
 
 
+async def test_an_adopted_rollout_restores_the_baseline_that_was_first_cut_from(world: World) -> None:
+    """Not that of the launch: before the first effect others changed a quota, and another plan was made."""
+    name = fresh("rebased")
+    await world.fleet(tree(name))
+    await world.launch(name)
+    world.sql.set("b", 75, name)
+    await world.approve(name)
+    await world.until(name, Stage.MONITORED)  # nothing of ours stood: the gate found the change and planned anew
+    await world.handle(name).terminate("an operator's mistake")
+    await world.launch(name, rollout=f"{name}/9", adopt=True)
+    await world.say(name, Command.ABORT)
+    await world.ended(name)
+    assert world.sql.gpus(name) == {"a": 100, "b": 75, "org": 60, "org-1": 30, "org-2": 30}
+
+
 @pytest.mark.nightly
 async def test_the_undo_of_an_adopted_rollout_restores_modes(world: World) -> None:
     name = await lost(world, Stage.BUFFERED)
@@ -497,7 +512,7 @@ async def test_freed_gpus_cannot_be_taken_and_other_writes_show_as_drift(world_o
     assert "85" in sql.set_refused("a", 61, name)
     assert "85" in sql.set_refused("b", 40, name)
     assert "85" in sql.refused(newcomer, name)
-    with pytest.raises(Refusal, match="85"):
+    with pytest.raises(Refusal, match=f"{name} quota a: gpus 60 -> 75: cannot be changed while rollout .* is open"):
         await world.fleet(cluster(name, {"main": (100, 100)}, [team("a", 75), team("b", 25)]))
     assert sql.gpus(name) == {"a": 60, "b": 25}
     assert not (await world.status(name)).holds

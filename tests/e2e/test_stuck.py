@@ -157,7 +157,9 @@ async def test_a_retry_says_what_it_will_run_and_comes_back_until_the_cause_is_m
 
     before = night.effects()
     out = await night.says("retry", "--reason", "perhaps now")
-    assert out.endswith("(rolling_back): running restore again; if that fails, it is stuck as before\n")
+    said, undo = out.splitlines()
+    assert said.endswith("(rolling_back): running restore again; if that fails, it is stuck as before")
+    assert undo == "It cannot be undone: nothing stops a rollback; what fails again leaves it stuck as before."
     await night.stuck(times=2)
     again = await night.status()
     aged = ("last look", "health")
@@ -209,9 +211,13 @@ async def test_a_close_says_what_stays_and_what_ends(night: Night) -> None:
         "Nothing more is undone: from then on you change quotas by hand"
     )
 
-    assert "close needs a reason while stuck" in await night.says("close", code=3)
-    out = await night.says("close", "--reason", "by hand from here")
-    assert out == f"{night.name} (closed): closed as it is; the values and limits stay, nothing more is undone\n"
+    assert "close needs a reason while stuck" in await night.says("close", "--yes", code=3)
+    said = await night.says("close", "--reason", "by hand from here", code=2)
+    assert f"Close {night.name}? Nobody can be asked here, and nothing was changed" in said
+    out = await night.says("close", "--reason", "by hand from here", "--yes")
+    closed, undo = out.splitlines()
+    assert closed == f"{night.name} (closed): closed as it is; the values and limits stay, nothing more is undone"
+    assert undo.startswith("It cannot be undone: the values stay.")
     assert (await night.world.ended(night.name))["stage"] == "closed"
     assert night.ledger() == hard(night, gpus={"a": 190, "b": 106}, open_rollout=None)
     assert night.effects() == ["reserve", "set_soft", "harden", "follow", "close"]
@@ -253,7 +259,7 @@ async def test_a_superseded_rollout_writes_nothing_and_its_adoption_restores(
 
     line, does = told["close"]
     assert does.startswith("ends this rollout and writes nothing")
-    out = await night.says("close", "--reason", "theirs")
+    out = await night.says("close", "--reason", "theirs", "--yes")
     assert "nothing is written, and the cluster is left to whoever owns it now" in out
     assert (await night.world.ended(night.name))["stage"] == "closed"
     assert night.ledger() == hard(night, **stands)

@@ -91,7 +91,7 @@ def test_a_command_is_one_trace_down_to_its_activity_and_numbers_reach_the_colle
         (tmp_path / "fleet.yaml").write_text(FLEET)
         backstop("fleet", "import", str(tmp_path / "fleet.yaml"))
         backstop("launch", "traced", "--owner", "tpm", "--reason", "trace")
-        backstop("abort", "traced", "--reason", "seen enough")
+        backstop("abort", "traced", "--reason", "seen enough", "--yes")
 
         def ended() -> bool:  # its own span is of its end, which the abort does not wait for
             return any("RunWorkflow:ClusterRollout" in names for names in [*found.spans.values()])

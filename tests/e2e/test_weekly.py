@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from models.reports.milestones import Milestone, State
 from models.reports.weekly import WEEK, Week
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import World, eventually, fresh, on_postgresql, team, worked_case, world_of
+from tests.unit.test_report import widths
 
 SECOND = timedelta(seconds=1)
 
@@ -98,11 +100,23 @@ async def test_a_rollout_is_told_in_the_report_with_its_outcome(world: World) ->
     ]
     assert week.live.next == ()
 
+    # The worked case of DESIGN.md: 39 GPUs, 26 of them phantom. What was written stands in the receipts.
+    taken = [json.loads(text) for (text,) in world.sql.rows("SELECT receipt FROM receipts WHERE kind = 'set_soft'")]
+    (cut,) = week.cuts
+    assert cut.cut_gpus == sum(sum(r["before"].values()) - sum(r["after"].values()) for r in taken) == 39
+    assert (cut.cluster, cut.phantom_gpus, cut.to_flex_gpus, cut.back_gpus) == (name, 26, 13, 0)
+    assert [each.cluster for each in week.every] == sorted([name, other])
+    shown = page(week)
+    for when, stage in (("before", "stage IS NULL"), ("after", "stage = 'monitored'")):
+        mean = world.sql.one(f"SELECT avg(lacking_gpus) FROM tallies WHERE cluster = ? AND {stage}", name)
+        assert widths(shown)[f"{when}-0"] / widths(shown)["before-0"] == pytest.approx(float(mean) / 26, abs=0.01)
+
     told = markdown(week)
+    assert "39 GPUs were cut from quotas in 1 cluster this week: 26 phantom removed, 13 moved to flex." in told
     assert f"| {name} | monitored |" in told
     assert f"| {other} | paused | ana |" in told
     assert f"| {name} | 26 | 0 | 26 | 0 |" in told
-    assert name in page(week)
+    assert f"<td>{name}</td><td>monitored</td>" in shown
 
     past = await report(world, before)
     assert (past.live, past.monitored, past.done, past.outcomes) == (None, 0, (), ())

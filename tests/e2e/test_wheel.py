@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +22,11 @@ from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).resolve().parents[2]
 FLEET = "examples/fleet.yaml"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 PACKAGES = ("models", "activities", "workflows", "workers", "client", "cli")
+APP = "backstop/_app"
+THEIRS = """import models, cli; print(models.WHOSE, cli.WHOSE)"""
+CITED = re.compile(r"\bdocs/[\w/.-]*\w|\bexamples/[\w.-]*\w")
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -73,6 +79,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     ours = next((top / "venv").glob("lib/python*/site-packages"))
     theirs = Path(typer.__file__).parents[1]
     (ours / "dependencies.pth").write_text(f"{theirs}\n")
+    # Somebody else's packages of our names, one of them imported before any program begins.
+    (ours / "models").mkdir()
+    (ours / "models" / "__init__.py").write_text("WHOSE = 'theirs'\n")
+    (ours / "cli.py").write_text("WHOSE = 'theirs'\n")
+    (ours / "theirs.pth").write_text("import models\n")
     return Installed(scripts, work)
 
 
@@ -106,21 +117,59 @@ def up(installed: Installed) -> Iterator[str]:
     assert code == 0, log.read_text()
 
 
-def test_the_wheel_carries_templates_migrations_and_the_example(wheel: Path) -> None:
+def test_the_wheel_takes_one_name_and_carries_all_that_it_needs(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         files = set(archive.namelist())
-        assert archive.read("workers/fleet.yaml") == (ROOT / FLEET).read_bytes()
-    assert set(output(["git", "ls-files", *PACKAGES], cwd=ROOT).split()) <= files
-    assert not [file for file in files if file.startswith(("tests/", "examples/", "benchmarks/", "docs/"))]
+    tracked = output(["git", "ls-files", *PACKAGES, "docs", "examples"], cwd=ROOT).split()
+    assert {f"{APP}/{path}" for path in tracked} <= files
+    assert {path.split("/")[0] for path in files} == {"backstop", f"backstop-{VERSION}.dist-info"}
+    assert {path.split("/")[2] for path in files if path.startswith(APP)} <= {*PACKAGES, "web", "docs", "examples"}
 
 
-def test_its_modules_are_its_own(installed: Installed) -> None:
-    files = ", ".join(f"{name}.__file__" for name in PACKAGES)
-    script = f"import {', '.join(PACKAGES)}; print({files}, sep='\\n')"
-    python = [str(installed.scripts / "python"), "-c", script]
-    paths = [Path(line) for line in output(python, cwd=installed.work, env=installed.environment).splitlines()]
-    assert len(paths) == len(PACKAGES)
-    assert all(path.is_relative_to(installed.scripts.parent) for path in paths), paths
+def test_what_help_and_errors_cite_is_in_the_wheel(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        files = set(archive.namelist())
+    sources = [path for room in PACKAGES for path in (ROOT / room).rglob("*.py")]
+    cited = {found for path in sources for found in CITED.findall(path.read_text())}
+    assert {"docs/commands.md", "docs/fleet-file.md", "examples/fleet.yaml"} <= cited
+    shipped = {path.removeprefix(f"{APP}/") for path in files}
+    for name in sorted(cited):
+        there = [path for path in shipped if path == name or path.startswith((f"{name}-", f"{name}/", f"{name}."))]
+        assert there, f"{name} is cited and not in the wheel"
+
+
+def test_its_readme_is_its_description_and_leads_nowhere_dead(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        metadata = archive.read(f"backstop-{VERSION}.dist-info/METADATA").decode()
+    headers, _, description = metadata.partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in headers
+    assert description.startswith((ROOT / "README.md").read_text().partition("\n")[0])
+    assert "`backstop docs concepts`" in description
+    links = re.findall(r"\]\(([^)]*)\)", description)
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+def test_somebody_elses_models_and_cli_are_theirs_and_ours_are_ours(installed: Installed) -> None:
+    python = str(installed.scripts / "python")
+
+    def said(*words: str) -> str:
+        return output([python, *words], cwd=installed.work, env=installed.environment)
+
+    assert said("-c", THEIRS) == "theirs theirs\n"
+    (installed.work / "fleet.yaml").write_bytes((ROOT / FLEET).read_bytes())
+    for begin in (installed.command(), [python, "-m", "backstop"]):
+        plan = output([*begin, "plan", "--file", "fleet.yaml"], cwd=installed.work, env=installed.environment)
+        assert "6 clusters; 152 GPUs cut" in plan
+    assert installed.run("--version") == f"backstop {VERSION}\n"
+    assert installed.run("docs", "fleet-file") == (ROOT / "docs" / "fleet-file.md").read_text()
+    installed.run("migrate")  # a program of the workers', with migrations that are found by their place
+    names = ", ".join(f"{name}.__file__" for name in PACKAGES)
+    ours = said("-c", f"import backstop; backstop.at_home(); import {', '.join(PACKAGES)}; print({names}, sep='\\n')")
+    top = installed.scripts.parent
+    assert [Path(line).relative_to(top).parts[-4:-1] for line in ours.splitlines()] == [
+        ("backstop", "_app", name) for name in PACKAGES
+    ]
+    assert said("-c", THEIRS) == said("-c", f"import backstop; {THEIRS}") == "theirs theirs\n"
 
 
 @pytest.mark.nightly

@@ -35,6 +35,7 @@ from models.audit import AuditEntry, ChainedEntry, ChainHead, broken_links
 from models.cluster.fleet_file import Fleet
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
+from models.digests import UNBOUNDED
 from models.errors import Unavailable
 from models.fleet.commands import FleetCommand, FleetCommandRequest
 from models.fleet.messages import FLEET_ID, FleetLaunch, FleetPlan, FleetStatus
@@ -44,7 +45,7 @@ from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, 
 from models.rollout.stages import Command, Stage
 from models.wire import MOVES_ON, WATCH_ID, request_workflow_id, rollout_workflow_id
 from tests.integration.ledger.world import ForeignTool
-from workers.main import FAILURES, ensure_watch, make_worker, sandbox
+from workers.main import FAILURES, Telling, ensure_watch, make_worker, sandbox
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
 from workflows.quota_request import QuotaRequest
@@ -66,6 +67,9 @@ CLOCKS: dict[str, Any] = {
 """Days as seconds. The safety poll keeps its hour: what happens in time, the watch brought about."""
 PACE: dict[str, Any] = {"pilot_soak": "0.5s", "bake": "0.3s", "recheck": "2s", "parallel": 3}
 """Of a fleet rollout, likewise."""
+
+UNPACED = Telling(UNBOUNDED)
+"""A story's days are seconds: waiting for companions would be weeks."""
 
 _numbers = itertools.count(1)
 
@@ -399,11 +403,13 @@ async def world_of(
     touch: Callable[[Ledger, Notifier], None] | None = None,
     replays: bool = True,
     tally_seconds: float = 3600.0,
+    telling: Telling = UNPACED,
 ) -> AsyncIterator[World]:
     """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays.
 
     `wrapped`: puts something between the worker and the ledger's quotas. `touch`: lays hands on the worker's
-    ports before it starts. `replays`: False where the same stories are replayed elsewhere.
+    ports before it starts. `replays`: False where the same stories are replayed elsewhere. `telling`: how fast people
+    are told.
     """
     sql = Sql(ledger_url)
     world = World(client, sql, home)
@@ -413,7 +419,7 @@ async def world_of(
         world.stage = ledger.fleet.stage_import
         if touch is not None:
             touch(ledger, notify)
-        async with make_worker(client, ledger, notify, executor, wrapped(ledger.quotas)):
+        async with make_worker(client, ledger, notify, executor, wrapped(ledger.quotas), telling=telling):
             await ensure_watch(client, watch_seconds, tally_seconds=tally_seconds)
             try:
                 yield world

@@ -118,7 +118,7 @@ class Site:
         raise AssertionError(f"it spins in {self.rollouts[name].stage}")
 
     def posted(self, r: Rollout) -> Rollout:
-        if mailing.may_mail(r):
+        if mailing.may_mail(r, self.now):
             batch = calls.tell(r, self.now).notices
             r = mailing.mailed(r, batch, TellAnswer(delivered={n.key: () for n in batch}, failed={}, refused={}), T0)
         if not r.post.outbox and r.post.noted is r.stage:

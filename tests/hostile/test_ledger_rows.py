@@ -92,6 +92,7 @@ _WINDOW = (
 )
 _SINCE, _UNTIL = "'2026-01-01T00:00:00.000000Z'", "'2026-01-02T00:00:00.000000Z'"
 _JOB = "INSERT INTO jobs (cluster, job, started, team, gpus) VALUES ('gamma', 'j', {}, 'v-3', {})"
+_CLASSED = _JOB.replace("gpus)", "gpus, job_class)").format(_SINCE, "8, {}")
 
 ROWS = [
     Rubbish(
@@ -113,6 +114,10 @@ ROWS = [
     Rubbish("a team without a name", Row(_set("quotas", "team = ''", _V3), named="team")),
     Rubbish("a team of 10,000 letters", Row(_set("quotas", f"team = '{'x' * 10_000}'", _V3), named="team")),
     Rubbish("a team of two lines", Row(_set("quotas", "team = 'a\nb'", _V3), named="team")),
+    Rubbish("classes without names", Row(_set("quotas", "classes = ','", _V3))),
+    Rubbish("nine classes", Row(_set("quotas", "classes = 'a,b,c,d,e,f,g,h,i'", _V3), named="classes")),
+    Rubbish("a class of 300 letters", Row(_set("quotas", f"classes = 'a,{'x' * 300}'", _V3), named="classes")),
+    Rubbish("a class twice", Row(_set("quotas", "classes = 'a,b,a'", _V3), False, "classes names 'a' twice")),
     Rubbish("an island of 20 million", Row(_set("islands", "total_gpus = 20000000"), named="20000000")),
     Rubbish("nodes of no GPU", Row(_set("clusters", "gpus_per_node = 0", _OF), named="gpus_per_node")),
     Rubbish("a policy that is no JSON", Row(_set("clusters", "policy = '{'", _OF), named="its rows")),
@@ -137,6 +142,9 @@ ROWS = [
     Rubbish("use of 20 million", Row(_USED.format(_SINCE, 20_000_000), named="left out: 1")),
     Rubbish("a job of 20 million", Row(_JOB.format(_SINCE, 20_000_000), named="20000000")),
     Rubbish("a job since the end of time", Row(_JOB.format("'infinity'", 8))),
+    Rubbish("a job of a class without a name", Row(_CLASSED.format("''"), named="job_class")),
+    Rubbish("a job of two classes", Row(_CLASSED.format("'a,b'"), named="job is of class 'a,b'")),
+    Rubbish("a job of no class of its quota's", Row(_CLASSED.format("'dev'"), False, "1 job is of class 'dev'")),
     Rubbish("a window without end", Row(_WINDOW.format(_SINCE, "'infinity'", "'x'", "NULL", "NULL"))),
     Rubbish("a window of 20 million", Row(_WINDOW.format(_SINCE, _UNTIL, "'x'", 20_000_000, "NULL"), named="20000000")),
     Rubbish("a window without a reason", Row(_WINDOW.format(_SINCE, _UNTIL, "''", "NULL", "NULL"), named="reason")),

@@ -25,7 +25,7 @@ from activities.adapters.notify.channels import routes
 from activities.adapters.notify.delivery_book import FileTurns, SqliteBook
 from activities.adapters.notify.notifier import Notifier
 from activities.adapters.notify.reach import Reach, networks_of
-from activities.ports import NotifyPort
+from activities.mail_ports import NotifyPort
 from activities.rendering import render
 from models.errors import Refusal, Unavailable
 from models.notices import Notice, NoticeKind

@@ -564,6 +564,7 @@ def remembering() -> Iterator[None]:
             "activities.clusters",
             "activities.health_watch",
             "tests.unit.pure_world",
+            "models.rollout.commands",
             "tests.property.witness",
         ):
             stack.enter_context(patch(f"{place}.back", remembered))

@@ -30,7 +30,7 @@ from models.fleet.messages import (
 from models.fleet.order import pick, plan_hash, taken_by
 from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import waiting_sentence
-from models.fleet.undo_lines import undo_line
+from models.fleet.undo_lines import fleet_undo_line
 from models.rollout.actions import Finish, Wait
 from tests.tried import examples
 
@@ -165,7 +165,7 @@ class Fleet:
             return False
         before = self.f
         self.f, said = obey(before, command, request, self.now)
-        self.undo_line = undo_line(before, self.f, command, request)
+        self.undo_line = fleet_undo_line(before, self.f, command, request)
         if command == "resume":
             self.fallen = set()
         assert said

@@ -29,6 +29,7 @@ from models.rollout.stages import Command, Stage
 from models.wire import request_workflow_id
 from tests.e2e.faults import Fault, FaultyQuotas, Way, away, refused
 from tests.e2e.world import World, cluster, connected, team, world_of
+from tests.integration.notice_servers import web_server
 from workers.embedded_temporal import EmbeddedTemporal
 
 _LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -280,6 +281,16 @@ async def warned(world: World, name: str, _: FaultyQuotas) -> None:
     await close(world, name)
 
 
+async def digested(world: World, name: str, _: FaultyQuotas) -> None:
+    """Teams want digests: a notice waits in the ledger as long as its period, and is asked after until it is sent."""
+    with web_server() as web:
+        teams = [{"name": "b", "contacts": [f"webhook+http://127.0.0.1:{web.port}/"]}]
+        quotas = [team("a", 200), team("b", 161, busy=100)]
+        await world.fleet(cluster(name, {"main": (361, 361)}, quotas, **POLICIES[name]), teams=teams)
+        await world.start(name)
+        await close(world, name)
+
+
 async def risen(world: World, name: str, _: FaultyQuotas) -> None:
     """Health falls step by step, and comes back at once: that is believed when more samples say so."""
     await world.start(name)
@@ -320,6 +331,16 @@ async def fleet_undone(world: World, name: str, _: FaultyQuotas) -> None:
     await world.until_fleet(lambda s: bool(s.holds))
     await world.until(pilot, Stage.ROLLED_BACK)
     await world.say_fleet("abort", undo=True)
+    await world.client.get_workflow_handle(FLEET_ID).result()
+
+
+async def fleet_paced(world: World, name: str, _: FaultyQuotas) -> None:
+    """Another pace while the pilot soaks: that soak is over with it, and more go at once."""
+    *_others, pilot = await import_fleet(world, name)
+    await world.start_fleet(name, {"parallel": 1, "pilot_soak": "1h"}, pilots=(pilot,))
+    await world.until_fleet(lambda s: s.rests_until is not None)
+    await world.say_fleet("pace", pace={"parallel": 3, "pilot_soak": "0.1s"})
+    await world.until_fleet(lambda s: s.stage.ended)
     await world.client.get_workflow_handle(FLEET_ID).result()
 
 
@@ -399,17 +420,18 @@ SCENES: dict[str, Scene] = {
     for scene in (
         *(straight, paused, objected, undone, told, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
-        *(swift, slow, called, warned, risen, rederived, granted, requested, unheard, untold),
+        *(swift, slow, called, warned, digested, risen, rederived, granted, requested, unheard, untold),
         *(insisted, reworded),
-        *(fleet, fleet_undone, fleet_continued),
+        *(fleet, fleet_undone, fleet_paced, fleet_continued),
     )
 }
-FLEETS = ("fleet", "fleet_undone", "fleet_continued")
+FLEETS = ("fleet", "fleet_undone", "fleet_paced", "fleet_continued")
 REQUESTS = ("requested", "unheard", "untold")
 FORGETFUL = ("continued", "left", "fleet_continued")
 POLICIES: dict[str, dict[str, Any]] = {
     "realigned": {"on_breach": "realign"},
     "warned": {"breach_after": "1h", "safety_poll": "0.7s"},
+    "digested": {"notify": "digest", "notice": "3s"},
     "risen": {"breach_after": "1h", "safety_poll": "0.7s"},
     "cancelled": {"soak_buffered": "1h"},
     "rederived": {"buffer": {"health": {}}, "safety_poll": "0.7s", "replan_window": "2s"},

@@ -147,6 +147,7 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     assert since.ONE_OBJECTION not in taken["insisted.json.gz"]
     assert since.ONE_OBJECTION in taken["reworded.json.gz"]
     assert taken["warned.json.gz"] == {since.WARNS}
+    assert taken["digested.json.gz"] == set(), "a timer of its own only where a notice waits, as in no older history"
     assert taken["swift.json.gz"] == taken["slow.json.gz"] == {since.UNDO_FIRST}
 
 

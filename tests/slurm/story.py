@@ -244,7 +244,7 @@ def tell(story: Story) -> None:
     lab.until(lambda: lab.limit("evals") == "17", "ours again")
 
     story.title("Out again, and Slurm is as it was")
-    story.backstop("close", CLUSTER, "--reason", "the pilot is over", show=False)
+    story.backstop("close", CLUSTER, "--reason", "the pilot is over", "--yes", show=False)
     story.until("closed")
     ends = time.monotonic() + PATIENCE
     while "rollout" in str(story.backstop("fleet", "show", CLUSTER, "--json", show=False)) and time.monotonic() < ends:

@@ -15,7 +15,12 @@ from client.doctor import Check
 from client.versions import Build
 from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.buffers.hourly_health import HealthHours
+from models.cluster.fleet_diff import ClusterNow, OtherCluster, other_lines, resolved, resolved_teams
+from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterSpec, Fleet
+from models.cluster.fleet_oddities import oddities_of
+from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms, outcome_of
+from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot, snapshot_of
@@ -39,6 +44,8 @@ from models.questions import (
     Overview,
     PlanMilestones,
     Question,
+    RemoveCluster,
+    RenameCluster,
     WhyNot,
     YearOfHealth,
 )
@@ -173,6 +180,11 @@ class FakeBackstop:
     unanswered: dict[str, str] = field(default_factory=dict)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
     requests_open: list[RequestState] = field(default_factory=list)
+    standing: dict[str, ClusterNow] = field(default_factory=dict)
+    """What the ledger has of clusters, for imports."""
+    pages: list[FleetPage] = field(default_factory=list)
+    classes: tuple[str, ...] = ()
+    """Of the policy of the one cluster."""
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)
     actor: str = ""
@@ -205,6 +217,13 @@ class FakeBackstop:
                 return self.plan
             case YearOfHealth():
                 return self.hours
+            case RemoveCluster() | RenameCluster():
+                barred = "" if question.cluster in self.standing else "rollout h100-worked/1 is open (buffered)"
+                history = {"health samples": 1, "tallies": 1200}
+                done = not question.dry_run
+                return Departure(
+                    cluster=question.cluster, summary="1 island", history=history, barred=barred, done=done
+                )
             case WhyNot():
                 return WhyAnswers(teams=tuple(self.whys), unanswered=self.unanswered)
         raise AssertionError(f"nobody has told the fake what to answer to {question!r}")
@@ -317,6 +336,24 @@ class FakeBackstop:
         self._ask("import_fleet", fleet)
         return {"clusters": len(fleet.clusters), "quotas": 1, "changed": 1, "removed": 0}
 
+    async def take_fleet(self, fleet: Fleet, terms: ImportTerms, stage: object = None) -> FleetOutcome:
+        """What models/cluster/fleet_diff.py says of the file against what stands."""
+        self._ask("take_fleet", fleet, terms)
+        numbers = {cluster.name: number for number, cluster in enumerate(fleet.clusters)}
+        lines = [
+            line
+            for cluster in fleet.clusters
+            for line in resolved(cluster, self.standing.get(cluster.name), terms, numbers[cluster.name])[1]
+        ]
+        beside = [OtherCluster(name=n, summary="2 quotas of 9 GPUs") for n in self.standing if n not in numbers]
+        lines += [*resolved_teams(fleet, {}, prune=terms.prune)[1], *other_lines(beside, prune=terms.prune)]
+        counts = {"clusters": len(fleet.clusters), "quotas": 1, "changed": 1, "removed": 0}
+        contacts = {team.name: team.contacts for team in fleet.teams}
+        return outcome_of(fleet, lines, counts, oddities_of(fleet, contacts), done=not terms.dry_run)
+
+    async def fleet_pages(self) -> list[FleetPage]:
+        return self.pages
+
     async def add_health(self, samples: Sequence[HealthSample]) -> int:
         self._ask("add_health", samples)
         return len(samples)
@@ -354,7 +391,11 @@ class FakeBackstop:
         self._ask("snapshot", cluster, *([over] if over else []))
         if cluster != WORKED.name:
             raise Refusal(f"cluster {cluster!r} is not in the ledger")
-        return snapshot_of(WORKED), Policy()
+        return snapshot_of(WORKED), Policy(classes=self.classes)
+
+    async def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
+        self._ask("add_jobs", jobs)
+        return len(jobs)
 
     async def plannable(
         self, over: Mapping[str, Any] | None = None

@@ -22,6 +22,7 @@ from models.base import parse_duration
 from models.cluster.derived_buffer import Derived, stepped
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
+from models.cluster.jobs import Job
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree
 from models.cluster.readings import (
@@ -35,9 +36,11 @@ from models.cluster.readings import (
 )
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind, without_absences
+from models.cluster.work import TeamWork
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
 from models.notices import Notice, NoticeKind
 from models.planning.backing import Backing, back
+from models.planning.busy_work import work_short
 from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import BreachTarget, Plan, breach_target, make_plan
 from models.rollout import (
@@ -142,6 +145,7 @@ class World:
         self.generation = 7
         self.limit: int | None = None
         self.counts_modes = True
+        self.jobs: list[Job] = []
         self.changes: dict[str, ForeignChange] = {}
         """Who last changed a quota, where they gave their name."""
         self.follows = False
@@ -377,7 +381,7 @@ class World:
     def post(self) -> bool:
         """The side loops: notices are delivered and entries archived, in no time. True when some were."""
         told = len(self.told)
-        if self.mail_works and mailing.may_mail(self.r):
+        if self.mail_works and mailing.may_mail(self.r, self.now):
             batch = calls.tell(self.r, self.now).notices
             self.reads(batch)
             self.sent += batch
@@ -446,10 +450,24 @@ class World:
         }
         known = Evidence(self.reading(), self.sample(), usage, self.now, windows=self.windows)
         seen = observed(known, request, self.least(since), usual)
+        if seen.shortage and self.jobs:
+            seen = seen.model_copy(update={"work": work_short(self.work(), seen.shortage)})
         if request.derive is not None:
             seen = seen.model_copy(update={"derived": self.asked})
         changes = (c for c in self.changes.values() if c.generation > self.r.generation)
         return seen.model_copy(update={"changes": tuple(changes)})
+
+    def work(self) -> tuple[TeamWork, ...]:
+        """As activities.team_work has it."""
+        scheduled = {team: gpus for team, (gpus, _) in self.usage.items() if gpus is not None}
+        return Evidence(
+            self.reading(),
+            None,
+            {t: TeamUsage(team=t, scheduled_gpus=gpus) for t, gpus in scheduled.items()},
+            self.now,
+            self.jobs,
+            classes=self.policy.classes,
+        ).work
 
     def usual(self, window: timedelta) -> dict[str, int]:
         """As HealthPort.usual, of a source that reports 28 times in a window."""
@@ -487,7 +505,7 @@ class World:
             baseline = baseline.model_copy(
                 update={"derived": stepped(self.asked, request.promised, of=request.promised_of)}
             )
-        plan = make_plan(baseline, request.policy)
+        plan = make_plan(baseline.model_copy(update={"work": self.work()}), request.policy)
         self.plans.append(plan)
         return Drafted(baseline=baseline, reading=reading, plan=plan)
 

@@ -111,7 +111,7 @@ def say_as_typed(world: World, words: list[str]) -> None:
         world._state = None
         world.launch()
         return
-    given = {k.removeprefix("--"): v for k, v in zip(options[::2], options[1::2], strict=True)}
+    given: dict[str, Any] = {k.removeprefix("--"): v for k, v in zip(options[::2], options[1::2], strict=True)}
     assert given.pop("reason", "...") == "..."
     world.say(Command(name), **given)
 

@@ -216,9 +216,14 @@ def test_a_bad_setting_is_refused_before_anything_is_sent(
 
 @pytest.mark.parametrize("where", ["h100-worked", "--fleet"])
 @pytest.mark.parametrize(
-    ("setting", "said"), [("requests=refuse", "requests='refuse'"), ('owners=["capacity"]', "owners=['capacity']")]
+    ("setting", "said"),
+    [
+        ("requests=refuse", "requests='refuse'"),
+        ('owners=["capacity"]', "owners=['capacity']"),
+        ('classes=["training", "engines"]', "classes=['training', 'engines']"),
+    ],
 )
-def test_no_launch_says_who_decides_on_requests(
+def test_no_launch_says_what_belongs_to_the_cluster(
     fake: FakeBackstop, where: str, setting: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["launch", where, "--policy", setting]) == 2
@@ -306,7 +311,7 @@ def test_fleet_import_checks_both_files_before_anything_is_sent(
     health = tmp_path / "health.csv"
     health.write_text("cluster,time,total_gpus,healthy_gpus\nh100-worked,2026-01-01T00:00:00Z,361,319\n")
     assert run(["fleet", "import", EXAMPLE, "--health", str(health)]) == 0
-    assert [what for what, *_ in fake.asked] == ["import_fleet", "add_health"]
+    assert [what for what, *_ in fake.asked] == ["take_fleet", "add_health"]
     assert "6 clusters, 1 quota, 1 changed, 0 removed, 1 health row." in capsys.readouterr().out
     fake.asked.clear()
     health.write_text("cluster,time,total_gpus,healthy_gpus\nh100-worked,2026-01-01T00:00:00Z,361,400\n")
@@ -409,6 +414,26 @@ def test_health_may_come_without_a_fleet_file(tmp_path: Path, capsys: pytest.Cap
         assert run(["fleet", "import", "--health", str(health)]) == 0
     assert [what for what, *_ in door.asked] == ["clusters", "add_health"]
     assert capsys.readouterr().out == f"Imported {health}: 1 health row.\n"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        ("h100-worked", "job_class is 'dev', and the quota of research in h100-worked has training, engines"),
+        ("unknown", ""),  # that there is no such cluster is the ledger's to say
+    ],
+)
+def test_jobs_of_a_class_that_the_ledger_s_quota_has_not_are_refused_with_their_line(
+    cluster: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = tmp_path / "jobs.csv"
+    row = "{},{},research,8,2026-01-31T12:00:00Z,{}\n"
+    head = "cluster,job,team,gpus,started,job_class\n" + row.format("h100-worked", "e", "engines")
+    jobs.write_text(head + row.format(cluster, "d", "dev"))
+    with answering(FakeBackstop(classes=("training", "engines"))) as door:
+        assert run(["fleet", "import", "--jobs", str(jobs)]) == (2 if said else 0)
+    assert capsys.readouterr().err == (f"backstop: {jobs}, line 3: {said}\n" if said else "")
+    assert ("add_jobs" in [what for what, *_ in door.asked]) is not bool(said)
 
 
 def test_what_was_said_of_a_slurm_stands_until_it_is_said_otherwise() -> None:

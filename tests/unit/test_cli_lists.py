@@ -76,6 +76,7 @@ LISTS: list[tuple[str, Callable[[Any], list[Any]], str, str | None]] = [
     ("builds show", lambda d: d["builds"], "rollouts", "build"),
     ("doctor", lambda d: d["checks"], "name", "name"),
     ("flex", lambda d: d["clusters"], "healthy_gpus", "cluster"),
+    ("flex divide --file examples/flex.yaml", lambda d: d["shares"], "gpus", "team"),
     ("burndown --since 2026-01-01", lambda d: d["points"], "phantom_gpus", None),
     ("plan --file examples/fleet.yaml", lambda d: d["plans"], "cut_gpus", "cluster"),
 ]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.main import run
+
+PROGRAM = Path(__file__).parents[2] / "backstop" / "program.py"
 
 
 @pytest.fixture
@@ -35,6 +38,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], dict[
         (["up", "--home", "/x"], "workers.up", [], {"BACKSTOP_HOME": "/x"}),
         (["worker", "--trace"], "workers.main", [], {"BACKSTOP_TRACE": "console"}),
         (["migrate"], "workers.migrate", [], {}),
+        (["backup", "/copy", "--home", "/x"], "workers.backup", ["/copy"], {"BACKSTOP_HOME": "/x"}),
         (["demo", "--fast", "x"], "workers.demo", ["--fast", "x"], {}),
     ],
 )
@@ -45,7 +49,7 @@ def test_the_program_runs_with_what_was_given(
     ((path, arguments, environment),) = started
     assert path == sys.executable
     # -P: a folder `models` or `workers` where the user stands must not be imported instead of ours
-    assert arguments == [sys.executable, "-P", "-m", module, *more]
+    assert arguments == [sys.executable, "-P", str(PROGRAM), module, *more]
     assert environment == {**os.environ, **settings}
 
 

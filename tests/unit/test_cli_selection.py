@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from cli.giving import _undone_together
 from cli.main import run
 from cli.many import AT_ONCE, each
 from cli.selection import chosen, selection
 from models.errors import BadInput, Refusal
 from models.reports.rollout_summary import RolloutSummary
-from models.rollout.stages import Command
+from models.rollout.messages import CommandAnswer
+from models.rollout.stages import Command, Stage
 from tests.unit.cli_fakes import AHEAD, NOON, FakeBackstop, answering
 
 
@@ -185,6 +187,29 @@ def test_several_are_answered_with_a_line_each_and_the_refused_with_why(
     assert lines[-2:] == ["2 taken, 1 refused.", "Undo: backstop pause h100-1 h100-2 --reason '...'"]
 
 
+@pytest.mark.parametrize(
+    ("undos", "lines"),
+    [
+        ({"a": "Undo: backstop resume a", "b c": "Undo: backstop resume 'b c'"}, ["Undo: backstop resume a 'b c'"]),
+        (
+            {"to": "It cannot be undone; to go: backstop pause to --reason '...'"},
+            ["It cannot be undone; to go: backstop pause to --reason '...'"],
+        ),
+        (
+            {"a": "Undo: backstop object a --team ab", "b": "Undo: backstop object b --team bb"},
+            ["Undo: backstop object a --team ab", "Undo: backstop object b --team bb"],
+        ),
+        ({"a": "It cannot be undone.", "b": ""}, ["a: It cannot be undone."]),
+    ],
+)
+def test_the_same_undo_is_told_once_for_all(undos: dict[str, str], lines: list[str]) -> None:
+    answers = [
+        CommandAnswer(cluster=c, command=Command.PAUSE, stage=Stage.BUFFERED, said="so", undo=u)
+        for c, u in undos.items()
+    ]
+    assert _undone_together(answers) == lines
+
+
 def test_json_is_a_list_where_several_were_asked_and_one_object_for_one_name(
     fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,7 +243,12 @@ def test_what_is_shown_is_asked_for_and_no_means_nothing(
     fake: FakeBackstop, answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("cli.consent.can_ask", lambda **_: True)
-    monkeypatch.setattr("typer.confirm", lambda question: print(question) or answer == "y")
+
+    def confirm(question: str) -> bool:
+        print(question)
+        return answer == "y"
+
+    monkeypatch.setattr("typer.confirm", confirm)
     assert run(["abort", "h100-1", "h100-2", "--reason", "why"]) == (0 if answer == "y" else 1)
     out = capsys.readouterr().out
     assert "h100-2   research  306         345           319" in out

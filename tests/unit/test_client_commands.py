@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from temporalio.api.common.v1 import GrpcStatus
 from temporalio.api.errordetails.v1 import WorkflowNotReadyFailure
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client import calls
@@ -75,3 +75,22 @@ async def test_any_other_answer_is_final() -> None:
     with pytest.raises(Unavailable):
         await told(server)
     assert len(server.ids) == 1
+
+
+class EarlierBuild(Server):
+    """Its workflow knows no query of what commands would lead to."""
+
+    async def query(self, name: str, **_: Any) -> Any:
+        raise WorkflowQueryFailedError(
+            f"Query handler for '{name}' expected but not found, and there is no dynamic handler. known: [status]"
+        )
+
+
+async def test_a_rollout_of_an_earlier_build_is_told_to_be_looked_at_by_its_status() -> None:
+    door = Backstop(
+        cast("Client", EarlierBuild()), "tpm", TemporalTarget(options={"target_host": "here"}, embedded=True)
+    )
+    with pytest.raises(
+        Unavailable, match=r"^a: its rollout runs on an earlier build, .*: look at its status, and say --yes$"
+    ):
+        await door.ahead("a")

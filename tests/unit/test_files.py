@@ -18,7 +18,7 @@ from client.inputs.documents import read_fleet, read_policy
 from client.inputs.health_samples import read_health
 from models.cluster.fleet_file import MOST_QUOTAS, ClusterSpec, Fleet
 from models.cluster.policy import Policy, Tier
-from models.errors import BadInput
+from models.errors import BadFile, BadInput
 from models.rollout.messages import LaunchRequest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet.yaml"
@@ -498,3 +498,46 @@ def test_names_are_as_long_as_temporal_and_a_rollouts_state_can_carry(names: lis
         for wrong in (lambda: spec(names[0], ["a"]), lambda: LaunchRequest(cluster=names[0], rollout="r", owner="o")):
             with pytest.raises(ValidationError, match=said):
                 wrong()
+
+
+# --- all that is wrong, at once --------------------------------------------------------------------------
+
+
+def test_all_faults_of_a_file_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:
+    content = (
+        GOOD.replace("{team: a, gpus: 5}", "{team: a, gpus: many}")
+        .replace("{team: b, gpus: 6}", "{team: b, gpus: 6, idle_gpus: 7}")
+        .replace("- name: d\n", "- name: d\n  policy: {nap: 1d}\n")
+        + "- name: d\n  islands: [{name: main, total_gpus: 4, healthy_gpus: 5}]\nteams: [{name: t}, {name: t}]\n"
+    )
+    path = write(tmp_path, content)
+    with pytest.raises(BadFile) as refused:
+        read_fleet(path)
+    assert [sentence.removeprefix(f"{path}, ") for sentence in refused.value.sentences] == [
+        "line 7: clusters[0].quotas[0].gpus must be a whole number, not 'many'",
+        "line 8: clusters[0].quotas[1].idle_gpus is 7, above scheduled_gpus 6 (team b)",
+        "line 10: clusters[1].policy.nap is not a field that is known here (its value is '1d')",
+        "line 13: clusters[2].islands[0].healthy_gpus is 5, above total_gpus 4 (island main)",
+        "line 12: clusters[2].name: cluster 'd' is given twice",
+        "line 14: teams[1].name: team 't' is given twice",
+    ]
+    assert refused.value.message == f"{refused.value.sentences[0]} (and 5 more problems)"
+
+
+def test_of_very_many_faults_the_first_twenty_are_told_and_the_rest_is_counted(tmp_path: Path) -> None:
+    teams = "".join(f"- {{name: t{n}, mail: x}}\n" for n in range(50))
+    with pytest.raises(BadFile) as refused:
+        read_fleet(write(tmp_path, f"{GOOD}teams:\n{teams}"))
+    assert (len(refused.value.sentences), refused.value.sentences[-1]) == (21, "and 30 more problems")
+
+
+def test_policies_of_several_clusters_are_told_together(tmp_path: Path) -> None:
+    content = GOOD.replace("- name: c\n", "- name: c\n  policy: {buffer: 2}\n").replace(
+        "- name: d\n", "- name: d\n  policy: {acks: some}\n"
+    )
+    with pytest.raises(BadFile) as refused:
+        read_fleet(write(tmp_path, content))
+    assert [s.split(": ")[1].split(" ")[0] for s in refused.value.sentences] == [
+        "clusters[0].policy.buffer",
+        "clusters[1].policy.acks",
+    ]

@@ -14,7 +14,8 @@ from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest, obey, ref
 from models.fleet.gates import rest_until
 from models.fleet.state import FleetStage, MemberState, Pace, Wave
 from models.fleet.status import status_of
-from models.fleet.undo_lines import NEVER, UNDO
+from models.fleet.undo_lines import FLEET_UNDO
+from models.rollout.undo_lines import NEVER
 from tests.property.test_fleet_machine import Fleet, prospect
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
@@ -149,7 +150,7 @@ def say_as_typed(fleet: Fleet, words: list[str]) -> bool:
 
 
 def test_each_command_of_a_fleet_says_how_it_is_undone() -> None:
-    assert tuple(sorted(UNDO)) == tuple(sorted(FLEET_COMMANDS))
+    assert tuple(sorted(FLEET_UNDO)) == tuple(sorted(FLEET_COMMANDS))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_the_undo_that_is_printed_is_taken(command: str, given: dict[str, Any]) 
 
 def test_an_approval_is_undone_by_an_abort_that_undoes() -> None:
     fleet = Fleet([prospect(0)], Pace())
-    (words,) = commands_of(UNDO["approve"](fleet.f, fleet.f, FleetCommandRequest(actor="tpm")))
+    (words,) = commands_of(FLEET_UNDO["approve"](fleet.f, fleet.f, FleetCommandRequest(actor="tpm")))
     assert words[:2] == ["abort", "--undo"]
     assert say_as_typed(fleet, words)
     assert fleet.f.stage is FleetStage.ABORTED

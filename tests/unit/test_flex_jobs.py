@@ -222,13 +222,57 @@ IN_QUEUE = (
 RANKS: list[dict[str, Any]] = [{"team": "a", "quota_gpus": 6, "classes": ["high", "mid", "low"]}]
 
 
-def by_rank(capacity: int, **jobs: tuple[str | None, int]) -> list[dict[str, Any]]:
+def by_rank(capacity: int, **jobs: tuple[str | None, float]) -> list[dict[str, Any]]:
     """Jobs of these classes that all started at the same time."""
     came = (submit(job, gpus, job_class=rank) for job, (rank, gpus) in jobs.items())
     return [{"capacity_gpus": 0}, *came, {"capacity_gpus": capacity}]
 
 
+KAI = "kai-scheduler/KAI-Scheduler, pkg/scheduler/actions/preempt/preempt_test.go, TestHandlePreempt"
+
+
+def kai(what: str, capacity: int, new: dict[str, Any], taken: str, left: str, **running: tuple[str, float]) -> Story:
+    """Queues a and b deserve half of it each, or a all of it; build is above interactive, and that above train."""
+    queues = sorted({job[0] for job in running} | {new["submit"]["team"]})
+    each = 1 if capacity == 1 else capacity // len(queues)
+    teams = [{"team": q, "quota_gpus": each, "classes": ["build", "interactive", "train"]} for q in queues]
+    return Story(
+        f"{KAI}: {what}", capacity, teams, [*by_rank(capacity, **running), new], {*taken.split()}, {*left.split()}
+    )
+
+
+TRAIN, BUILD = ("train", 1), {"job_class": "build"}
+OF_KAI = (
+    kai(
+        "no need to preempt both",
+        2,
+        submit("a4", 1, **BUILD),
+        "a2",
+        "a1 a3 a4",
+        a1=("train", 0.5),
+        a2=TRAIN,
+        a3=("train", 0.5),
+    ),
+    kai("1 train running, 1 build pending", 1, submit("a2", 1, **BUILD), "a1", "a2", a1=TRAIN),
+    kai("1 train running, 1 train pending", 1, submit("a2", 1, job_class="train"), "", "a1", a1=TRAIN),
+    kai("1 build pending for the different queue", 1, submit("b1", 1, **BUILD), "", "a1", a1=TRAIN),
+    kai("2 train running, 1 build with 2 GPUs pending", 2, submit("a3", 2, **BUILD), "a1 a2", "a3", a1=TRAIN, a2=TRAIN),
+    kai(
+        "2 train of 2 queues require 2 GPUs",
+        4,
+        submit("a2", 2, **BUILD),
+        "a1",
+        "a2 b1",
+        a1=("train", 2),
+        b1=("train", 2),
+    ),
+    kai("1 train requires 1 GPU, 1 requires 2", 4, submit("a2", 2, **BUILD), "a1", "a2 b1", a1=TRAIN, b1=("train", 2)),
+    kai("1 train, 1 interactive running", 2, submit("a3", 1, **BUILD), "a1", "a2 a3", a1=TRAIN, a2=("interactive", 1)),
+    kai("1 train running, 1 interactive pending", 1, submit("a2", 1, job_class="interactive"), "a1", "a2", a1=TRAIN),
+)
+
 CLASSED = (
+    *OF_KAI,
     Story(
         f"{IN_QUEUE}: preempt lowest priority",
         6,

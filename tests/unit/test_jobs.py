@@ -10,8 +10,9 @@ import pytest
 
 from cli.output import show
 from cli.views.flex import cluster_parts
-from client.inputs.jobs import read_jobs
+from client.inputs.jobs import classes_in, read_jobs
 from models.cluster.evidence import Evidence
+from models.cluster.fleet_file import Fleet
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn, first_to_go, flex_lives
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
@@ -46,8 +47,8 @@ def seen(*jobs: Job, **islands: tuple[int, int]) -> FlexNow:
 
 def test_of_who_is_furthest_above_its_share_the_youngest_goes_first() -> None:
     jobs = [flex_job("old", 1, 9), flex_job("new", 1, 1), flex_job("b", 8, 2, team="b"), job("quota", 8)]
-    assert [j.job for j in first_to_go(jobs, {"a": 3, "b": 1})] == ["new", "old", "b"]
-    assert [j.job for j in first_to_go(jobs, {"a": 1, "b": 3})] == ["b", "new", "old"]
+    assert [j.job for j in first_to_go(jobs, {"a": 3, "b": 1}, {})] == ["new", "old", "b"]
+    assert [j.job for j in first_to_go(jobs, {"a": 1, "b": 3}, {})] == ["b", "new", "old"]
 
 
 def test_how_long_flex_jobs_lived_counts_those_that_were_preempted() -> None:
@@ -148,3 +149,31 @@ def test_a_bad_file_is_refused_with_its_line_and_value(text: str, sentence: str,
         read_jobs(path)
     assert sentence in refused.value.message
     assert refused.value.message.startswith(str(path))
+
+
+CLASSED = HEAD.replace("preempted", "preempted,job_class") + (
+    "c1,e,a,8,,,,2026-01-31T00:00Z,,,engines\nc1,t,a,8,,,,2026-01-31T00:00Z,,,\nc1,d,{},8,,,,2026-01-31T00:00Z,,,{}\n"
+)
+
+
+def test_a_file_of_jobs_says_their_classes_and_none_that_their_quotas_have_not(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(CLASSED.format("b", "dev"))
+    known = {("c1", "a"): ("training", "engines")}
+    assert [j.job_class for j in read_jobs(path, known)] == ["engines", None, "dev"], "nobody has said what b has"
+    for team, has in (("a", "has training, engines"), ("b", "has none")):
+        path.write_text(CLASSED.format(team, "dev"))
+        with pytest.raises(BadInput) as refused:
+            read_jobs(path, {**known, ("c1", "b"): ()})
+        assert refused.value.message == f"{path}, line 4: job_class is 'dev', and the quota of {team} in c1 {has}"
+
+
+def test_a_fleet_file_says_the_classes_that_it_names_and_no_others() -> None:
+    """Where it has no policy the ledger's stands, and nobody knows what that says."""
+    island = {"name": "x", "total_gpus": 8, "healthy_gpus": 8}
+    quotas = [{"team": "a", "gpus": 1, "classes": ["p", "q"]}, {"team": "b", "gpus": 1}]
+    bare = {"clusters": [{"name": "c1", "islands": [island], "quotas": quotas}]}
+    own = {"clusters": [{**bare["clusters"][0], "policy": {"classes": ["r"]}}]}
+    said = [classes_in(Fleet.model_validate(one)) for one in (bare, own, {**bare, "policy": {"classes": ["s"]}})]
+    assert [one.get(("c1", "b")) for one in said] == [None, ("r",), ("s",)]
+    assert [one[("c1", "a")] for one in said] == 3 * [("p", "q")]

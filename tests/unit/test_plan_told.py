@@ -83,9 +83,7 @@ def test_one_that_is_short_but_backed_comes_last_with_its_reason_and_can_be_laun
     short = make_plan(cluster("short", [(8, 7)], Quota(team="t", gpus=8, minimum_gpus=7)), Policy())
     p = prospect_of(short)
     assert (short.backed, short.short_by_gpus, p.wave, p.why_not) == (True, 7, Wave.AFTER, "")
-    shown = said(
-        fleet_view.plan_parts(FleetPlan(fleet="f", hash="h", clusters=(p,)), FleetLaunch(fleet="f", owner="o"))
-    )
+    shown = said(fleet_view.plan_parts(FleetPlan(fleet="f", hash="h", clusters=(p,)), (), Pace()))
     assert "AFTER ALL WAVES" in shown
     assert WHY["floored"] in shown
 
@@ -146,8 +144,8 @@ def test_one_of_a_thing_is_told_as_one(here: Snapshot) -> None:
             plan = make_plan(here, policy, max_tier=tier)
             told += [said(plan_parts(plan)), said(plans_parts([plan]))]
             fleet = FleetPlan(fleet="f", hash="h", clusters=(prospect_of(plan),))
-            launch = FleetLaunch(fleet="f", owner="o", pace=Pace(parallel=1, budget_per_hour=1, budget_per_day=1))
-            told.append(said(fleet_view.plan_parts(fleet, launch)))
+            pace = Pace(parallel=1, budget_per_hour=1, budget_per_day=1)
+            told.append(said(fleet_view.plan_parts(fleet, (), pace)))
         report = haircut([(here, policy)], [Fraction(1, 2)])
         told += [said(haircut_view.fleet_parts(report, 0)), said(haircut_view.parts_by(report, "team", 0))]
     none = tuple(i.at_health(min(i.healthy_gpus, 1)) for i in here.islands)

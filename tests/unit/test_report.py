@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -135,7 +136,9 @@ def test_the_report_says_the_week_in_a_few_sentences() -> None:
     assert said[0] == "# Weekly status, 20 November to 27 November 2026"
     assert said[2] == (
         "2 of 3 clusters monitored, 1 more than a week ago. 30 of 1,050 promised GPUs were phantom on 27 Nov "
-        "16:00Z, 21 fewer than on 20 Nov 16:00Z. In 1 cluster with a before and an after, GPUs that waited in quota "
+        "16:00Z, 21 fewer than on 20 Nov 16:00Z. 39 GPUs were cut from quotas in 1 cluster this week: 26 phantom "
+        "removed, 13 moved to flex. 4 were given back by rollbacks. In 1 cluster with a before and an after, GPUs that "
+        "waited in quota "
         "for healthy hardware went from 25 to 0.5. 1 is blocked."
     )
 
@@ -155,6 +158,42 @@ def test_long_lists_are_cut_and_say_where_the_rest_is() -> None:
     assert "And 23 more: `backstop status --needs`." in told
     assert len(told.splitlines()) < 130
     assert len(page(a_week(300))) < 150_000
+
+
+def widths(shown: str) -> dict[str, float]:
+    """Of each bar in the page that has a name, as it is drawn. Units: points."""
+    found = {}
+    for name, path in re.findall(r'<g id="((?:scale|milestone|before|after)-\d+)">\s*<path d="([^"]*)"', shown):
+        across = [float(x) for x, _ in re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", path)]
+        found[name] = max(across) - min(across)
+    return found
+
+
+def test_bars_are_drawn_to_scale() -> None:
+    """Before and after share one scale from 0; a milestone has its own, which the largest of its figures fills."""
+    made = a_week(30)
+    drawn = widths(page(made))
+    both = [(o.before, o.after) for o in made.outcomes if o.before is not None and o.after is not None]
+    waited = [(b.lacking_gpus, a.lacking_gpus) for b, a in both]
+    ranked = sorted([(b, a) for b, a in waited if b is not None and a is not None], key=lambda row: -max(row))[:8]
+    one = drawn["before-0"] / ranked[0][0]
+    assert len(ranked) > 2
+    for n, (before, after) in enumerate(ranked):
+        assert drawn[f"before-{n}"] == pytest.approx(one * before, abs=0.1)
+        assert drawn[f"after-{n}"] == pytest.approx(one * after, abs=0.1)
+    shown = [s for s in made.milestones if s.number is not None and s.started_from is not None]
+    assert {s.milestone.name for s in shown} >= {"pilot", "little phantom", "users trained"}
+    for n, s in enumerate(shown):
+        most = max(s.milestone.target, s.number or 0, s.expected or 0, s.started_from or 0)
+        assert drawn[f"milestone-{n}"] / drawn[f"scale-{n}"] == pytest.approx((s.number or 0) / most, abs=0.002)
+
+
+def test_the_page_has_every_cluster_folded_away() -> None:
+    shown = page(a_week(300))
+    folded = shown[shown.index("<details>") : shown.index("</details>")]
+    assert "<summary>All 300 clusters</summary>" in folded
+    assert [folded.count(f"h100-pod-{n:03d}<") for n in range(300)] == [1] * 300
+    assert '<td>h100-pod-000</td><td>monitored</td><td class="n">39</td>' in folded
 
 
 class _Links(HTMLParser):

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from client.converter import data_converter
 from models.audit import AuditEntry, AuditKind
+from models.cluster.classes import MOST_CLASSES
 from models.cluster.fleet_file import MOST_QUOTAS
 from models.cluster.policy import MOST_NAMES
 from models.cluster.windows import MOST_WINDOWS, Window, WindowKind, nearest
@@ -25,6 +26,7 @@ from models.fleet import reducers as fleet_reducers
 from models.fleet.messages import FleetInput, FleetLaunch
 from models.fleet.state import FleetRollout
 from models.notices import Notice, NoticeKind
+from models.planning.busy_work import MOST_TEAMS_AT_WORK
 from models.planning.grants import GrantOrder, GrantOutcome
 from models.requests.messages import RequestInput
 from models.requests.state import RequestState
@@ -54,6 +56,7 @@ LIMITS: dict[str, Any] = {
     # The policy: as a file says it, 20,000 characters at most (LaunchRequest.policy) or a fleet file's.
     "Policy.authorities": MOST_NAMES,
     "Policy.owners": MOST_NAMES,
+    "Policy.classes": MOST_CLASSES,
     "Ramp.ramp": 20,
     "LaunchRequest.policy": 0,
     # A cluster's quotas and islands: fleet_file.MOST_QUOTAS, and what an import refuses.
@@ -62,10 +65,13 @@ LIMITS: dict[str, Any] = {
     "Quota.islands": FEW,
     "Quota.protected_blocks": FEW,
     "Quota.namespaces": 1,
+    "Quota.classes": 2,
+    "Snapshot.work": 0,  # of no baseline
     "HealthSample.islands": ISLANDS,
     "Present.islands": FEW,
     "Present.protected_blocks": FEW,
     "Present.namespaces": 1,
+    "Present.classes": 2,
     "QuotaReading.quotas": TEAMS,
     "Rollout.modes": TEAMS,
     "Rollout.written": TEAMS,
@@ -79,6 +85,9 @@ LIMITS: dict[str, Any] = {
     "Outlook.reconsider": ISLANDS,
     "Plan.quotas": TEAMS,
     "Plan.unplaced_blocks": FEW,
+    "Plan.work": MOST_TEAMS_AT_WORK,
+    "Observation.work": MOST_TEAMS_AT_WORK,
+    "TeamWork.classes": MOST_CLASSES,
     "Plan.out_of_reach": FEW,
     "QuotaPlan.cuts": FEW,
     "QuotaPlan.namespaces": 1,
@@ -124,6 +133,7 @@ LIMITS: dict[str, Any] = {
     "Post.outbox": QUEUED,
     "Post.mail": QUEUED,
     "Post.unseen": QUEUED,
+    "Post.waiting": QUEUED,
     "AuditEntry.data": 3,
     "Notice.contacts": 0,
     "Notice.reasons": FEW,
@@ -216,6 +226,8 @@ class Full:
         field = where.partition(".")[2]
         if field in ("parent", "team", "namespaces"):
             return self._random.choice(self._teams)
+        if field in ("classes", "job_class"):
+            return f"class-{self._random.randrange(MOST_CLASSES)}"
         if field == "islands":
             return self._random.choice(self._islands)
         if where in ("Cut.reason", "Undo.broken_floors"):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from cli.main import run
+from cli.output import show
+from cli.views.why import in_full, summary
 from models.buffers.hourly_health import Stretch, stretches
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
@@ -21,9 +26,10 @@ from models.errors import Refusal
 from models.flex.flex_now import FlexNow, IslandNow
 from models.reports.flex_offers import flex_offers
 from models.reports.rollout_summary import RolloutSummary
-from models.reports.why import TeamWhy, why
+from models.reports.why import TeamWhy, WhyAnswers, why
 from models.rollout.gates import Condition
 from models.rollout.stages import Stage
+from tests.tried import examples
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -349,3 +355,102 @@ def test_a_team_that_nobody_knows_is_refused(fake: FakeBackstop, capsys: pytest.
     assert "nobody knows the health of cluster a" in capsys.readouterr().err
     assert run(["why", "research", "--gpus", "-1"]) == 2
     assert "--gpus must be a whole number from 1 to 10000000, not -1" in capsys.readouterr().err
+
+
+# --- a block and the weaker classes of its own quota ------------------------------------------------
+
+ISLANDS = (Island(name="a", total_gpus=400, healthy_gpus=400), Island(name="b", total_gpus=128, healthy_gpus=128))
+
+
+def run_by(name: str, gpus: int, job_class: str | None, island: str | None = "a", hours: float = 1, **more: Any) -> Job:
+    fields = {"job": name, "team": "research", "gpus": gpus, "job_class": job_class, "island": island, **more}
+    return Job.model_validate({"started": NOW - hours * timedelta(hours=1), **fields})
+
+
+def block_of(gpus: int, *jobs: Job, quota: int = 460, **more: Any) -> TeamWhy:
+    """In islands of 400 and 128, of a team whose jobs are all known by name."""
+    classes = more.pop("classes", ("training", "engines", "dev"))
+    mine = sum(j.gpus for j in jobs if j.team == "research" and j.on is RunsOn.QUOTA)
+    quotas = (Present(team="research", gpus=quota, classes=classes), Present(team="evals", gpus=60))
+    usage = {
+        "research": TeamUsage(team="research", scheduled_gpus=mine),
+        "evals": TeamUsage(team="evals", scheduled_gpus=sum(j.gpus for j in jobs if j.team == "evals")),
+    }
+    return asked(gpus, block=True, quotas=quotas, usage=usage, islands=ISLANDS, jobs=jobs, history={}, **more)
+
+
+E = [run_by("e1", 24, "engines", hours=9), run_by("e2", 16, "engines"), run_by("e3", 20, "engines", "b")]
+T = run_by("t", 64, "training", "b")
+
+
+@pytest.mark.parametrize(
+    ("found", "freed"),
+    [
+        (block_of(370, *E), ["e2"]),  # 360 are free of a
+        (block_of(380, *E), ["e1"]),  # the one that is enough, and no other beside it
+        (block_of(390, *E), ["e2", "e1"]),
+        (block_of(370, *E, T), ["e2", "e3"]),  # 34 more are left of the quota: e3 gives these elsewhere
+        (block_of(370, *E, T, quota=500), ["e2"]),
+        (block_of(370, *E, quota=420), ["e2"]),
+        (block_of(400, *E, quota=400), ["e2", "e3", "e1"]),
+        (block_of(370, *E, run_by("d", 8, "dev", hours=99)), ["d", "e2"]),  # the weakest first, though the oldest
+        (block_of(352, *E, run_by("t1", 64, "training")), None),  # no engine holds what it lacks
+        (block_of(352, *E, run_by("o", 64, "engines", team="evals")), None),  # another team's are not its own
+        (block_of(370, *E, classes=()), None),
+        (block_of(370, run_by("f", 60, "engines", on="flex")), None),  # it fits as it is
+        (block_of(340, *E), None),
+        (block_of(500, *E), None),
+    ],
+)
+def test_a_block_that_weaker_jobs_of_its_own_quota_keep_out_names_them(found: TeamWhy, freed: list[str] | None) -> None:
+    assert (None if found.weaker is None else [j.job for j in found.weaker.jobs]) == freed
+    assert sum(r.gpus for r in found.reasons) == found.gap_gpus
+
+
+def test_it_is_said_which_of_its_own_jobs_hold_what_a_block_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = (
+        "What would free it: the block would start if 2 jobs of its own quota in a, b yielded (engines: e3 20, e2 16): "
+        "a block is of the strongest class, training, and inside a quota the weaker yields."
+    )
+    found = WhyAnswers(teams=(block_of(370, *E, T),))
+    for parts in (in_full(found, {}, []), summary(found, [], hint=False)):
+        show(*parts)
+        assert sentence in " ".join(capsys.readouterr().out.split())
+
+
+CLASSED_JOBS = st.lists(
+    st.tuples(st.integers(1, 6), st.sampled_from(["training", "engines", "dev"]), st.sampled_from("ab")), max_size=6
+)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(jobs=CLASSED_JOBS, gpus=st.integers(1, 12), quota=st.integers(12, 24))
+def test_who_yields_to_a_block_is_enough_no_more_and_nobody_else(
+    jobs: list[tuple[int, str, str]], gpus: int, quota: int
+) -> None:
+    """Two islands of 12, against every set of weaker jobs that there is."""
+    running = [run_by(f"j{n}", size, rank, island) for n, (size, rank, island) in enumerate(jobs)]
+    assume(all(sum(j.gpus for j in running if j.island == one) <= 12 for one in "ab"))
+    assume(sum(j.gpus for j in running) <= quota)
+    islands = tuple(Island(name=name, total_gpus=12, healthy_gpus=12) for name in "ab")
+    usage = {"research": TeamUsage(team="research", scheduled_gpus=sum(j.gpus for j in running))}
+    quotas = (Present(team="research", gpus=quota, classes=("training", "engines", "dev")),)
+    found = asked(gpus, block=True, quotas=quotas, usage=usage, islands=islands, jobs=running, history={})
+
+    def starts(gone: Sequence[Job]) -> bool:
+        left = [j for j in running if j not in gone]
+        room = max(12 - sum(j.gpus for j in left if j.island == one) for one in "ab")
+        return min(room, quota - sum(j.gpus for j in left)) >= gpus
+
+    weaker = [j for j in running if j.job_class != "training"]
+    sets = [c for many in range(len(weaker) + 1) for c in combinations(weaker, many) if starts(c)]
+    if starts(()) or not sets:
+        assert found.weaker is None
+        return
+    assert found.weaker is not None
+    named = {j.job for j in found.weaker.jobs}
+    chosen = [j for j in weaker if j.job in named]
+    assert starts(chosen)
+    assert not any(starts([j for j in chosen if j is not one]) for one in chosen)
+    if any(all(j.job_class == "dev" for j in c) for c in sets):
+        assert all(j.job_class == "dev" for j in chosen), "no engine where the weakest alone would do"

@@ -16,6 +16,7 @@ from activities.adapters.ledger.fleet import LedgerFleet
 from activities.adapters.ledger.jobs import LedgerJobs
 from activities.adapters.ledger.milestones import LedgerMilestones
 from activities.adapters.ledger.observations import LedgerHealth, LedgerSamples, LedgerUsage
+from activities.adapters.ledger.outbox import LedgerOutbox
 from activities.adapters.ledger.quotas import LedgerQuotas
 from activities.adapters.ledger.registry import LedgerRegistry
 from activities.adapters.ledger.report import LedgerReport
@@ -49,6 +50,7 @@ class Ledger:
         self.tallies = LedgerTallies(self._database)
         self.report = LedgerReport(self._database)
         self.milestones = LedgerMilestones(self._database)
+        self.outbox = LedgerOutbox(self._database)
 
     def check_schema(self) -> None:
         """It is all there, and ours to read. Errors: Unavailable, saying what to run; Barred."""

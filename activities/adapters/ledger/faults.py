@@ -10,11 +10,12 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import among
-from activities.adapters.ledger.jobs import job_of
+from activities.adapters.ledger.jobs import classes_of, job_of
 from activities.adapters.ledger.observations import latest_usage_rows, usage_of
 from activities.adapters.ledger.registry import settings_of
 from activities.sense import SENSELESS, fault_of
 from models.base import MOST_GPUS
+from models.cluster.classes import classes_text
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
 from models.rollout.stages import Stage
@@ -28,7 +29,7 @@ def faults_of(session: Session, clusters: Sequence[str], now: datetime) -> dict[
     """By cluster, in a sentence each: its policy, the stage of its rollout, its use and jobs, samples of long ago."""
     found: dict[str, tuple[str, ...]] = {}
     looks = (_policies(session, clusters), _stages(session, clusters), _uses(session, clusters, now))
-    for faults in (*looks, _jobs(session, clusters), _old_samples(session, clusters)):
+    for faults in (*looks, _jobs(session, clusters), _classes(session, clusters), _old_samples(session, clusters)):
         for cluster, what, error in faults:
             sentence = fault_of(cluster, what, error)
             if sentence not in found.get(cluster, ()):
@@ -75,6 +76,24 @@ def _jobs(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
             job_of(row)
         except SENSELESS as error:
             yield row.cluster, f"its job {row.job}", error
+
+
+def _classes(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
+    """Of running jobs that name a class which their quota does not have."""
+    has = classes_of(session, clusters)
+    named = (col(JobRow.cluster), col(JobRow.team), col(JobRow.job_class))
+    rows = (
+        sa.select(*named, sa.func.count())
+        .where(among(JobRow.cluster, "clusters"), col(JobRow.ended).is_(None), col(JobRow.job_class).is_not(None))
+        .group_by(*named)
+        .order_by(*named)
+    )
+    for cluster, team, job_class, count in session.connection().execute(rows, _given(clusters)):
+        own = has.get((cluster, team), ())
+        if job_class not in own:
+            are, they = ("1 job is", "it counts") if count == 1 else (f"{count} jobs are", "they count")
+            fault = f"{are} of class {job_class!r}, and its quota {classes_text(own)}: {they} as the strongest"
+            yield cluster, f"the work of team {team}", ValueError(fault)
 
 
 def _old_samples(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:

@@ -1,85 +1,45 @@
-"""The ledger as the source of clusters: what it shows, and how a fleet file gets into it.
-
-A large file comes in parts and is read outside of the write transaction, so that others can go on writing
-meanwhile; what is then written, is written whole (ledger_import).
-"""
+"""The ledger as the source of clusters: what it shows."""
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
 
-import sqlalchemy as sa
-from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.calendar import LedgerCalendar, windows_of
-from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.faults import faults_of
-from activities.adapters.ledger.imports import write_fleet
+from activities.adapters.ledger.fleet_file import LedgerFleetFile
 from activities.adapters.ledger.observations import LedgerSamples, latest_health, latest_usage
 from activities.adapters.ledger.quotas import present_of
 from activities.adapters.ledger.registry import open_rollouts, settings_of
 from activities.ports import Described, OpenRollout
 from activities.sense import SENSELESS, each, fault_of
-from models.base import canonical_json, in_one_sentence
-from models.cluster.fleet_file import ClusterSpec, Fleet, Team
+from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.sources import PrometheusSource, SlurmSource
-from models.errors import BadInput
+from models.notices import Notify
 from models.tables import (
     ClusterRow,
     ContactRow,
-    ImportPartRow,
-    ImportRow,
     IslandRow,
     QuotaRow,
     RolloutRow,
     TeamRow,
 )
 
-MAX_DOCUMENT_BYTES = 512 * 2**20
 _LOOKED_THROUGH = 200
 """Clusters of one page of what makes no sense."""
-FORGOTTEN_AFTER = timedelta(days=1)
-"""Parts that nobody committed are removed after this."""
 
 
-class LedgerFleet(LedgerSamples, LedgerCalendar):
+class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
     """FleetPort on the ledger (`add_health` comes with LedgerSamples, declaring windows with LedgerCalendar)."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-
-    def stage_import(self, import_id: str, part: int, payload: bytes) -> None:
-        now = self._database.now()
-        row = {"import_id": import_id, "part": part, "payload": payload, "staged_at": now}
-        with self._database.writing() as session:
-            store(session, ImportPartRow, [row])
-            session.execute(sa.delete(ImportPartRow).where(col(ImportPartRow.staged_at) < now - FORGOTTEN_AFTER))
-
-    def commit_import(self, import_id: str, parts: int, actor: str, now: datetime) -> dict[str, Any]:
-        with self._database.reading() as session:
-            stored = _stored_result(session, import_id)
-            staged = [] if stored else _staged(session, import_id)
-        if stored is not None:
-            return stored
-        fleet = _fleet_of(staged, parts)
-        with self._database.writing() as session:
-            one_at_a_time(session, "imports")
-            stored = _stored_result(session, import_id)
-            if stored is not None:
-                return stored
-            result = write_fleet(session, fleet, actor, now)
-            session.execute(sa.delete(ImportPartRow).where(col(ImportPartRow.import_id) == import_id))
-            session.add(ImportRow(import_id=import_id, actor=actor, at=now, result=canonical_json(result)))
-            return result
 
     def clusters(self, after: str, limit: int) -> tuple[tuple[ClusterSpec, OpenRollout | None], ...]:
         """Of those by name after `after`, the ones that make sense."""
@@ -108,10 +68,16 @@ class LedgerFleet(LedgerSamples, LedgerCalendar):
 
     def teams(self) -> tuple[Team, ...]:
         with self._database.reading() as session:
-            contacts: dict[str, list[str]] = {name: [] for name in session.exec(select(TeamRow.name))}
+            teams = session.exec(select(TeamRow).order_by(col(TeamRow.name))).all()
+            contacts: dict[str, list[str]] = {team.name: [] for team in teams}
             for row in session.exec(select(ContactRow).order_by(col(ContactRow.position))):
                 contacts[row.team].append(row.address)
-        return tuple(Team(name=name, contacts=tuple(contacts[name])) for name in sorted(contacts))
+            return tuple(
+                Team(
+                    name=t.name, contacts=tuple(contacts[t.name]), notify=None if t.notify is None else Notify(t.notify)
+                )
+                for t in teams
+            )
 
 
 class _Page:
@@ -174,46 +140,3 @@ def _quota(row: QuotaRow, usage: dict[str, TeamUsage]) -> Quota:
     if used is None:
         return present_of(row).as_quota()
     return present_of(row).as_quota(used.scheduled_gpus, used.idle_gpus, used.pending_gpus)
-
-
-def _stored_result(session: Session, import_id: str) -> dict[str, Any] | None:
-    row = session.get(ImportRow, import_id)
-    if row is None:
-        return None
-    result: dict[str, Any] = json.loads(row.result)
-    return result
-
-
-def _staged(session: Session, import_id: str) -> list[tuple[int, bytes]]:
-    parts = select(ImportPartRow.part, ImportPartRow.payload).where(ImportPartRow.import_id == import_id)
-    return list(session.exec(parts.order_by(col(ImportPartRow.part))).all())
-
-
-def _fleet_of(staged: Sequence[tuple[int, bytes]], parts: int) -> Fleet:
-    """The staged parts as one checked fleet. Errors: BadInput."""
-    numbers = [number for number, _ in staged]
-    if len(numbers) != parts or parts < 1 or numbers[-1] - numbers[0] != parts - 1:
-        raise BadInput(f"the import should have {parts} parts, and parts {numbers} were staged")
-    try:
-        unpacker = zlib.decompressobj()
-        document = unpacker.decompress(b"".join(payload for _, payload in staged), MAX_DOCUMENT_BYTES)
-    except zlib.error:
-        raise BadInput("the import's parts are not one zlib-compressed document") from None
-    if not unpacker.eof:
-        raise BadInput(f"the import's document is cut short, or larger than {MAX_DOCUMENT_BYTES // 2**20} MiB")
-    try:
-        fleet = Fleet.model_validate_json(document)
-    except ValidationError as error:
-        raise BadInput(f"the fleet is refused: {in_one_sentence(error)}") from None
-    _check_what_the_ledger_asks(fleet)
-    return fleet
-
-
-def _check_what_the_ledger_asks(fleet: Fleet) -> None:
-    for cluster in fleet.clusters:
-        try:
-            fleet.policy_of(cluster)
-        except ValidationError as error:
-            raise BadInput(
-                f"the fleet is refused: policy of cluster {cluster.name}: {in_one_sentence(error)}"
-            ) from None

@@ -1,4 +1,4 @@
-"""A fleet file against what the ledger holds: only what differs is written.
+"""A fleet file into the ledger: what models/cluster/fleet_diff.py says of it is done, and only what differs is written.
 
 Writes to quotas that exist are foreign ones: Backstop does not own them, a person changed the file. So
 they move the generation, and the ledger's triggers may refuse them.
@@ -6,7 +6,8 @@ they move the generation, and the ledger's triggers may refuse them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,13 +15,20 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.bulk import Row, add, delete, keep, store, update
+from activities.adapters.ledger.bulk import Row, add, among, delete, store, update
 from activities.adapters.ledger.calendar import comma_joined, file_windows, window_row
-from activities.adapters.ledger.observations import health_row
+from activities.adapters.ledger.observations import health_row, latest_health
 from activities.adapters.ledger.quotas import signed
-from models.base import canonical_json
+from activities.adapters.ledger.removal import remove_rows
+from activities.adapters.ledger.standing import fleet_policy, others, standing, teams_by_name
+from models.base import canonical_json, gpus_text
+from models.cluster.fleet_diff import ClusterNow, other_lines, policy_fault, resolved, resolved_policy, resolved_teams
+from models.cluster.fleet_export import cluster_document
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team
+from models.cluster.fleet_oddities import oddities_of
+from models.cluster.import_lines import FleetOutcome, ImportTerms, Line, Verb, outcome_of
 from models.cluster.quota import Quota
+from models.cluster.readings import Present
 from models.cluster.windows import FILE
 from models.errors import Refusal
 from models.tables import (
@@ -28,6 +36,7 @@ from models.tables import (
     ContactRow,
     FleetRow,
     HealthRow,
+    ImportRow,
     IslandRow,
     QuotaRow,
     TeamRow,
@@ -38,7 +47,7 @@ from models.tables import (
 CLUSTERS_AT_ONCE = 250
 CLUSTER_COLUMNS = ("name", "gpu_model", "gpus_per_node", "policy", "source", "health_source")
 ISLAND_COLUMNS = ("cluster", "name", "total_gpus")
-QUOTA_COLUMNS = ("cluster", "team", "gpus", "islands", "blocks", "minimum", "parent", "namespaces")
+QUOTA_COLUMNS = ("cluster", "team", "gpus", "islands", "blocks", "minimum", "parent", "namespaces", "classes")
 """What a file says of each; the tables' other columns are Backstop's own."""
 
 
@@ -52,27 +61,129 @@ class Difference:
     gone: list[Row]
 
 
-def write_fleet(session: Session, fleet: Fleet, actor: str, now: datetime) -> dict[str, Any]:
-    """The file's clusters, policy and teams stand in the ledger; clusters it does not name stay as they are.
+@dataclass
+class Written:
+    """What an import does, as far as it has come."""
 
-    Health and usage become samples at `now`. Errors: Refusal of the triggers.
+    lines: list[Line]
+    counts: Counter[str]
+
+
+def write_fleet(
+    session: Session, fleet: Fleet, terms: ImportTerms, actor: str, now: datetime
+) -> tuple[FleetOutcome, dict[str, dict[str, Any]]]:
+    """The file's clusters, policy and teams stand in the ledger, each cluster whole or not at all.
+
+    Answers with what became of each, and with the clusters that were removed, as a file has them. Health and usage
+    become samples at `now`. On a dry run nothing is written. Errors: Refusal where something is refused and all was to
+    go in, or where something else would be removed than was agreed to; and those of the triggers.
     """
-    if "policy" in fleet.model_fields_set:
-        policy = canonical_json(fleet.policy.model_dump(mode="json", exclude_unset=True))
-        store(session, FleetRow, [{"id": 1, "policy": policy}])
-    _write_teams(session, fleet.teams)
-    counts = {"clusters": 0, "quotas": 0, "changed": 0, "removed": 0}
+    done = Written([], Counter({"clusters": 0, "quotas": 0, "changed": 0, "removed": 0}))
+    default, lines = resolved_policy(fleet, fleet_policy(session), prune=terms.prune)
+    teams, told_of_teams = resolved_teams(fleet, teams_by_name(session), prune=terms.prune)
+    done.lines += [*lines, *told_of_teams]
+    if not terms.dry_run:
+        if any(line.verb in _WRITES for line in lines):
+            store(session, FleetRow, [{"id": 1, "policy": canonical_json(default)}])
+        _write_teams(session, teams)
+    numbers = {cluster.name: number for number, cluster in enumerate(fleet.clusters)}
     # By name: two imports that meet take the clusters' rows in the same order.
     for clusters in _portions(sorted(fleet.clusters, key=lambda c: c.name)):
-        with signed(session, [c.name for c in clusters], actor):
-            quotas = _write_clusters(session, clusters)
-        counts["clusters"] += len(clusters)
-        counts["quotas"] += sum(len(c.quotas) for c in clusters)
-        counts["changed"] += len(quotas.new) + len(quotas.changed)
-        counts["removed"] += len(quotas.gone)
-        _write_windows(session, clusters, actor)
-        _write_samples(session, clusters, actor, now)
-    return counts
+        _import_portion(session, clusters, numbers, terms, default, actor, now, done)
+    gone = _remove_others(session, numbers, terms, now, done)
+    oddities = oddities_of(fleet, _contacts_after(session, teams, terms))
+    outcome = outcome_of(fleet, done.lines, dict(done.counts), oddities, done=not terms.dry_run)
+    _refuse_what_was_not_meant(outcome, terms)
+    return outcome, gone
+
+
+_WRITES = frozenset({Verb.ADDED, Verb.CHANGED, Verb.REMOVED})
+
+
+def _refuse_what_was_not_meant(outcome: FleetOutcome, terms: ImportTerms) -> None:
+    if terms.dry_run:
+        return
+    refused = outcome.of(Verb.REFUSED)
+    if terms.whole and refused:
+        raise Refusal("; ".join(line.sentence for line in refused[:3]) + (" and more" if len(refused) > 3 else ""))
+    if terms.agreed and terms.agreed != outcome.removal:
+        raise Refusal("what would be removed is not what was shown any more, so nothing was changed: look again")
+
+
+def _import_portion(
+    session: Session,
+    clusters: Sequence[ClusterSpec],
+    numbers: Mapping[str, int],
+    terms: ImportTerms,
+    default: Mapping[str, Any],
+    actor: str,
+    now: datetime,
+    done: Written,
+) -> None:
+    names = [cluster.name for cluster in clusters]
+    if not terms.dry_run:
+        _lock(session, names)
+    before = standing(session, names, {c.name: c for c in clusters})
+    fed = (
+        _fed(session, HealthRow, HealthRow.island, IslandRow.name, names),
+        _fed(session, UsageRow, UsageRow.team, QuotaRow.team, names),
+    )
+    taken: list[ClusterSpec] = []
+    changed: list[ClusterNow] = []
+    for given in clusters:
+        present, place = before.get(given.name), numbers[given.name]
+        if isinstance(present, str):
+            lines = [Line(verb=Verb.REFUSED, kind="cluster", cluster=given.name, why=present, path=("clusters", place))]
+            after = None
+        else:
+            after, lines = resolved(given, present, terms, place)
+            if fault := policy_fault(default, after.policy) if after != present else "":
+                lines = [_policy_refused(given.name, fault, place)]
+        done.lines += lines
+        if any(line.verb is Verb.REFUSED for line in lines) or after is None:
+            continue
+        done.lines += _unheard(given, fed[0], place, session)
+        taken.append(given)
+        changed += [after] if after != present else []
+        done.counts["clusters"] += 1
+        done.counts["quotas"] += len(given.quotas)
+    if not terms.dry_run:
+        with signed(session, names, actor):
+            _write_clusters(session, changed, done.counts)
+        _write_windows(session, changed, actor)
+        _write_samples(session, taken, fed, actor, now)
+
+
+def _policy_refused(cluster: str, fault: str, place: int) -> Line:
+    path = ("clusters", place, "policy")
+    return Line(verb=Verb.REFUSED, kind="policy", cluster=cluster, why=" ".join(fault.split()), path=path)
+
+
+def _remove_others(
+    session: Session, named: Mapping[str, int], terms: ImportTerms, now: datetime, done: Written
+) -> dict[str, dict[str, Any]]:
+    """Clusters that the file does not name are removed where that is asked for; answers with them as they were."""
+    beside = others(session, named, prune=terms.prune)
+    done.lines += other_lines(beside, prune=terms.prune)
+    going = [one.name for one in beside if terms.prune and not one.barred]
+    if terms.dry_run or not going:
+        return {}
+    health = latest_health(session, going, now)
+    was = {
+        name: cluster_document(each, {i.name: i for i in health[name].islands} if name in health else {})
+        for name, each in standing(session, going).items()
+        if isinstance(each, ClusterNow)
+    }
+    for name in going:
+        remove_rows(session, name)
+    return was
+
+
+def _contacts_after(
+    session: Session, changed: Mapping[str, Team | None], terms: ImportTerms
+) -> dict[str, tuple[str, ...]]:
+    after: dict[str, Team | None] = {**teams_by_name(session), **(changed if terms.dry_run else {})}
+    return {name: team.contacts for name, team in after.items() if team is not None}
 
 
 def difference(key: Sequence[str], wanted: Iterable[Row], present: Iterable[Row]) -> Difference:
@@ -91,28 +202,22 @@ def _portions(clusters: Sequence[ClusterSpec]) -> Iterator[Sequence[ClusterSpec]
         yield clusters[start : start + CLUSTERS_AT_ONCE]
 
 
-def _write_clusters(session: Session, clusters: Sequence[ClusterSpec]) -> Difference:
+def _write_clusters(session: Session, clusters: Sequence[ClusterNow], counts: Counter[str]) -> None:
     names = [cluster.name for cluster in clusters]
-    _lock(session, names)
     wanted = [_cluster_row(cluster) for cluster in clusters]
     present = _present(session, ClusterRow, CLUSTER_COLUMNS, col(ClusterRow.name), names)
-    held = {row["name"] for row in present if row["source"] is not None}
-    for cluster in clusters:
-        if cluster.name in held and cluster.slurm is None:
-            raise Refusal(f"Slurm holds the quotas of {cluster.name}: say so in the file (slurm:), or detach it first")
     _write(session, ClusterRow, difference(["name"], wanted, present))
 
-    wanted = [_island_row(c.name, i.name, i.total_gpus) for c in clusters for i in c.islands]
+    wanted = [_island_row(c.name, name, total) for c in clusters for name, total in c.islands.items()]
     present = _present(session, IslandRow, ISLAND_COLUMNS, col(IslandRow.cluster), names)
     _write(session, IslandRow, difference(["cluster", "name"], wanted, present))
 
-    # The quotas of a cluster that a scheduler holds are read from there, but for the first time.
-    own = [c for c in clusters if not (c.name in held and c.slurm is not None)]
-    wanted = [_quota_row(c.name, q) for c in own for q in c.quotas]
-    present = _present(session, QuotaRow, QUOTA_COLUMNS, col(QuotaRow.cluster), [c.name for c in own])
+    wanted = [_quota_row(c.name, q) for c in clusters for q in c.quotas]
+    present = _present(session, QuotaRow, QUOTA_COLUMNS, col(QuotaRow.cluster), names)
     quotas = difference(["cluster", "team"], wanted, present)
     _write_quotas(session, quotas)
-    return quotas
+    counts["changed"] += len(quotas.new) + len(quotas.changed)
+    counts["removed"] += len(quotas.gone)
 
 
 def _lock(session: Session, clusters: Sequence[str]) -> None:
@@ -162,8 +267,8 @@ def _depths(rows: Sequence[Row]) -> Callable[[Row], int]:
     return depth
 
 
-def _write_windows(session: Session, clusters: Sequence[ClusterSpec], actor: str) -> None:
-    """Of what the file declares; what others declared beside it stays."""
+def _write_windows(session: Session, clusters: Sequence[ClusterNow], actor: str) -> None:
+    """Of what files declare; what others declared beside it stays."""
     present = file_windows(session, [c.name for c in clusters])
     changed = [c for c in clusters if set(c.windows) != set(present.get(c.name, ()))]
     stale = (col(WindowRow.cluster).in_([c.name for c in changed]), col(WindowRow.source) == FILE)
@@ -171,26 +276,84 @@ def _write_windows(session: Session, clusters: Sequence[ClusterSpec], actor: str
     add(session, WindowRow, [window_row(c.name, window, FILE, actor) for c in changed for window in c.windows])
 
 
-def _write_samples(session: Session, clusters: Sequence[ClusterSpec], actor: str, now: datetime) -> None:
-    health = [health_row(c.name, island, now, actor) for c in clusters for island in c.islands]
+_Fed = Mapping[tuple[str, str], datetime]
+"""By cluster and island (or team): the time of the last look of somebody who is no fleet file."""
+
+
+def _fed(
+    session: Session, table: type[Any], key: Any, of: Any, names: Sequence[str]
+) -> dict[tuple[str, str], datetime]:
+    """Of what somebody else than fleet files tells: a file that is imported again must not tell of yesterday's health.
+
+    `key`: the sample's island or team, `of`: the column of it in its own table, from where one step leads to the latest
+    sample, however long the history. A sample of a file is of the time of its import.
+    """
+    latest = sa.select(sa.func.max(table.at)).where(table.cluster == of.class_.cluster, key == of)
+    rows = sa.select(of.class_.cluster, of, latest.correlate(of.class_).scalar_subquery()).where(
+        among(of.class_.cluster, "names")
+    )
+    by_files = set(session.scalars(sa.select(col(ImportRow.at))))
+    found = session.connection().execute(rows, {"names": list(names)})
+    return {(cluster, name): at for cluster, name, at in found if at is not None and at not in by_files}
+
+
+def _unheard(given: ClusterSpec, fed: _Fed, place: int, session: Session) -> list[Line]:
+    """Islands whose health somebody else tells, and tells otherwise."""
+    lines = []
+    for number, island in enumerate(given.islands):
+        at = fed.get((given.name, island.name))
+        row = None if at is None else session.get(HealthRow, (given.name, island.name, at))
+        if row is not None and row.healthy_gpus != island.healthy_gpus:
+            lines.append(
+                Line(
+                    verb=Verb.KEPT,
+                    kind="health",
+                    cluster=given.name,
+                    name=island.name,
+                    before=gpus_text(row.healthy_gpus),
+                    after=gpus_text(island.healthy_gpus),
+                    why=f"its health is told by {row.source or 'an exporter'}",
+                    path=("clusters", place, "islands", number, "healthy_gpus"),
+                )
+            )
+    return lines
+
+
+def _write_samples(
+    session: Session, clusters: Sequence[ClusterSpec], fed: tuple[_Fed, _Fed], actor: str, now: datetime
+) -> None:
+    health = [
+        health_row(c.name, island, now, actor)
+        for c in clusters
+        for island in c.islands
+        if (c.name, island.name) not in fed[0]
+    ]
     store(session, HealthRow, health)
-    usage = [_usage_row(c.name, quota, now) for c in clusters for quota in c.quotas if _usage_known(quota)]
+    usage = [
+        _usage_row(c.name, quota, now)
+        for c in clusters
+        for quota in c.quotas
+        if _usage_known(quota) and (c.name, quota.team) not in fed[1]
+    ]
     store(session, UsageRow, usage)
 
 
-def _write_teams(session: Session, teams: Sequence[Team]) -> None:
-    keep(session, TeamRow, [{"name": team.name} for team in teams])
-    names = [team.name for team in teams]
-    session.execute(sa.delete(ContactRow).where(col(ContactRow.team).in_(names)))
+def _write_teams(session: Session, teams: Mapping[str, Team | None]) -> None:
+    """These teams stand so; one with None is gone."""
+    stay = [team for team in teams.values() if team is not None]
+    store(session, TeamRow, [{"name": t.name, "notify": None if t.notify is None else t.notify.value} for t in stay])
+    session.execute(sa.delete(ContactRow).where(among(ContactRow.team, "names")), {"names": list(teams)})
+    gone = sorted(name for name, team in teams.items() if team is None)
+    session.execute(sa.delete(TeamRow).where(among(TeamRow.name, "names")), {"names": gone})
     contacts = [
         {"team": team.name, "position": position, "address": address}
-        for team in teams
+        for team in stay
         for position, address in enumerate(team.contacts)
     ]
     add(session, ContactRow, contacts)
 
 
-def _cluster_row(cluster: ClusterSpec) -> Row:
+def _cluster_row(cluster: ClusterNow) -> Row:
     return {
         "name": cluster.name,
         "gpu_model": cluster.gpu_model,
@@ -207,7 +370,7 @@ def _island_row(cluster: str, name: str, total_gpus: int) -> Row:
     return {"cluster": cluster, "name": name, "total_gpus": total_gpus}
 
 
-def _quota_row(cluster: str, quota: Quota) -> Row:
+def _quota_row(cluster: str, quota: Present) -> Row:
     return {
         "cluster": cluster,
         "team": quota.team,
@@ -217,6 +380,7 @@ def _quota_row(cluster: str, quota: Quota) -> Row:
         "minimum": quota.minimum_gpus,
         "parent": quota.parent,
         "namespaces": comma_joined(quota.namespaces),
+        "classes": None if quota.classes is None else ",".join(quota.classes),
     }
 
 

@@ -6,17 +6,21 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
+import sqlalchemy as sa
 from sqlmodel import Session, col, or_, select
 
 from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
 from activities.sense import those_that_do
+from models.cluster.classes import classes_text
 from models.cluster.jobs import ClusterJob, Job, RunsOn
 from models.cluster.readings import CLOCK_SKEW
 from models.errors import BadInput
 from models.tables import ClusterRow, IslandRow, JobRow, QuotaRow
 
 _MOST = 20_000
+QUOTA_CLASSES = sa.table("quota_classes", *map(sa.column, ("cluster", "team", "class", "rank")))
+"""A view, for schedulers too (docs/flex.md)."""
 
 
 class LedgerJobs:
@@ -70,6 +74,7 @@ def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: dateti
     for row in session.exec(select(IslandRow).where(col(IslandRow.cluster).in_(clusters))):
         totals[row.cluster, row.name] = row.total_gpus
         totals[row.cluster, None] = totals.get((row.cluster, None), 0) + row.total_gpus
+    classes = classes_of(session, clusters) if any(j.job_class is not None for j in jobs) else {}
     for job in jobs:
         what = f"job {job.job!r} of cluster {job.cluster!r}"
         if job.cluster not in there:
@@ -80,8 +85,20 @@ def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: dateti
             raise BadInput(f"{what} names island {job.island!r}, which the cluster does not have")
         if job.gpus > totals[job.cluster, job.island]:
             raise BadInput(f"{what} has {job.gpus} GPUs, and there are {totals[job.cluster, job.island]}")
+        own = classes.get((job.cluster, job.team), ())
+        if job.job_class is not None and job.job_class not in own:
+            raise BadInput(f"{what} is of class {job.job_class!r}, and the quota of {job.team} {classes_text(own)}")
         if max(job.started, job.ended or job.started) > now + CLOCK_SKEW:
             raise BadInput(f"{what} is dated ahead of now ({now:%Y-%m-%d %H:%M:%SZ})")
+
+
+def classes_of(session: Session, clusters: Collection[str]) -> dict[tuple[str, str], list[str]]:
+    """Of each team by cluster that has any, the strongest first."""
+    found: dict[tuple[str, str], list[str]] = {}
+    rows = sa.select(*QUOTA_CLASSES.c).order_by(QUOTA_CLASSES.c.rank)
+    for cluster, team, name, _ in session.execute(rows.where(QUOTA_CLASSES.c.cluster.in_(clusters))):
+        found.setdefault((cluster, team), []).append(name)
+    return found
 
 
 def _row(job: ClusterJob) -> dict[str, Any]:
@@ -99,4 +116,5 @@ def job_of(row: JobRow) -> Job:
         started=row.started,
         ended=row.ended,
         preempted=row.preempted,
+        job_class=row.job_class,
     )

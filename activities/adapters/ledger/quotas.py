@@ -213,6 +213,7 @@ def present_of(row: QuotaRow | sa.Row[Any]) -> Present:
         parent=row.parent,
         hand=row.hand + (row.gpus != row.written_gpus),
         namespaces=None if row.namespaces is None else tuple(n for n in row.namespaces.split(",") if n),
+        classes=None if row.classes is None else tuple(n for n in row.classes.split(",") if n),
     )
 
 

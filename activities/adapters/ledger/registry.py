@@ -81,10 +81,6 @@ class LedgerRegistry(LedgerArchive):
                     contacts=_contacts_in(session, cluster),
                 )
 
-    def contacts(self, cluster: str) -> dict[str, tuple[str, ...]]:
-        with self._database.reading() as session:
-            return _contacts_in(session, cluster)
-
     def opened(self, cluster: str) -> OpenRollout | None:
         with self._database.reading() as session:
             row = session.get(ClusterRow, cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
@@ -15,7 +16,7 @@ from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.tallies import LONGEST_SLOT
 from activities.sense import those_that_do
 from models.audit import AuditEntry, AuditKind
-from models.reports.weekly import Mean, Move, Passage, Span
+from models.reports.weekly import ClusterCut, Mean, Move, Passage, Span
 from models.tables import AuditRow, ClusterRow, ReceiptRow, RolloutRow, TallyRow
 
 _KIND = json.dumps({"kind": AuditKind.TRANSITION.value}, separators=(",", ":"))[1:-1]
@@ -52,9 +53,33 @@ class LedgerReport:
         with self._database.reading() as session:
             return tuple(_mean(session, span) for span in spans)
 
-    def cluster_count(self) -> int:
+    def cuts(self, since: datetime, until: datetime) -> tuple[ClusterCut, ...]:
+        """By way of the archive, as `passages`. Entries of earlier builds do not say it, and count as nothing."""
+        found: dict[str, Counter[str]] = {}
         with self._database.reading() as session:
-            return int(session.scalar(sa.select(sa.func.count()).select_from(ClusterRow)) or 0)
+            entries = those_that_do(session.connection().execute(_writes()).scalars(), AuditEntry.model_validate_json)
+            for entry in entries:
+                cut = entry.data.get("cut")
+                if entry.kind is AuditKind.EFFECT and since < entry.at <= until and isinstance(cut, dict):
+                    gpus = int(cut.get("gpus", 0))
+                    parts = {"phantom": int(cut.get("phantom_gpus", 0)), "flex": int(cut.get("to_flex_gpus", 0))}
+                    of = found.setdefault(entry.cluster, Counter())
+                    of.update({"cut": max(0, gpus), "back": max(0, -gpus), **parts})
+        return tuple(
+            ClusterCut(
+                cluster=cluster,
+                cut_gpus=of["cut"],
+                phantom_gpus=of["phantom"],
+                to_flex_gpus=of["flex"],
+                back_gpus=of["back"],
+            )
+            for cluster, of in sorted(found.items())
+            if of["cut"] or of["back"]
+        )
+
+    def clusters(self) -> tuple[str, ...]:
+        with self._database.reading() as session:
+            return tuple(session.scalars(sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))))
 
 
 def _moves(session: Session, until: datetime) -> dict[str, list[Move]]:
@@ -81,6 +106,13 @@ def _transitions() -> sa.Select[str]:
     """Entries are canonical JSON: the pattern finds every transition, and what quotes one is told apart after it."""
     pattern = f"%{_KIND}%"
     rows = sa.select(col(AuditRow.entry)).where(col(AuditRow.entry).like(pattern))
+    return rows.order_by(col(AuditRow.cluster), col(AuditRow.seq))
+
+
+@cache
+def _writes() -> sa.Select[str]:
+    """Entries that say what a write took away."""
+    rows = sa.select(col(AuditRow.entry)).where(col(AuditRow.entry).like('%"cut":{"gpus":%'))
     return rows.order_by(col(AuditRow.cluster), col(AuditRow.seq))
 
 

@@ -260,8 +260,7 @@ def _standing(session: Session, cluster: str) -> MirroredCluster:
 
 
 def _mirrored(row: QuotaRow) -> MirroredQuota:
-    own: str | None = getattr(row, "classes", None)
-    classes = None if own is None else tuple(name for name in own.split(",") if name)
+    classes = None if row.classes is None else tuple(name for name in row.classes.split(",") if name)
     blocks = sum(int(block) for block in row.blocks.split(",") if block)
     return MirroredQuota(row.gpus, LimitMode(row.mode), row.parent, row.written_gpus, blocks, classes)
 

@@ -36,6 +36,7 @@ from activities.adapters.slurm.class_qos import (
 )
 from activities.adapters.slurm.command_line import Talk
 from activities.adapters.slurm.names import plain
+from models.cluster.classes import those_of
 from models.cluster.sources import OF_CLASS, ClassesInSlurm, SlurmSource
 from models.errors import BackstopError, Unavailable
 
@@ -146,7 +147,7 @@ class Classes:
         quotas = self.ledger.schedulers.standing(self.cluster).quotas
         parents = {quota.parent for quota in quotas.values()}
         return {
-            team: TeamClasses(by_policy if quota.classes is None else quota.classes, quota.block_gpus)
+            team: TeamClasses(those_of(quota.classes, by_policy), quota.block_gpus)
             for team, quota in quotas.items()
             if team not in parents
         }

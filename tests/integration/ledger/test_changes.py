@@ -46,6 +46,7 @@ CHANGES: dict[str, tuple[str, set[str]]] = {
     "a mode": ("UPDATE quotas SET mode = 'soft' WHERE cluster = 'alpha' AND team = 'a'", {"a"}),
     "islands": ("UPDATE quotas SET islands = 'X,Y' WHERE cluster = 'alpha' AND team = 'a'", {"a"}),
     "who may target it": ("UPDATE quotas SET namespaces = 'lab' WHERE cluster = 'alpha' AND team = 'a'", {"a"}),
+    "classes of its jobs": ("UPDATE quotas SET classes = 'x,y' WHERE cluster = 'alpha' AND team = 'a'", set()),
     "one comes": ("INSERT INTO quotas (cluster, team, gpus) VALUES ('alpha', 'n', 1)", {"n"}),
     "one goes": ("DELETE FROM quotas WHERE cluster = 'alpha' AND team = 'c'", {"c"}),
     "another name": ("UPDATE quotas SET team = 'cc' WHERE cluster = 'alpha' AND team = 'c'", {"c", "cc"}),
@@ -92,7 +93,7 @@ def test_the_last_one_to_change_a_quota_is_named(ledger: Ledger, tool: ForeignTo
 
 
 def test_an_import_is_the_work_of_whoever_imported(ledger: Ledger, tool: ForeignTool) -> None:
-    open_rollout(ledger)
+    open_rollout(ledger, shadow=True)
     tool.set("c", 70)
     import_fleet(ledger, fleet(b=110, c=70), "second")
     found = who(ledger)

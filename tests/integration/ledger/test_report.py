@@ -122,7 +122,7 @@ def test_after_counts_the_monitored_tallies_alone(ledger: Ledger) -> None:
 
 
 def test_clusters_are_counted(ledger: Ledger) -> None:
-    assert ledger.report.cluster_count() == 2
+    assert len(ledger.report.clusters()) == 2
 
 
 # --- milestones -----------------------------------------------------------------------------------------------

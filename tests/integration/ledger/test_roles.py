@@ -81,7 +81,7 @@ def test_the_worker_s_role_is_enough_for_a_rollout(ledger: Ledger, owner: Foreig
     reserve(ledger, 1, LEAF_SUM)
     set_soft(ledger, 2, ("a", 100, 90))
     ledger.registry.record(recorded("one"))
-    assert (owner.gpus()["a"], owner.one("SELECT count(*) FROM audit")) == (90, 1)
+    assert (owner.gpus()["a"], owner.one("SELECT count(*) FROM audit WHERE key = 'r-1/one'")) == (90, 1)
     assert ledger.fleet.senseless() == {}
 
 
@@ -92,6 +92,8 @@ def test_a_tool_brings_samples_and_changes_quotas_and_is_counted(ledger: Ledger,
     exporter.set("c", 70)
     exporter.run("INSERT INTO quotas (cluster, team, gpus) VALUES ('alpha', 'new', 5)")
     exporter.run("DELETE FROM quotas WHERE team = 'new'")
+    exporter.run("UPDATE quotas SET classes = 'training,engines' WHERE team = 'b'")
+    assert [exporter.one(f"SELECT count(*) FROM {view}") for view in ("quota_classes", "jobs_by_class")] == [2, 0]
     assert exporter.generation() == before + 3
     exporter.run(
         "INSERT INTO health_samples (cluster, island, at, total_gpus, healthy_gpus)"
@@ -150,7 +152,7 @@ def test_a_missing_right_is_a_refusal_and_nothing_is_dropped_from_the_archive(
         ledger.registry.record(recorded("one"))
     owner.run("GRANT INSERT ON audit TO backstop_worker")
     ledger.registry.record(recorded("one"))
-    assert owner.one("SELECT count(*) FROM audit") == 1
+    assert owner.one("SELECT count(*) FROM audit WHERE key = 'r-1/one'") == 1
 
 
 AWAY = {

@@ -13,7 +13,7 @@ from models.cluster.readings import LimitMode
 from models.errors import Refusal
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
-from tests.integration.ledger.world import CLUSTER, ForeignTool, fleet, import_fleet, note_stage, opening
+from tests.integration.ledger.world import CLUSTER, ForeignTool, fleet, note_stage, opening, take
 
 TEAMS = ("a", "b", "c", "org", "org-1", "org-2")
 LEAVES = ("a", "b", "c", "org-1", "org-2")
@@ -139,7 +139,7 @@ def fresh_world(ledger: Ledger, tool: ForeignTool) -> World:
         note_stage(ledger, earlier, "aborted", ended=True, completed=False)
     # A failed example may have left a reservation; shrinking needs each to start alike.
     tool.run("UPDATE clusters SET reserve_limit = NULL, reserved_gpus = 0, follows_health = ?", False)
-    import_fleet(ledger, fleet(), rollout)
+    take(ledger, fleet(), rollout, reset=True)
     tool.run("UPDATE quotas SET mode = 'hard'")
     ledger.registry.open_rollout(opening(ledger, rollout), adopt=False)
     return World(ledger, tool, rollout, expected=tool.gpus())

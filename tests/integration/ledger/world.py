@@ -14,6 +14,7 @@ import pytest
 
 from activities.adapters.ledger.facade import Ledger
 from activities.ports import OpenRollout
+from models.cluster.import_lines import FleetOutcome, ImportTerms
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot, snapshot_of
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueWrite
@@ -78,6 +79,14 @@ def import_fleet(
 ) -> dict[str, Any]:
     stage(ledger, document, import_id)
     return ledger.fleet.commit_import(import_id, 2, "tpm", now)
+
+
+def take(
+    ledger: Ledger, document: dict[str, Any], import_id: str = "second", now: datetime = NOW, **terms: Any
+) -> FleetOutcome:
+    """What became of the document, taken on these terms."""
+    stage(ledger, document, import_id)
+    return ledger.fleet.take_import(import_id, 2, ImportTerms(file="fleet.yaml", **terms), "tpm", now)
 
 
 def stage(ledger: Ledger, document: dict[str, Any], import_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What a row may not say, whoever writes it (revision 0012): sizes, names, times and settings that no model takes.
+"""What a row may not say, whoever writes it: sizes, names, times and settings that no model takes.
 
 PostgreSQL has them as CHECK constraints. SQLite cannot add one to a table that stands: triggers refuse the same there,
 in the same words. Both judge what is written from now on; a row that was there before stays, and `doctor` names it.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 MOST_GPUS = 10_000_000
 _LONGEST_NAME = 200
+_MOST_CLASSES = 8
 _DIGITS = "[0-9]" * 8
 
 
@@ -66,7 +67,22 @@ def _settings(column: str, dialect: str) -> str:
     return f"({column} IS NULL OR CASE WHEN json_valid({column}) THEN json_type({column}) = 'object' ELSE 0 END)"
 
 
-_RULES: dict[str, dict[str, Callable[[str, str], str]]] = {
+def _classes(column: str, dialect: str) -> str:
+    """Names between commas, each of which `_island` takes, and eight of them at most; none: an empty text."""
+    if dialect == "postgresql":
+        longest = rf"{column} !~ '[^,]{{{_LONGEST_NAME + 1}}}|[\u0001-\u001f\u007f]'"
+    else:
+        printable = f"{column} NOT GLOB '*[' || char(1) || '-' || char(31) || char(127) || ']*'"
+        too_long = "[^,]" * (_LONGEST_NAME + 1)
+        longest = f"typeof({column}) IN ('text', 'null') AND {column} NOT GLOB '*{too_long}*' AND {printable}"
+    commas = f"length({column}) - length(replace({column}, ',', ''))"
+    return f"{_list(column, dialect)} AND {longest} AND {commas} < {_MOST_CLASSES}"
+
+
+Rules = dict[str, dict[str, Callable[[str, str], str]]]
+"""By table and column."""
+
+RULES_0012: Rules = {
     "fleet": {"policy": _settings},
     "clusters": {
         "name": _name,
@@ -82,12 +98,12 @@ _RULES: dict[str, dict[str, Callable[[str, str], str]]] = {
     "jobs": {"job": _name, "team": _name, "island": _name, "gpus": _count, "started": _time, "ended": _time},
     "windows": {"reason": _reason, "gpus": _count, "islands": _list, "starts": _time, "ends": _time},
 }
-"""By table and column."""
+RULES_0015: Rules = {"quotas": {"classes": _classes}, "jobs": {"job_class": _island}}
 
 
-def statements(dialect: str) -> Iterator[str]:
+def statements(dialect: str, by_table: Rules) -> Iterator[str]:
     """The DDL of this dialect."""
-    for table, rules in _RULES.items():
+    for table, rules in by_table.items():
         for column, rule in rules.items():
             name = f"{table}_{column}_sense"
             if dialect == "postgresql":

@@ -13,7 +13,7 @@ down_revision = "0011"
 
 def upgrade() -> None:
     connection = op.get_bind()
-    for statement in row_constraints.statements(connection.dialect.name):
+    for statement in row_constraints.statements(connection.dialect.name, row_constraints.RULES_0012):
         connection.exec_driver_sql(statement)
     for table, column in (("health_samples", "total_gpus"), ("usage_samples", "scheduled_gpus")):
         beyond = sa.text(f"{column} > {row_constraints.MOST_GPUS}")

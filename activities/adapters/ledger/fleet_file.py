@@ -1,0 +1,291 @@
+"""The fleet file's way into the ledger and out of it; clusters are taken out, and called otherwise.
+
+A large file comes in parts and is read outside of the write transaction, so that others can go on writing
+meanwhile. What an import does is archived in the chain of each cluster that it touches, in a second transaction: a
+rollout that archives takes the chain's head first and then the cluster, an import the clusters first.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from pydantic import ValidationError
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger.archive import append_all, never_dropped
+from activities.adapters.ledger.bulk import store
+from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.imports import write_fleet
+from activities.adapters.ledger.observations import latest_health
+from activities.adapters.ledger.quotas import unknown_cluster
+from activities.adapters.ledger.removal import lost_with, refuse_taken, remove_rows, rename_rows
+from activities.adapters.ledger.standing import barred, fleet_policy, standing, teams_by_name
+from models.audit import AuditEntry, AuditKind, Signature
+from models.base import canonical_json, hash_of, in_one_sentence, some_of
+from models.cluster.fleet_export import FleetPage, cluster_document, cut_floors
+from models.cluster.fleet_file import Fleet
+from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms, Line, Verb
+from models.errors import BadInput
+from models.tables import AuditRow, ClusterRow, ImportPartRow, ImportRow
+
+MAX_DOCUMENT_BYTES = 512 * 2**20
+FORGOTTEN_AFTER = timedelta(days=1)
+"""Parts that nobody committed are removed after this."""
+FLEET_CHAIN = "(fleet)"
+"""The chain of what an import changes of the fleet as a whole: its policy and its teams."""
+_LINES_KEPT = 50
+
+
+class LedgerFleetFile:
+    """The part of FleetPort that takes files in, writes one, and takes clusters out."""
+
+    _database: Database
+
+    def stage_import(self, import_id: str, part: int, payload: bytes) -> None:
+        now = self._database.now()
+        row = {"import_id": import_id, "part": part, "payload": payload, "staged_at": now}
+        with self._database.writing() as session:
+            store(session, ImportPartRow, [row])
+            session.execute(sa.delete(ImportPartRow).where(col(ImportPartRow.staged_at) < now - FORGOTTEN_AFTER))
+
+    def commit_import(self, import_id: str, parts: int, actor: str, now: datetime) -> dict[str, int]:
+        return self.take_import(import_id, parts, ImportTerms(whole=True), actor, now).counts
+
+    def take_import(self, import_id: str, parts: int, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
+        with self._database.reading() as session:
+            stored = _stored(session, import_id)
+            staged = [] if stored else _staged(session, import_id)
+        if stored is not None:
+            return self._archived(stored)
+        fleet = _fleet_of(staged, parts)
+        if terms.dry_run:
+            return self._tried(import_id, fleet, terms, actor, now)
+        with self._database.writing() as session:
+            one_at_a_time(session, "imports")
+            stored = _stored(session, import_id)
+            if stored is None:
+                outcome, gone = write_fleet(session, fleet, terms, actor, now)
+                _forget(session, import_id)
+                entries = _entries(outcome.lines, gone, terms, import_id, actor, now)
+                stored = {
+                    "outcome": outcome.model_dump(mode="json"),
+                    "entries": [entry.model_dump(mode="json") for entry in entries],
+                }
+                session.add(ImportRow(import_id=import_id, actor=actor, at=now, result=canonical_json(stored)))
+        return self._archived(stored)
+
+    def _tried(self, import_id: str, fleet: Fleet, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
+        with self._database.reading() as session:
+            outcome, _ = write_fleet(session, fleet, terms, actor, now)
+        with self._database.writing() as session:
+            _forget(session, import_id)  # it may hold contacts' secrets
+        return outcome
+
+    def _archived(self, stored: Mapping[str, Any]) -> FleetOutcome:
+        entries = [AuditEntry.model_validate(entry) for entry in stored["entries"]]
+        if entries:
+            with never_dropped(), self._database.writing() as session:
+                append_all(session, entries)
+        return FleetOutcome.model_validate(stored["outcome"])
+
+    def fleet_page(self, after: str, limit: int) -> FleetPage:
+        with self._database.reading() as session:
+            names = session.scalars(
+                select(ClusterRow.name).where(ClusterRow.name > after).order_by(col(ClusterRow.name)).limit(limit)
+            ).all()
+            found = standing(session, names)
+            health = latest_health(session, names, self._database.now())
+            documents: list[dict[str, Any]] = []
+            wrong: dict[str, str] = {}
+            cut: dict[str, tuple[str, ...]] = {}
+            for name in names:
+                now = found[name]
+                if isinstance(now, str):
+                    wrong[name] = now
+                    continue
+                documents.append(
+                    cluster_document(now, {i.name: i for i in health[name].islands} if name in health else {})
+                )
+                cut |= {name: tuple(cut_floors(now))} if cut_floors(now) else {}
+            teams = tuple(teams_by_name(session).values()) if not after else ()
+            policy = fleet_policy(session) if not after else {}
+        last = names[-1] if names else ""
+        return FleetPage(clusters=tuple(documents), wrong=wrong, cut_floors=cut, policy=policy, teams=teams, last=last)
+
+    def remove_cluster(self, cluster: str, by: Signature, *, dry_run: bool) -> Departure:
+        with self._database.reading() if dry_run else self._database.writing() as session:
+            if dry_run or (before := _before(session, by.key)) is None:
+                answer, was = _about(session, cluster, self._database.now())
+                if dry_run:
+                    return answer
+                data = {"command": "remove_cluster", "cluster": was}
+                _sign(session, by, answer, {cluster: f"removed: {answer.summary}"}, data)
+                remove_rows(session, cluster)
+                return answer.model_copy(update={"done": True})
+            return before
+
+    def rename_cluster(self, cluster: str, name: str, by: Signature, *, dry_run: bool) -> Departure:
+        with self._database.reading() if dry_run else self._database.writing() as session:
+            if dry_run or (before := _before(session, by.key)) is None:
+                answer, _ = _about(session, cluster, self._database.now())
+                refuse_taken(session, name)
+                if dry_run:
+                    return answer
+                said = {
+                    cluster: f"renamed to {name}: what comes after stands there",
+                    name: f"renamed from {cluster}: what was before stands there",
+                }
+                _sign(session, by, answer, said, {"command": "rename_cluster", "from": cluster, "to": name})
+                rename_rows(session, cluster, name)
+                return answer.model_copy(update={"done": True})
+            return before
+
+
+def _about(session: Session, cluster: str, now: datetime) -> tuple[Departure, dict[str, Any]]:
+    """What there is of the cluster, and the cluster as a fleet file has it. Errors: Refusal for an unknown one."""
+    found = standing(session, [cluster]).get(cluster)
+    if found is None:
+        raise unknown_cluster(cluster)
+    lost, why = lost_with(session, cluster), barred(session, [cluster]).get(cluster, "")
+    if isinstance(found, str):  # nobody can read it, and it can be taken out all the same
+        return Departure(cluster=cluster, summary=found, history=lost, barred=why), {"name": cluster}
+    health = latest_health(session, [cluster], now)
+    islands = {i.name: i for i in health[cluster].islands} if cluster in health else {}
+    answer = Departure(cluster=cluster, summary=found.summary, history=lost, barred=why)
+    return answer, cluster_document(found, islands)
+
+
+def _sign(session: Session, by: Signature, answer: Departure, said: Mapping[str, str], data: Mapping[str, Any]) -> None:
+    """Archived before the cluster's row is taken: in the order of a rollout that archives."""
+    data = {**data, "answer": answer.model_dump(mode="json")}
+    keys = {cluster: by.key if n == 0 else f"{by.key}/{n}" for n, cluster in enumerate(said)}
+    entries = [
+        AuditEntry(
+            key=keys[cluster],
+            cluster=cluster,
+            at=by.at,
+            kind=AuditKind.COMMAND,
+            actor=by.actor,
+            text=text,
+            reason=by.reason,
+            data=data,
+        )
+        for cluster, text in said.items()
+    ]
+    append_all(session, entries)
+
+
+def _before(session: Session, key: str) -> Departure | None:
+    """What the same request led to, where it was carried out already and its answer was lost."""
+    text = session.scalar(select(AuditRow.entry).where(AuditRow.key == key))
+    if text is None:
+        return None
+    answer = AuditEntry.model_validate_json(text).data["answer"]
+    return Departure.model_validate({**answer, "done": True})
+
+
+# --- a staged file ----------------------------------------------------------------------------------------
+
+
+def _stored(session: Session, import_id: str) -> dict[str, Any] | None:
+    row = session.get(ImportRow, import_id)
+    if row is None:
+        return None
+    result: dict[str, Any] = json.loads(row.result)
+    if "outcome" in result:
+        return result
+    counts = FleetOutcome(lines=(), totals={}, untouched={}, counts=result, done=True)  # of an earlier build
+    return {"outcome": counts.model_dump(mode="json"), "entries": []}
+
+
+def _staged(session: Session, import_id: str) -> list[tuple[int, bytes]]:
+    parts = select(ImportPartRow.part, ImportPartRow.payload).where(ImportPartRow.import_id == import_id)
+    return list(session.exec(parts.order_by(col(ImportPartRow.part))).all())
+
+
+def _forget(session: Session, import_id: str) -> None:
+    session.execute(sa.delete(ImportPartRow).where(col(ImportPartRow.import_id) == import_id))
+
+
+def _fleet_of(staged: Sequence[tuple[int, bytes]], parts: int) -> Fleet:
+    """The staged parts as one checked fleet. Errors: BadInput."""
+    numbers = [number for number, _ in staged]
+    if len(numbers) != parts or parts < 1 or numbers[-1] - numbers[0] != parts - 1:
+        raise BadInput(f"the import should have {parts} parts, and parts {numbers} were staged")
+    try:
+        unpacker = zlib.decompressobj()
+        document = unpacker.decompress(b"".join(payload for _, payload in staged), MAX_DOCUMENT_BYTES)
+    except zlib.error:
+        raise BadInput("the import's parts are not one zlib-compressed document") from None
+    if not unpacker.eof:
+        raise BadInput(f"the import's document is cut short, or larger than {MAX_DOCUMENT_BYTES // 2**20} MiB")
+    try:
+        fleet = Fleet.model_validate_json(document)
+    except ValidationError as error:
+        raise BadInput(f"the fleet is refused: {in_one_sentence(error)}") from None
+    _check_what_the_ledger_asks(fleet)
+    return fleet
+
+
+def _check_what_the_ledger_asks(fleet: Fleet) -> None:
+    for cluster in fleet.clusters:
+        try:
+            fleet.policy_of(cluster)
+        except ValidationError as error:
+            raise BadInput(
+                f"the fleet is refused: policy of cluster {cluster.name}: {in_one_sentence(error)}"
+            ) from None
+
+
+# --- what is archived ----------------------------------------------------------------------------------------
+
+
+def _entries(
+    lines: Sequence[Line],
+    gone: Mapping[str, Mapping[str, Any]],
+    terms: ImportTerms,
+    import_id: str,
+    actor: str,
+    now: datetime,
+) -> list[AuditEntry]:
+    """One for each cluster that the import touches, and one of the fleet as a whole."""
+    said = [line for line in lines if line.verb in _TOLD and line.kind != "health"]
+    chains = sorted({line.cluster or FLEET_CHAIN for line in said})
+    by_chain: dict[str, list[Line]] = {chain: [] for chain in chains}
+    for line in said:
+        by_chain[line.cluster or FLEET_CHAIN].append(line)
+    of_file = f" of {terms.file}" if terms.file else ""
+    entries = []
+    for chain, theirs in by_chain.items():
+        refused = all(line.verb is Verb.REFUSED for line in theirs)
+        texts = [f"{line.verb} {line.sentence}" for line in theirs]
+        data: dict[str, Any] = {
+            "command": "import_fleet",
+            "pruned": terms.prune,
+            "lines": [
+                line.model_dump(mode="json", exclude={"path"}, exclude_defaults=True) for line in theirs[:_LINES_KEPT]
+            ],
+            "more_lines": max(0, len(theirs) - _LINES_KEPT),
+        }
+        data |= {"cluster": gone[chain]} if chain in gone else {}
+        entries.append(
+            AuditEntry(
+                key=f"import/{hash_of(import_id)}/{hash_of(chain)}",
+                cluster=chain,
+                at=now,
+                kind=AuditKind.COMMAND,
+                actor=actor,
+                text=f"{'import refused' if refused else 'import'}{of_file}: {some_of(texts, 5, by='; ')}",
+                refused=refused,
+                data=data,
+            )
+        )
+    return entries
+
+
+_TOLD = frozenset({Verb.ADDED, Verb.CHANGED, Verb.REMOVED, Verb.REFUSED})

@@ -1,0 +1,225 @@
+"""Notices on their way to people: what waits, which go together, and what became of each message.
+
+A notice is posted once per key. A message is formed in one transaction from what is due by then, and never changes:
+whoever sends it again, after a death or a failure, sends the same under the same key, and the delivery book knows where
+it has been. One transaction at a time forms messages of one audience.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger.bulk import among, keep
+from activities.adapters.ledger.database import Database, one_at_a_time
+from models.base import hash_of
+from models.digests import Fate, Lane, Letter, MailPace, Posted, Untold, due, due_of, overtaken, restated, together
+from models.notice_tables import MessageRow, NoticeRow
+from models.notices import Delivery, Notice
+from models.tables import ContactRow, TeamRow
+
+_KEPT = timedelta(days=90)
+"""What was sent is kept for so long; the archive has who was told of what."""
+_FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=5)
+
+
+class LedgerOutbox:
+    """OutboxPort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def wishes(self, audiences: Sequence[str]) -> dict[str, tuple[tuple[str, ...], str | None]]:
+        with self._database.reading() as session:
+            rows: Any = session.connection().execute(
+                sa.select(col(TeamRow.name), col(TeamRow.notify), col(ContactRow.address))
+                .select_from(TeamRow)
+                .outerjoin(ContactRow, col(ContactRow.team) == col(TeamRow.name))
+                .where(among(col(TeamRow.name), "names"))
+                .order_by(col(TeamRow.name), col(ContactRow.position)),
+                {"names": list(audiences)},
+            )
+            found: dict[str, tuple[tuple[str, ...], str | None]] = {}
+            for name, notify, address in rows:
+                contacts, _ = found.get(name, ((), None))
+                found[name] = (contacts if address is None else (*contacts, address), notify)
+            return found
+
+    def post(self, audience: str, posts: Sequence[tuple[Notice, Lane]]) -> None:
+        now = self._database.now()
+        with self._database.writing() as session:
+            one_at_a_time(session, f"notices of {audience}")
+            waiting = [w.notice for w in _waiting(session, audience)]
+            rows = []
+            for notice, lane in posts:
+                rows.append(_row(notice, overtaken(notice, lane, waiting), now))
+                waiting.append(notice)
+            keep(session, NoticeRow, rows)
+
+    def take(self, audience: str, pace: MailPace, keys: Sequence[str] = ()) -> tuple[Letter, ...]:
+        now = self._database.now()
+        with self._database.writing() as session:
+            one_at_a_time(session, f"notices of {audience}")
+            while going := together(_waiting(session, audience), _told(session, audience, now, pace), now, pace):
+                _form(session, audience, going, now)
+            own = {row.message for row in _rows(session, keys) if row.message is not None}
+            of_theirs = col(MessageRow.key).in_(own) if keys else col(MessageRow.try_at) <= now
+            open_ones = session.exec(
+                select(MessageRow)
+                .where(MessageRow.audience == audience, col(MessageRow.over).is_(False), of_theirs)
+                .order_by(col(MessageRow.formed_at), col(MessageRow.key))
+            ).all()
+            return tuple(_message(session, row) for row in open_ones)
+
+    def audiences_due(self, pace: MailPace) -> tuple[str, ...]:
+        now = self._database.now()
+        with self._database.reading() as session:
+            retried = select(MessageRow.audience).where(col(MessageRow.over).is_(False), col(MessageRow.try_at) <= now)
+            names = set(session.exec(retried.distinct()))
+            for audience in _audiences_waiting(session):
+                at = due(_waiting(session, audience), _told(session, audience, now, pace), pace)
+                names |= {audience} if at is not None and at <= now else set()
+            return tuple(sorted(names))
+
+    def sent(self, key: str, deliveries: Sequence[Delivery]) -> None:
+        now = self._database.now()
+        said = json.dumps([d.model_dump(mode="json") for d in deliveries])
+        self._ended(key, sent_at=now, deliveries=said, trouble="")
+        with self._database.writing() as session:
+            old = select(MessageRow.key).where(col(MessageRow.over), col(MessageRow.formed_at) < now - _KEPT)
+            session.execute(sa.delete(NoticeRow).where(col(NoticeRow.message).in_(old)))
+            session.execute(sa.delete(MessageRow).where(col(MessageRow.key).in_(old)))
+
+    def refused(self, key: str, why: str) -> None:
+        self._ended(key, refused=why, trouble="")
+
+    def failed(self, key: str, why: str) -> None:
+        now = self._database.now()
+        with self._database.writing() as session:
+            row = session.get(MessageRow, key)
+            if row is not None and not row.over:
+                row.tries += 1
+                row.try_at = now + min(_FIRST_PAUSE * 2 ** min(row.tries - 1, 8), _LONGEST_PAUSE)
+                row.trouble = why
+
+    def fates(self, audience: str, keys: Sequence[str], pace: MailPace) -> dict[str, Fate]:
+        now = self._database.now()
+        with self._database.reading() as session:
+            rows = _rows(session, keys)
+            formed = {row.message for row in rows if row.message is not None}
+            messages = {m.key: m for m in session.exec(select(MessageRow).where(col(MessageRow.key).in_(formed)))}
+            waiting = _waiting(session, audience)
+            next_at = due(waiting, _told(session, audience, now, pace), pace) or now
+            own = {w.notice.key: max(next_at, due_of(w, pace)) for w in waiting}
+            return {row.key: _fate(row, messages, own.get(row.key, next_at)) for row in rows}
+
+    def waits(self, pace: MailPace) -> tuple[Untold, ...]:
+        now = self._database.now()
+        with self._database.reading() as session:
+            found = []
+            for audience in _audiences_waiting(session):
+                waiting = _waiting(session, audience)
+                at = due(waiting, _told(session, audience, now, pace), pace)
+                if at is not None:
+                    since, digest = min(w.posted_at for w in waiting), all(w.lane is Lane.DIGEST for w in waiting)
+                    count = len(waiting)
+                    found.append(Untold(audience=audience, notices=count, since=since, due=at, digest=digest))
+            for row in session.exec(select(MessageRow).where(col(MessageRow.over).is_(False))):
+                count = len(_of_message(session, row.key))
+                found.append(
+                    Untold(
+                        audience=row.audience,
+                        notices=count,
+                        since=row.formed_at,
+                        due=row.try_at,
+                        digest=False,
+                        trouble=row.trouble,
+                    )
+                )
+            return tuple(sorted(found, key=lambda w: (w.audience, w.since)))
+
+    def _ended(self, key: str, **what: object) -> None:
+        with self._database.writing() as session:
+            still = (col(MessageRow.key) == key, col(MessageRow.over).is_(False))
+            session.execute(sa.update(MessageRow).where(*still).values(over=True, **what))
+
+
+def _row(notice: Notice, lane: Lane, now: datetime) -> dict[str, object]:
+    return {
+        "key": notice.key,
+        "audience": notice.audience,
+        "cluster": notice.cluster,
+        "kind": notice.kind.value,
+        "lane": lane.value,
+        "posted_at": now,
+        "notice": notice.model_copy(update={"contacts": ()}).model_dump_json(exclude={"contacts"}),
+        "message": None,
+    }
+
+
+def _posted(row: NoticeRow) -> Posted:
+    return Posted(notice=Notice.model_validate_json(row.notice), posted_at=row.posted_at, lane=Lane(row.lane))
+
+
+def _waiting(session: Session, audience: str) -> list[Posted]:
+    those = select(NoticeRow).where(col(NoticeRow.message).is_(None), NoticeRow.audience == audience)
+    return [_posted(row) for row in session.exec(those.order_by(col(NoticeRow.posted_at), col(NoticeRow.key)))]
+
+
+def _audiences_waiting(session: Session) -> Sequence[str]:
+    waiting = select(NoticeRow.audience).where(col(NoticeRow.message).is_(None))
+    return session.exec(waiting.distinct().order_by(col(NoticeRow.audience))).all()
+
+
+def _told(session: Session, audience: str, now: datetime, pace: MailPace) -> list[datetime]:
+    """When the audience's latest messages were formed."""
+    lately = col(MessageRow.formed_at) > now - 2 * pace.window
+    return list(session.exec(select(MessageRow.formed_at).where(MessageRow.audience == audience, lately)))
+
+
+def _rows(session: Session, keys: Sequence[str]) -> Sequence[NoticeRow]:
+    if not keys:
+        return ()
+    return session.exec(select(NoticeRow).where(col(NoticeRow.key).in_(keys))).all()
+
+
+def _of_message(session: Session, key: str) -> list[NoticeRow]:
+    those = select(NoticeRow).where(NoticeRow.message == key)
+    return list(session.exec(those.order_by(col(NoticeRow.posted_at), col(NoticeRow.key))))
+
+
+def _form(session: Session, audience: str, going: Sequence[Posted], now: datetime) -> None:
+    """They are a message. One that is alone keeps its own key, by which receivers know it."""
+    first = going[0].notice.key
+    key = first if len(going) == 1 else f"together/{hash_of(f'{audience} {now.isoformat()} {first}')}"
+    session.add(MessageRow(key=key, audience=audience, formed_at=now, try_at=now))
+    session.flush()
+    rows = {row.key: row for row in _rows(session, [g.notice.key for g in going])}
+    for posted in going:
+        row = rows[posted.notice.key]
+        row.message = key
+        row.notice = restated(posted, now).model_dump_json(exclude={"contacts"})
+    session.flush()
+
+
+def _message(session: Session, row: MessageRow) -> Letter:
+    notices = tuple(Notice.model_validate_json(each.notice) for each in _of_message(session, row.key))
+    return Letter(key=row.key, audience=row.audience, formed_at=row.formed_at, notices=notices)
+
+
+def _fate(row: NoticeRow, messages: dict[str, MessageRow], due_at: datetime) -> Fate:
+    if row.message is None:
+        return Fate(due=due_at)
+    message = messages[row.message]
+    return Fate(
+        sent_at=message.sent_at,
+        refused=message.refused,
+        trouble=message.trouble or ("" if message.over else "it is on its way"),
+        deliveries=tuple(Delivery.model_validate(d) for d in json.loads(message.deliveries)),
+        due=message.try_at,
+    )

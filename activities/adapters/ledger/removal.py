@@ -1,0 +1,120 @@
+"""A cluster is taken out of the ledger, or is called otherwise from now on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, SQLModel, col
+
+from activities.adapters.ledger.bulk import Row, add
+from activities.adapters.ledger.quotas import locked_cluster
+from activities.adapters.ledger.standing import barred
+from models.errors import BadInput, Refusal
+from models.guard_tables import BreachRow
+from models.tables import (
+    ClusterRow,
+    FleetPlanRow,
+    GrantReceiptRow,
+    HealthRow,
+    IslandRow,
+    JobRow,
+    MoveRow,
+    QuotaChangeRow,
+    QuotaRow,
+    ReceiptRow,
+    RequestRow,
+    ReserveLimitRow,
+    RolloutRow,
+    SchedulerLimitRow,
+    SchedulerLockRow,
+    TallyRow,
+    UsageRow,
+    WindowRow,
+)
+
+_GOES: Mapping[str, type[SQLModel]] = {
+    "health samples": HealthRow,
+    "usage samples": UsageRow,
+    "jobs": JobRow,
+    "tallies": TallyRow,
+    "windows": WindowRow,
+    "rollouts": RolloutRow,
+}
+"""What people lose with a cluster, by their word for it."""
+_MOVES: tuple[type[Any], ...] = (
+    *(HealthRow, UsageRow, JobRow, TallyRow, WindowRow, RolloutRow, ReceiptRow, GrantReceiptRow, FleetPlanRow),
+    *(QuotaChangeRow, ReserveLimitRow, SchedulerLimitRow, SchedulerLockRow, MoveRow, BreachRow, RequestRow, QuotaRow),
+)
+"""What goes along with a name; islands come first, the archive stays where it is (docs/adr/0039)."""
+
+
+def lost_with(session: Session, cluster: str) -> dict[str, int]:
+    """How many rows there are of what no fleet file brings back; what there is none of is left out."""
+    counts = {}
+    for word, table in _GOES.items():
+        of_cluster = table.cluster == cluster  # type: ignore[attr-defined]
+        counts[word] = session.scalar(sa.select(sa.func.count()).select_from(table).where(of_cluster)) or 0
+    return {word: count for word, count in counts.items() if count}
+
+
+def may_go(session: Session, cluster: str) -> None:
+    """The cluster's row is ours until the transaction ends. Errors: Refusal where it must stay as it is."""
+    locked_cluster(session, cluster)
+    if why := barred(session, [cluster]).get(cluster):
+        raise Refusal(f"{cluster} stays as it is: {why}")
+
+
+def remove_rows(session: Session, cluster: str) -> None:
+    """The cluster, its history and its past rollouts are gone; its archive and its requests stay. Errors: Refusal."""
+    may_go(session, cluster)
+    past = sa.select(col(RolloutRow.id)).where(col(RolloutRow.cluster) == cluster)
+    session.execute(sa.delete(ReceiptRow).where(col(ReceiptRow.rollout).in_(past)))
+    below: tuple[type[Any], ...] = (RolloutRow, QuotaRow, IslandRow, SchedulerLockRow)
+    for table in below:
+        session.execute(sa.delete(table).where(table.cluster == cluster))
+    session.execute(sa.delete(ClusterRow).where(col(ClusterRow.name) == cluster))
+
+
+def rename_rows(session: Session, cluster: str, name: str) -> None:
+    """All of the cluster but its archive is under the other name. Errors: Refusal; BadInput: the name is taken."""
+    may_go(session, cluster)
+    refuse_taken(session, name)
+    columns = sa.select(*sa.inspect(ClusterRow).columns).where(col(ClusterRow.name) == cluster)
+    row = dict(session.connection().execute(columns).mappings().one())
+    # What the outside calls it stays: only Backstop's own word changes.
+    sources = {field: _named_there(row[field], cluster) for field in ("source", "health_source")}
+    add(session, ClusterRow, [{**row, **sources, "name": name}])
+    islands = sa.select(*sa.inspect(IslandRow).columns).where(col(IslandRow.cluster) == cluster)
+    found: list[Row] = [dict(island) for island in session.connection().execute(islands).mappings()]
+    add(session, IslandRow, [{**island, "cluster": name} for island in found])
+    _rename_requests(session, cluster, name)
+    for table in _MOVES:
+        session.execute(sa.update(table).where(table.cluster == cluster).values(cluster=name))
+    session.execute(sa.delete(IslandRow).where(col(IslandRow.cluster) == cluster))
+    session.expire_all()
+    session.execute(sa.delete(ClusterRow).where(col(ClusterRow.name) == cluster))
+
+
+def refuse_taken(session: Session, name: str) -> None:
+    """Errors: BadInput where another cluster has the name."""
+    if session.get(ClusterRow, name) is not None:
+        raise BadInput(f"the ledger has a cluster {name!r} already")
+
+
+def _named_there(source: str | None, cluster: str) -> str | None:
+    if source is None:
+        return None
+    return json.dumps({"cluster": cluster, **json.loads(source)})
+
+
+def _rename_requests(session: Session, cluster: str, name: str) -> None:
+    """Those that are over: one that is open bars the renaming."""
+    rows = sa.select(col(RequestRow.id), col(RequestRow.state)).where(col(RequestRow.cluster) == cluster)
+    for request, text in session.connection().execute(rows).all():
+        state = json.loads(text)
+        state["ask"]["cluster"] = name
+        same = col(RequestRow.id) == request
+        session.execute(sa.update(RequestRow).where(same).values(state=json.dumps(state)))

@@ -1,0 +1,193 @@
+"""What a fleet file may say of clusters, as the ledger has it now: what an import is compared with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col
+
+from activities.adapters.ledger.bulk import among
+from activities.adapters.ledger.calendar import file_windows
+from activities.adapters.ledger.quotas import present_of
+from activities.adapters.ledger.registry import settings_of
+from activities.sense import SENSELESS, fault_of
+from models.base import count_text, gpus_text
+from models.cluster.fleet_diff import ClusterNow, OtherCluster
+from models.cluster.fleet_file import ClusterSpec, Team
+from models.cluster.sources import PrometheusSource, SlurmSource
+from models.notices import Notify
+from models.rollout.effects import EffectKind
+from models.tables import (
+    ClusterRow,
+    ContactRow,
+    FleetRow,
+    GrantReceiptRow,
+    IslandRow,
+    QuotaRow,
+    ReceiptRow,
+    RequestRow,
+    RolloutRow,
+    TeamRow,
+)
+
+
+def standing(
+    session: Session, names: Sequence[str], given: Mapping[str, ClusterSpec] | None = None
+) -> dict[str, ClusterNow | str]:
+    """The clusters of these names that there are, or why one makes no sense.
+
+    `given`: what a file says of them; it is asked of what rollouts have written over only where it differs.
+    """
+    islands: dict[str, dict[str, int]] = {name: {} for name in names}
+    for row in _of(session, IslandRow, IslandRow.cluster, names, IslandRow.name):
+        islands[row.cluster][row.name] = row.total_gpus
+    quotas: dict[str, list[sa.Row[Any]]] = {name: [] for name in names}
+    for row in _of(session, QuotaRow, QuotaRow.cluster, names, QuotaRow.team):
+        quotas[row.cluster].append(row)
+    windows = file_windows(session, names)
+    clusters = _of(session, ClusterRow, ClusterRow.name, names, ClusterRow.name)
+    busy = {row.name: _busy(session, row) for row in clusters}
+    asked = [name for name in busy if _may_be_older((given or {}).get(name), quotas[name])]
+    overwritten = _overwritten(session, asked)
+
+    def now(row: sa.Row[Any]) -> ClusterNow:
+        theirs = {q.team for q in quotas[row.name] if busy[row.name] or _ours(q)}
+        return ClusterNow(
+            name=row.name,
+            gpu_model=row.gpu_model,
+            gpus_per_node=row.gpus_per_node,
+            islands=islands[row.name],
+            policy=settings_of(row.policy),
+            quotas=tuple(present_of(q) for q in quotas[row.name]),
+            windows=windows.get(row.name, ()),
+            slurm=None if row.source is None else SlurmSource.model_validate_json(row.source),
+            prometheus=None if row.health_source is None else PrometheusSource.model_validate_json(row.health_source),
+            busy=busy[row.name],
+            overwritten={t: tuple(v) for t, v in overwritten.get(row.name, {}).items() if t in theirs},
+        )
+
+    found: dict[str, ClusterNow | str] = {}
+    for row in clusters:
+        try:
+            found[row.name] = now(row)
+        except SENSELESS as error:
+            found[row.name] = fault_of(row.name, "its rows", error)
+    return found
+
+
+def _of(session: Session, table: Any, cluster: Any, names: Sequence[str], order: Any) -> Sequence[sa.Row[Any]]:
+    rows = sa.select(*sa.inspect(table).columns).where(among(cluster, "names")).order_by(cluster, order)
+    return session.connection().execute(rows, {"names": list(names)}).all()
+
+
+def _busy(session: Session, cluster: sa.Row[Any]) -> str:
+    """Why nobody but a rollout may write its quotas; empty: anybody may. A shadow writes none."""
+    if cluster.open_rollout is not None:
+        rollout = session.get(RolloutRow, cluster.open_rollout)
+        if rollout is None or not rollout.shadow:
+            stage = "" if rollout is None else f" ({rollout.stage})"
+            return f"rollout {cluster.open_rollout} is open{stage}"
+    if cluster.reserve_limit is not None:
+        return f"rollout {cluster.reserved_by or 'unknown'}, which was lost, still reserves what it freed"
+    return ""
+
+
+def _ours(row: sa.Row[Any]) -> bool:
+    """Whether Backstop wrote the value that stands."""
+    return row.written_by is not None and row.written_gpus == row.gpus
+
+
+def _may_be_older(given: ClusterSpec | None, rows: Sequence[sa.Row[Any]]) -> bool:
+    """Whether the file says of a quota something else than what stands."""
+    said = {} if given is None else {quota.team: quota.gpus for quota in given.quotas}
+    return any(said.get(row.team, row.gpus) != row.gpus for row in rows)
+
+
+def _overwritten(session: Session, clusters: Sequence[str]) -> dict[str, dict[str, set[int]]]:
+    """By cluster and team: values of baselines, and values that grants have written over."""
+    found: dict[str, dict[str, set[int]]] = {name: {} for name in clusters}
+    if not clusters:
+        return found
+    named = {"names": list(clusters)}
+    baselines = sa.select(col(RolloutRow.cluster), col(RolloutRow.baseline)).where(
+        among(RolloutRow.cluster, "names"), col(RolloutRow.shadow).is_(False)
+    )
+    for cluster, text in session.connection().execute(baselines, named):
+        for quota in _parsed(text).get("quotas", ()):
+            found[cluster].setdefault(quota["team"], set()).add(quota["gpus"])
+    for table in (ReceiptRow, GrantReceiptRow):
+        grants = sa.select(table.cluster, table.receipt).where(  # type: ignore[call-overload]
+            among(table.cluster, "names"), col(table.kind) == EffectKind.GRANT.value
+        )
+        for cluster, text in session.connection().execute(grants, named):
+            for team, gpus in _parsed(text).get("before", {}).items():
+                found[cluster].setdefault(team, set()).add(gpus)
+    return found
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    return value if isinstance(value, dict) else {}
+
+
+def fleet_policy(session: Session) -> dict[str, Any]:
+    row = session.get(FleetRow, 1)
+    return {} if row is None else settings_of(row.policy)
+
+
+def teams_by_name(session: Session) -> dict[str, Team]:
+    """Every team of the ledger, with its contacts in their order."""
+    teams = session.connection().execute(sa.select(col(TeamRow.name), col(TeamRow.notify)).order_by(col(TeamRow.name)))
+    notify = {row.name: None if row.notify is None else Notify(row.notify) for row in teams}
+    contacts: dict[str, list[str]] = {name: [] for name in notify}
+    rows = sa.select(col(ContactRow.team), col(ContactRow.address)).order_by(
+        col(ContactRow.team), col(ContactRow.position)
+    )
+    for team, address in session.connection().execute(rows):
+        contacts.setdefault(team, []).append(address)
+    return {
+        name: Team.model_construct(name=name, contacts=tuple(contacts[name]), notify=notify.get(name))
+        for name in sorted(contacts)
+    }
+
+
+def others(session: Session, named: Iterable[str], *, prune: bool) -> list[OtherCluster]:
+    """Clusters of the ledger beside these, by name; whether they can be removed only where that is asked."""
+    names = sorted(set(session.scalars(sa.select(col(ClusterRow.name)))) - set(named))
+    roots = sa.select(
+        col(QuotaRow.cluster),
+        sa.func.count(),
+        sa.func.sum(sa.case((col(QuotaRow.parent).is_(None), col(QuotaRow.gpus)), else_=0)),
+    ).group_by(col(QuotaRow.cluster))
+    sums = {cluster: (count, total) for cluster, count, total in session.connection().execute(roots)}
+
+    def summary(name: str) -> str:
+        count, total = sums.get(name, (0, 0))
+        return f"{count_text(count, 'quota')} of {gpus_text(int(total))}" if count else "no quotas"
+
+    bars = barred(session, names) if prune else {}
+    return [OtherCluster(name=name, summary=summary(name), barred=bars.get(name, "")) for name in names]
+
+
+def barred(session: Session, names: Sequence[str]) -> dict[str, str]:
+    """Clusters that can be neither removed nor renamed now, each with the reason."""
+    found: dict[str, str] = {}
+    for row in _of(session, ClusterRow, ClusterRow.name, names, ClusterRow.name):
+        if row.open_rollout is not None:
+            rollout = session.get(RolloutRow, row.open_rollout)
+            stage = "" if rollout is None else f" ({rollout.stage})"
+            found[row.name] = f"rollout {row.open_rollout} is open{stage}: close or abort it first"
+        elif row.reserve_limit is not None:
+            found[row.name] = f"{_busy(session, row)}: launch it again with --adopt, and close it"
+    waiting = (
+        sa.select(col(RequestRow.cluster), sa.func.count())
+        .where(among(RequestRow.cluster, "names"), col(RequestRow.ended).is_(False))
+        .group_by(col(RequestRow.cluster))
+    )
+    for cluster, count in session.connection().execute(waiting, {"names": list(names)}):
+        are = "is" if count == 1 else "are"
+        found.setdefault(cluster, f"{count_text(count, 'request')} for more quota {are} open there: see `request list`")
+    return found

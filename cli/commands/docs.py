@@ -1,0 +1,56 @@
+"""`backstop docs`: the pages that help texts and errors cite, wherever Backstop is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.options import LOOK, examples
+from models.errors import BadInput
+
+PAGES = Path(__file__).resolve().parents[2] / "docs"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples("backstop docs", "backstop docs commands", "backstop docs docs/adr/0003"), rich_help_panel=LOOK
+    )(docs)
+
+
+def docs(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Which page; without it, their names.", show_default=False)
+    ] = "",
+) -> None:
+    """Print a page of the documentation, as help texts and errors name it.
+
+    The pages are Markdown: `backstop docs commands | less`.
+    """
+    from cli.output import row, show, table, write
+
+    if name:
+        write("-", "", page(name).read_text(encoding="utf-8"))
+        return
+    rows = table("=NAME", "PAGE")
+    for path in sorted(PAGES.glob("*.md")):
+        row(rows, path.stem, title(path))
+    row(rows, "adr", title(PAGES / "adr" / "README.md"))
+    show(rows)
+
+
+def title(path: Path) -> str:
+    return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+
+
+def page(name: str) -> Path:
+    """Of a name such as commands, docs/commands.md or adr/0003. Errors: BadInput."""
+    short = name.partition("#")[0].removeprefix("docs/").removesuffix(".md").rstrip("/")
+    short = "adr/README" if short == "adr" else short
+    every = {str(path.relative_to(PAGES).with_suffix("")): path for path in sorted(PAGES.rglob("*.md"))}
+    found = [path for key, path in every.items() if key == short or (key.startswith(f"{short}-") and "/" in short)]
+    if len(found) != 1:
+        names = ", ".join(key for key in every if "/" not in key)
+        raise BadInput(f"NAME must be one of {names}, or adr/ and a number, not {name!r}")
+    return found[0]

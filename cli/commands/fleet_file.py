@@ -1,0 +1,325 @@
+"""`backstop fleet diff`, `export`, `template`, `remove`, `rename`: the fleet file as a thing that lives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.consent import Yes, consent
+from cli.options import Actor, AsJson, Cluster, ReasonOption, examples, needed, who
+from cli.session import ask
+from models.errors import BadInput, Refusal
+
+if TYPE_CHECKING:
+    from cli.answers_fleet import FleetDiffAnswer
+    from client.backstop import Backstop
+    from client.inputs.documents import FleetDocument
+    from models.cluster.fleet_export import FleetPage
+    from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms, Line, Oddity
+
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE...",
+        help="YAML or JSON (docs/fleet-file.md), or tables as CSV, told apart by their headers (fleet template).",
+        show_default=False,
+    ),
+]
+Prune = Annotated[
+    bool, typer.Option("--prune", help="Remove what stands in the ledger and not in the file; shown and asked first.")
+]
+Reset = Annotated[
+    bool,
+    typer.Option(
+        "--reset", help="Take the file's quotas also where a rollout that is over, or a grant, has set others since."
+    ),
+]
+
+
+def add_to(group: typer.Typer) -> None:
+    group.command(
+        "diff",
+        epilog=examples(
+            "backstop fleet diff fleet.yaml",
+            "backstop fleet diff clusters.csv quotas.csv --prune",
+            "backstop fleet diff fleet.yaml --exit-code --json",
+        ),
+    )(diff)
+    group.command(
+        "export",
+        epilog=examples(
+            "backstop fleet export > fleet.yaml",
+            "backstop fleet export fleet.yaml",
+            "backstop fleet export --removed h100-typo | backstop fleet import -",
+        ),
+    )(export)
+    group.command(
+        "template", epilog=examples("backstop fleet template quotas > quotas.csv", "backstop fleet template fleet")
+    )(template_)
+    group.command("remove", epilog=examples("backstop fleet remove h100-typo --reason 'a typo'"))(remove)
+    group.command("rename", epilog=examples("backstop fleet rename h100-wroked h100-worked --reason 'a typo'"))(rename)
+
+
+def read_files(files: Sequence[str]) -> FleetDocument:
+    """One fleet file, or tables that make one up. Errors: BadFile, BadInput."""
+    from client.inputs.documents import read_fleet_document
+    from client.inputs.fleet_tables import is_table, read_fleet_tables
+
+    tables = [file for file in files if is_table(file)]
+    if tables and len(tables) < len(files):
+        raise BadInput(f"{tables[0]} is a table and {next(f for f in files if f not in tables)} is not: give one kind")
+    if tables:
+        return read_fleet_tables(files)
+    if len(files) != 1:
+        raise BadInput(f"{len(files)} fleet files are given: give one, or tables of clusters and quotas as CSV")
+    return read_fleet_document(files[0])
+
+
+async def taken(door: Backstop, document: FleetDocument, terms: ImportTerms) -> FleetOutcome:
+    """What became of the file, or on a dry run would. Its contacts' secrets go straight into the ledger."""
+    from cli.direct import stage_import
+
+    said = {"file": document.name[:2000], "partial": document.partial}
+    return await door.take_fleet(document.fleet, terms.model_copy(update=said), stage_import)
+
+
+def placed(document: FleetDocument, outcome: FleetOutcome) -> dict[tuple[str | int, ...], str]:
+    """Where each refused line stands in the file."""
+    from models.cluster.import_lines import Verb
+
+    paths = list(dict.fromkeys(line.path for line in outcome.of(Verb.REFUSED) if line.path))
+    return dict(zip(paths, document.places(paths), strict=True)) if paths else {}
+
+
+def warn(document: FleetDocument, outcome: FleetOutcome) -> None:
+    """Of what is legal and odd, on standard error."""
+    from cli.output import complain
+
+    for odd, place in zip(outcome.oddities, _places(document, outcome.oddities), strict=True):
+        complain(f"warning: {place}: {odd.text}")
+
+
+def _places(document: FleetDocument, told: Sequence[Line | Oddity]) -> list[str]:
+    """Where each stands in the file; of what is nowhere in it the file itself."""
+    paths = list(dict.fromkeys(each.path for each in told if each.path))
+    where = dict(zip(paths, document.places(paths), strict=True)) if paths else {}
+    return [where.get(each.path, document.name) for each in told]
+
+
+def answered(document: FleetDocument, outcome: FleetOutcome, *, prune: bool) -> FleetDiffAnswer:
+    """What became of each line, or would, as JSON."""
+    from cli.answers_fleet import FleetDiffAnswer, FleetLine, FleetWarning
+    from models.cluster.import_lines import Verb
+
+    where = dict(zip((id(line) for line in outcome.lines), _places(document, outcome.lines), strict=True))
+    lines: dict[str, Any] = {
+        verb.value: tuple(FleetLine.of(line, where[id(line)] if line.path else "") for line in outcome.of(verb))
+        for verb in Verb
+    }
+    odd = zip(outcome.oddities, _places(document, outcome.oddities), strict=True)
+    warnings = tuple(FleetWarning(place=place, text=each.text) for each, place in odd)
+    totals = {verb.value: outcome.totals.get(verb, 0) for verb in Verb}
+    return FleetDiffAnswer(
+        file=document.name,
+        prune=prune,
+        differs=outcome.differs,
+        totals=totals,
+        untouched=outcome.untouched,
+        warnings=warnings,
+        **lines,
+    )
+
+
+def diff(
+    files: Files,
+    prune: Prune = False,
+    reset: Reset = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="End with 1 where there is a difference, as git diff does.")
+    ] = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show what an import of the file would do, and do nothing: what comes, changes, stays, goes, and is refused.
+
+    It always answers, with 0. What the file leaves out stays; with --prune it is shown as it would go.
+    """
+    from cli.output import line, show, show_json
+    from cli.views.fleet_diff import diff_parts, left_out_parts, summary_text
+    from models.cluster.import_lines import ImportTerms
+
+    document = read_files(files)
+
+    async def question(door: Backstop) -> FleetOutcome:
+        return await taken(door, document, ImportTerms(dry_run=True, prune=prune, reset=reset))
+
+    outcome = ask(who(actor), question)
+    warn(document, outcome)
+    if as_json:
+        show_json(answered(document, outcome, prune=prune).as_json())
+    else:
+        parts = diff_parts(outcome, placed(document, outcome))
+        show(*parts, *left_out_parts(outcome), line((f"{document.name}: ", "bold"), f"{summary_text(outcome)}."))
+    if exit_code and outcome.differs:
+        raise typer.Exit(1)
+
+
+def export(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Where to; without it, standard output.", show_default=False)
+    ] = "-",
+    cluster: Annotated[
+        list[str] | None, typer.Option("--cluster", metavar="NAME", help="This one alone. May be repeated.")
+    ] = None,
+    removed: Annotated[
+        str, typer.Option(metavar="NAME", help="A cluster that was removed, as it last stood: from its archive.")
+    ] = "",
+    actor: Actor = "",
+) -> None:
+    """Write the fleet file that would bring the ledger to where it is: clusters and teams by name, the same each time.
+
+    Measured use is left out; healthy_gpus are the latest. Contacts that hold secrets are written as slack://***, which
+    an import takes as the contact that stands. An open rollout's quotas are as they stand now.
+    """
+    from cli.output import complain, write
+    from client.inputs.fleet_yaml import fleet_yaml
+
+    if removed:
+        document = ask(who(actor), lambda door: _removed(door, removed))
+    else:
+        pages = ask(who(actor), lambda door: door.fleet_pages())
+        document = _document(pages, cluster or ())
+        for page in pages:
+            for name, why in sorted(page.wrong.items()):
+                complain(f"left out: {name}: {why}")
+            for name, teams in sorted(page.cut_floors.items()):
+                complain(f"{name}: written with smaller floors, as their quotas stand below them: {', '.join(teams)}")
+    write(file, "FILE", fleet_yaml(document))
+
+
+def _document(pages: Sequence[FleetPage], only: Sequence[str]) -> dict[str, Any]:
+    from cli.output import complain, count
+    from models.cluster.contacts import is_masked
+
+    clusters = [c for page in pages for c in page.clusters if not only or c["name"] in only]
+    if unknown := sorted(set(only) - {c["name"] for c in clusters}):
+        raise BadInput(f"cluster {unknown[0]!r} is not in the ledger: `backstop fleet show` lists them")
+    if not clusters:
+        raise Refusal("the ledger has no cluster, and a fleet file has at least one")
+    document: dict[str, Any] = {"policy": pages[0].policy} if pages[0].policy and not only else {}
+    document["clusters"] = clusters
+    teams = pages[0].teams
+    if only:
+        held = {quota["team"] for cluster in clusters for quota in cluster["quotas"]}
+        teams = tuple(team for team in teams if team.name in held)
+    if teams:
+        document["teams"] = [t.model_dump(mode="json", exclude_defaults=True) for t in teams]
+    masked = sum(any(map(is_masked, team.contacts)) for team in teams)
+    if masked:
+        complain(f"contacts of {count(masked, 'team')} hold secrets and are written as ***: an import here keeps them")
+    return document
+
+
+async def _removed(door: Backstop, cluster: str) -> dict[str, Any]:
+    from models.cluster.fleet_export import in_file_order
+
+    rows, _ = await door.archived(cluster)
+    was = [row.entry.data["cluster"] for row in rows if isinstance(row.entry.data.get("cluster"), dict)]
+    if not was:
+        raise Refusal(
+            f"nobody has removed a cluster {cluster!r} here: `backstop audit {cluster} --archive` tells of it"
+        )
+    return {"clusters": [in_file_order(was[-1])]}
+
+
+def template_(
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="clusters, quotas or teams: a table; fleet: a file in YAML.")
+    ] = "fleet",
+) -> None:
+    """Print a file to start from: the header of a table with one row as an example, or a small fleet file."""
+    from cli.output import write
+    from client.inputs.fleet_tables import TEMPLATES, template
+    from client.inputs.fleet_yaml import EXAMPLE
+
+    if what not in (*TEMPLATES, "fleet"):
+        raise BadInput(f"WHAT must be one of {', '.join((*TEMPLATES, 'fleet'))}, not {what!r}")
+    write("-", "FILE", EXAMPLE if what == "fleet" else template(what))
+
+
+def remove(
+    cluster: Cluster, reason: ReasonOption = "", yes: Yes = False, as_json: AsJson = False, actor: Actor = ""
+) -> None:
+    """Take a cluster out of the ledger, with its health history and its past rollouts. Its archive stays.
+
+    Refused while a rollout or a request is open there: a promise is not removed, it is closed first.
+    """
+    from cli.output import line
+    from models.questions import RemoveCluster
+
+    def asked(dry_run: bool) -> RemoveCluster:
+        return RemoveCluster(cluster=cluster, reason=reason, dry_run=dry_run)
+
+    bring_back = f"backstop fleet export --removed {_word(cluster)} | backstop fleet import -"
+    also = line(f"  to bring the cluster and its quotas back: {bring_back}")
+    answer = _done(asked, f"Remove {cluster} from the ledger?", also, yes=yes, actor=actor)
+    _tell(answer, "removed", f"Undo: {bring_back}", as_json=as_json)
+
+
+def rename(
+    cluster: Cluster,
+    name: Annotated[
+        str, typer.Argument(metavar="NEW", help="What it is called from now on.", show_default=False, callback=needed)
+    ],
+    reason: ReasonOption = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Call a cluster otherwise: quotas, health, use, tallies and past rollouts go along.
+
+    Its archive stays under the old name, as nobody may write into an archive; each of the two names the other. Slurm
+    and Prometheus go on calling it as they do. Refused while a rollout or a request is open there: their workflows
+    carry the name.
+    """
+    from cli.output import line
+    from models.questions import RenameCluster
+
+    def asked(dry_run: bool) -> RenameCluster:
+        return RenameCluster(cluster=cluster, name=name, reason=reason, dry_run=dry_run)
+
+    also = line("  rename it in the fleet file too, and for exporters that write the ledger's tables")
+    answer = _done(asked, f"Rename {cluster} to {name}?", also, yes=yes, actor=actor, renamed=True)
+    _tell(answer, f"renamed to {name}", f"Undo: backstop fleet rename {_word(name)} {_word(cluster)}", as_json=as_json)
+
+
+def _word(name: str) -> str:
+    import shlex
+
+    return shlex.quote(name)
+
+
+def _done(asked: Any, sentence: str, also: Any, *, yes: bool, actor: str, renamed: bool = False) -> Departure:
+    """Shown, asked, and done. Errors: Refusal where something is under way; those of `consent`."""
+    from cli.views.fleet_diff import undone_parts
+
+    speaker = who(actor)
+    shown: Departure = ask(speaker, lambda door: door.ask(asked(True)))
+    if shown.barred:
+        raise Refusal(f"{shown.cluster} stays as it is: {shown.barred}")
+    consent(sentence, lambda: [*undone_parts(shown, renamed=renamed), also], yes=yes)
+    done: Departure = ask(speaker, lambda door: door.ask(asked(False)))
+    return done
+
+
+def _tell(answer: Departure, what: str, undo: str, *, as_json: bool) -> None:
+    from cli.answers_fleet import UndoneAnswer
+    from cli.output import line, show, show_json
+
+    if as_json:
+        fields = answer.model_dump(include={"cluster", "summary", "history"})
+        show_json(UndoneAnswer(what=what, undo=undo.removeprefix("Undo: "), **fields).as_json())
+        return
+    show(line((answer.cluster, "bold"), f": {what} ({answer.summary})."), line(undo))

@@ -1,0 +1,180 @@
+"""What the shell offers for the next word, at once: from files, never from the server.
+
+Theory of operation. Every Tab starts a process, so nothing heavy may be imported: no typer, no pydantic, no Temporal.
+The commands and their options stand in a file that is made from typer's own whenever our sources are newer
+(cli/command_tree.py); names stand in another that commands keep as they see them (cli/names.py). Names that are older
+than some minutes are looked up by a process of their own, for the next Tab. The shell's side is what
+`backstop --install-completion` writes; docs/adr/0043.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cli import names
+
+ASKED_BY = "_BACKSTOP_COMPLETE"
+_SHELLS = ("bash", "zsh", "fish")
+_OLD_SECONDS = 600.0
+"""Older names are looked up anew."""
+_PAUSE_SECONDS = 60.0
+"""Between two tries."""
+_LOOK = (
+    "import importlib; run = importlib.import_module({main!r}).run; "
+    "[run([*words, '-o', 'name']) for words in (['fleet', 'show'], ['status'], ['request', 'list'])]"
+)
+Offer = tuple[str, str]
+"""A word, and what it is."""
+
+
+def asked() -> bool:
+    """Whether a shell asks, in a way that is answered here; typer knows others."""
+    return os.environ.get(ASKED_BY, "") in [f"complete_{shell}" for shell in _SHELLS]
+
+
+def answer() -> int:
+    """Tells the shell. The exit code matters to fish alone: whether there is anything to offer."""
+    shell = os.environ[ASKED_BY].removeprefix("complete_")
+    words, begun = _typed(shell)
+    offers = [(word, what) for word, what in offered(_tree(), names.kept(), words, begun) if _plain(word)]
+    if os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
+        return 0 if offers else 1
+    text = "\n".join(_lines(shell, offers))
+    if shell == "zsh":
+        text = f"_arguments '*: :(({text}))'" if text else "_files"
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(f"{text}\n" if text else "")
+        sys.stdout.flush()
+    _look_again()
+    return 0
+
+
+def _typed(shell: str) -> tuple[list[str], str]:
+    """The words before the one that is being typed, and as much of it as there is."""
+    if shell == "bash":
+        words = os.environ.get("COMP_WORDS", "").split("\n")
+        at = int(os.environ.get("COMP_CWORD", "0") or 0)
+        return words[1:at], words[at] if at < len(words) else ""
+    line = os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    words = line.split()[1:]
+    return (words[:-1], words[-1]) if words and not line[-1:].isspace() else (words, "")
+
+
+def offered(tree: Mapping[str, Any], known: Mapping[str, Any], words: Sequence[str], begun: str) -> list[Offer]:
+    """What may come next, as far as it begins like that."""
+    node, at, waits, first = tree, 0, None, ""
+    for word in words:
+        if waits is not None:
+            waits = None
+        elif word.startswith("-"):
+            option = node.get("options", {}).get(word, {})
+            waits = option if option.get("takes") else None
+        elif word in node.get("commands", {}):
+            node, at = node["commands"][word], 0
+        elif "commands" in node and not node.get("otherwise"):
+            return []  # a word that is no command here
+        else:
+            node = _meant(node)
+            at, first = at + 1, first or word
+    if waits is not None:
+        found = _values(waits, known, first)
+    elif begun.startswith("-"):
+        found = ((name, option.get("help", "")) for name, option in _meant(node).get("options", {}).items())
+    else:
+        found = _next(node, known, at, first)
+    return [(word, what) for word, what in found if word.startswith(begun)]
+
+
+def _meant(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The command that is meant where none is named: `backstop flex CLUSTER`."""
+    meant: Mapping[str, Any] = node.get("commands", {}).get(node.get("otherwise"), node)
+    return meant
+
+
+def _next(node: Mapping[str, Any], known: Mapping[str, Any], at: int, first: str) -> Iterator[Offer]:
+    for name, command in node.get("commands", {}).items():
+        yield name, command.get("help", "")
+    arguments = _meant(node).get("arguments", [])
+    if arguments and (at < len(arguments) or arguments[-1].get("many")):
+        yield from _values(arguments[min(at, len(arguments) - 1)], known, first)
+
+
+def _values(of: Mapping[str, Any], known: Mapping[str, Any], first: str) -> Iterator[Offer]:
+    """Of an option or argument: its words, or names of its kind. `first`: the argument before it, a hold's cluster."""
+    for word in of.get("words", ()):
+        yield word, ""
+    kind = of.get("kind", "")
+    found = known.get(kind, {})
+    if kind == "holds":
+        found = found.get(first, [])
+    for name in sorted(found):
+        what = found[name] if isinstance(found, dict) else ""
+        yield name, what if isinstance(what, str) else ""
+
+
+def _plain(word: str) -> bool:
+    """A word that needs no quotes in any shell. Others are typed by hand: names are other people's, and shells read
+    what we offer.
+    """
+    return all(char.isalnum() or char in "._-/@+,%:=" for char in word) and word.isprintable()
+
+
+def _lines(shell: str, offers: Sequence[Offer]) -> Iterator[str]:
+    for word, what in offers:
+        said = "".join(char if char.isalnum() or char in " ._-/,;" else " " for char in what).strip()
+        if shell == "zsh":
+            bare = word.replace(":", r"\\:")
+            yield f'"{bare}":"{said}"' if said else f'"{bare}"'
+        else:
+            yield f"{word}\t{said}" if shell == "fish" and said else word
+
+
+# --- what is kept ------------------------------------------------------------------------------
+
+
+def _tree() -> Mapping[str, Any]:
+    """Commands and options; made anew where our sources have changed."""
+    path, stamp = os.path.join(names.folder(), "commands.json"), _stamp()
+    found = names.read(path)
+    if found.get("stamp") != stamp:
+        from cli.command_tree import made
+
+        found = {"stamp": stamp, "tree": made()}
+        names.write(path, found)
+    tree: Mapping[str, Any] = found["tree"]
+    return tree
+
+
+def _stamp() -> list[float | str]:
+    """Changes with any file that makes commands."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    places = (here, os.path.join(here, "commands"))
+    files = [entry for place in places for entry in os.scandir(place) if entry.name.endswith(".py")]
+    return [here, float(len(files)), max(entry.stat().st_mtime for entry in files)]
+
+
+def _look_again() -> None:
+    """Where names are old, a process of its own asks for them, and this one does not wait for it."""
+    tried = f"{names.file()}.tried"
+    with contextlib.suppress(OSError):
+        if names.age() < _OLD_SECONDS or _seconds_since(tried) < _PAUSE_SECONDS:
+            return
+        names.write(tried, {})
+        main = f"{__name__.rpartition('.')[0]}.main"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("_BACK", "_TYPER"))}
+        silent = [(os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_RDWR, 0) for n in range(3)]
+        program = [sys.executable, "-c", _LOOK.format(main=main)]
+        os.posix_spawn(sys.executable, program, environment, file_actions=silent, setsid=True)
+
+
+def _seconds_since(path: str) -> float:
+    import time
+
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except OSError:
+        return float("inf")

@@ -1,0 +1,90 @@
+"""Names that commands have seen, kept for completion in the shell: clusters with their stages, teams, holds, requests.
+
+A file for each Temporal that is asked, so that names of one are never offered for another. Only the standard library:
+a completion reads it in a few milliseconds. What cannot be kept is not kept; nobody is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_WHICH = ("TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE", "BACKSTOP_HOME")
+"""What decides which Temporal is asked (client/connection.py)."""
+Kept = dict[str, Any]
+
+
+def folder() -> str:
+    """Below BACKSTOP_HOME, else in the user's cache."""
+    home = os.environ.get("BACKSTOP_HOME")
+    if home:
+        return os.path.join(home, "completion")
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "backstop")
+
+
+def file() -> str:
+    which = "\n".join(os.environ.get(name, "") for name in _WHICH)
+    return os.path.join(folder(), f"names-{zlib.crc32(which.encode()):08x}.json")
+
+
+def kept() -> Kept:
+    """By kind: clusters with their stages, teams, holds by cluster, requests with what they are."""
+    return read(file())
+
+
+def age() -> float:
+    """Seconds since all clusters were seen; infinite where they never were."""
+    seen = kept().get("seen")
+    return time.time() - seen if isinstance(seen, int | float) else float("inf")
+
+
+def note_fleet(clusters: Mapping[str, str], teams: Iterable[str]) -> None:
+    """All clusters that there are, each with the stage of its open rollout or nothing, and all teams."""
+    before = kept().get("holds", {})
+    holds = {cluster: before[cluster] for cluster in clusters if cluster in before}
+    _keep({"clusters": dict(clusters), "teams": sorted({*teams}), "holds": holds, "seen": time.time()})
+
+
+def note_stages(stages: Mapping[str, str]) -> None:
+    """Of some clusters."""
+    _keep({"clusters": {**kept().get("clusters", {}), **stages}})
+
+
+def note_holds(cluster: str, holds: Iterable[str]) -> None:
+    """Of one rollout."""
+    _keep({"holds": {**kept().get("holds", {}), cluster: [*holds]}})
+
+
+def note_requests(requests: Mapping[str, str]) -> None:
+    """Those that wait for somebody, each with what it is."""
+    _keep({"requests": dict(requests)})
+
+
+def _keep(news: Kept) -> None:
+    write(file(), {**kept(), **news})
+
+
+def read(path: str) -> Kept:
+    try:
+        with open(path, encoding="utf-8") as opened:
+            found = json.load(opened)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write(path: str, document: Kept) -> None:
+    """Whole or not at all, for its owner alone."""
+    with contextlib.suppress(OSError, ValueError):
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        aside = f"{path}.{os.getpid()}"
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+            json.dump(document, opened)
+        os.replace(aside, path)

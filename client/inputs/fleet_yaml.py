@@ -1,0 +1,64 @@
+"""A fleet document as YAML that plain_yaml reads back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import yaml
+
+from client.inputs import plain_yaml
+
+EXAMPLE = """\
+# A fleet file: docs/fleet-file.md has all its fields.
+policy: {buffer: 0.15}
+clusters:
+  - name: h100-worked
+    gpu_model: H100
+    islands:
+      - {name: main, total_gpus: 361, healthy_gpus: 319}
+    quotas:
+      - {team: research, gpus: 345, scheduled_gpus: 310}
+teams:
+  - {name: research, contacts: [research-leads@example.org]}
+"""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts that would read as something else are quoted; nothing is an alias; a leaf of the tree takes one line."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", value, style=None if plain_yaml.is_plain_text(value) else '"'
+    )
+
+
+def _mapping(dumper: yaml.SafeDumper, value: dict[str, Any]) -> yaml.Node:
+    return dumper.represent_mapping("tag:yaml.org,2002:map", value.items(), flow_style=_flat(value.values()))
+
+
+def _flat(values: Collection[Any]) -> bool:
+    """What goes into one line: values, and lists of values."""
+    return not any(isinstance(v, dict) or (isinstance(v, list) and any(map(_nested, v))) for v in values)
+
+
+def _nested(value: Any) -> bool:
+    return isinstance(value, dict | list)
+
+
+def _list(dumper: yaml.SafeDumper, value: list[Any]) -> yaml.Node:
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=not any(map(_nested, value)))
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(dict, _mapping)
+_Dumper.add_representer(list, _list)
+
+
+def fleet_yaml(document: dict[str, Any]) -> str:
+    """The document in its own order of fields. It has texts, numbers, booleans, None, lists and mappings alone."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -1,0 +1,377 @@
+"""A fleet file against what the ledger holds: what an import would do, line by line, and what stands after it.
+
+Diff, dry run, prune and import go by the same answer, so that what is shown is what is done.
+
+Theory of operation. Clusters, islands, quotas, settings of a policy and teams are *entries*: one that the file
+leaves out stays, and goes only where pruning is asked for. What an entry of the file says is said whole: a field that
+is left out of it has its default, but in a table (`partial`), where a column that is not there says nothing.
+
+While a rollout is open its quotas are the rollout's. A value that the rollout, one before it or a grant has written
+over is no wish of anybody's: the file is merely older, so what stands is kept. Any other one is a person's change, and
+refused. A cluster goes in whole or, where one of its lines is refused, not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from models.base import Model, Name, canonical_json, count_text, gpus_text, some_of
+from models.cluster.contacts import is_masked, shown
+from models.cluster.fleet_file import ClusterSpec, Fleet, Team, merged_policy
+from models.cluster.import_lines import FilePlace, ImportTerms, Line, Verb
+from models.cluster.policy import Policy
+from models.cluster.quota import Quota, QuotaTree, check_islands
+from models.cluster.readings import Present
+from models.cluster.sources import PrometheusSource, SlurmSource
+from models.cluster.windows import Window, span_text
+
+
+class ClusterNow(Model):
+    """What a fleet file may say of a cluster, as the ledger has it."""
+
+    name: Name
+    gpu_model: str | None = None
+    gpus_per_node: int = 8
+    islands: dict[str, int] = Field(default_factory=dict)
+    """Installed GPUs by name."""
+    policy: dict[str, Any] = Field(default_factory=dict)
+    quotas: tuple[Present, ...] = ()
+    windows: tuple[Window, ...] = ()
+    """Those that files declared."""
+    slurm: SlurmSource | None = None
+    prometheus: PrometheusSource | None = None
+    busy: str = Field(default="", exclude=True)
+    """Why nobody but a rollout may write its quotas; empty: anybody may."""
+    overwritten: dict[str, tuple[int, ...]] = Field(default_factory=dict, exclude=True)
+    """By team: what rollouts and grants have written over, where the present value is theirs or a rollout is open."""
+
+    @property
+    def by_team(self) -> dict[str, Present]:
+        return {quota.team: quota for quota in self.quotas}
+
+    @property
+    def summary(self) -> str:
+        """1 island, 361 GPUs installed; 3 quotas of 345 GPUs."""
+        roots = [q.gpus for q in self.quotas if q.parent is None]
+        quotas = f"{count_text(len(self.quotas), 'quota')} of {gpus_text(sum(roots))}" if self.quotas else "no quotas"
+        return f"{count_text(len(self.islands), 'island')}, {gpus_text(sum(self.islands.values()))} installed; {quotas}"
+
+
+class OtherCluster(Model):
+    """A cluster of the ledger that the file does not name."""
+
+    name: Name
+    summary: str
+    barred: str = ""
+    """Why it cannot be removed; empty: it can."""
+
+
+def resolved(
+    given: ClusterSpec, now: ClusterNow | None, terms: ImportTerms, number: int
+) -> tuple[ClusterNow, list[Line]]:
+    """The cluster as it stands after the import, and what the import says of it. `number`: its place in the file.
+
+    Where a line is refused it stays as it is.
+    """
+    at: FilePlace = ("clusters", number)
+    if now is None:
+        after = _as_said(given)
+        return after, [Line(verb=Verb.ADDED, kind="cluster", cluster=given.name, after=after.summary, path=at)]
+    if now.slurm is not None and given.slurm is None and not terms.partial:
+        why = "Slurm holds its quotas: say so in the file (slurm:), or detach it first"
+        return now, [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
+    after, stays = _overlaid(given, now, terms, at)
+    lines = [*_differences(now, after, given, at), *stays]
+    if fault := _senseless(after) if any(line.verb is Verb.LEFT_OUT for line in stays) else "":
+        why = f"with what the file leaves out it makes no sense: {fault}; name that in the file, or --prune it"
+        lines = [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
+    if any(line.verb is Verb.REFUSED for line in lines):
+        return now, [line for line in lines if line.verb is Verb.REFUSED]
+    return after, lines
+
+
+def _as_said(given: ClusterSpec) -> ClusterNow:
+    return ClusterNow(
+        name=given.name,
+        gpu_model=given.gpu_model,
+        gpus_per_node=given.gpus_per_node,
+        islands={i.name: i.total_gpus for i in given.islands},
+        policy=given.policy,
+        quotas=tuple(_present(quota) for quota in given.quotas),
+        windows=given.windows,
+        slurm=given.slurm,
+        prometheus=given.prometheus,
+    )
+
+
+def _present(quota: Quota, now: Present | None = None, *, partial: bool = False) -> Present:
+    """The quota as its row is; of a table what it has no column for stays."""
+    said: dict[str, Any] = {
+        "gpus": quota.gpus,
+        "islands": None if quota.islands is None else tuple(sorted(quota.islands)),
+        "protected_blocks": quota.protected_blocks,
+        "minimum_gpus": quota.minimum_gpus,
+        "parent": quota.parent,
+        "namespaces": None if quota.namespaces is None else tuple(sorted(quota.namespaces)),
+        "classes": quota.classes,
+    }
+    if now is None:
+        return Present(team=quota.team, **said)
+    taken = {field: value for field, value in said.items() if not partial or field in quota.model_fields_set}
+    return now.model_copy(update=taken)
+
+
+def _overlaid(given: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePlace) -> tuple[ClusterNow, list[Line]]:
+    """The cluster with the file laid over it; and what stays although the file does not say it."""
+    said = _as_said(given)
+    fields = ("gpu_model", "gpus_per_node", "windows", "slurm", "prometheus")
+    taken = {f: getattr(said, f) for f in fields if not terms.partial or f in given.model_fields_set}
+    islands, policy = dict(said.islands), dict(said.policy)
+    quotas, stays = _quotas(given, now, terms, at) if now.slurm is None else (now.quotas, [])
+
+    def left(kind: str, name: str, value: str) -> None:
+        stays.append(Line(verb=Verb.LEFT_OUT, kind=kind, cluster=now.name, name=name, before=value, path=at))
+
+    if not terms.prune:
+        for name in sorted(now.islands.keys() - said.islands.keys()):
+            islands[name] = now.islands[name]
+            left("island", name, gpus_text(islands[name]))
+    if not terms.prune or (terms.partial and "policy" not in given.model_fields_set):
+        for key, value in now.policy.items():
+            if key not in policy:
+                policy[key] = value
+                if "policy" in given.model_fields_set or not terms.partial:
+                    left("policy", key, told(value))
+    return now.model_copy(update={**taken, "islands": islands, "policy": policy, "quotas": quotas}), stays
+
+
+def _quotas(
+    given: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePlace
+) -> tuple[tuple[Present, ...], list[Line]]:
+    before, stays = now.by_team, list[Line]()
+    after: dict[str, Present] = {}
+    for number, quota in enumerate(given.quotas):
+        standing = before.get(quota.team)
+        wanted = _present(quota, standing, partial=terms.partial)
+        after[quota.team] = wanted
+        if standing is None or wanted.gpus == standing.gpus:
+            continue
+        if wanted.gpus in now.overwritten.get(quota.team, ()) and (now.busy or not terms.reset):
+            after[quota.team] = _keeping(standing, wanted)
+            why = now.busy or "a rollout or a grant has set it since; --reset takes the file's"
+            kept = {"before": str(standing.gpus), "after": str(wanted.gpus), "why": why, "field": "gpus"}
+            place = (*at, "quotas", number)
+            stays.append(Line(verb=Verb.KEPT, kind="quota", cluster=now.name, name=quota.team, path=place, **kept))
+    spoken_of = "quotas" in given.model_fields_set or not terms.partial
+    if not (terms.prune and spoken_of):
+        for team in sorted(before.keys() - after.keys()):
+            after[team] = before[team]
+            if spoken_of:
+                value = gpus_text(before[team].gpus)
+                stays.append(Line(verb=Verb.LEFT_OUT, kind="quota", cluster=now.name, name=team, before=value, path=at))
+    return tuple(after[team] for team in sorted(after)), stays
+
+
+def _keeping(standing: Present, wanted: Present) -> Present:
+    """What the file says of the quota at the value that stands; floors above that one stay as they are."""
+    kept = wanted.model_copy(update={"gpus": standing.gpus})
+    if max(kept.minimum_gpus, sum(kept.protected_blocks)) <= standing.gpus:
+        return kept
+    floors = {"minimum_gpus": standing.minimum_gpus, "protected_blocks": standing.protected_blocks}
+    return kept.model_copy(update=floors)
+
+
+def _senseless(after: ClusterNow) -> str:
+    """Why the quotas with those that stay are no tree; empty: they are."""
+    quotas = [present.as_quota() for present in after.quotas]
+    try:
+        QuotaTree(quotas)
+        check_islands(quotas, after.islands)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+# --- what differs ---------------------------------------------------------------------------------------
+
+
+def told(value: object) -> str:
+    """A setting as people read it."""
+    if value is None or value == () or value == []:
+        return "none"
+    if isinstance(value, list | tuple):
+        return some_of([str(each) for each in value])
+    if isinstance(value, SlurmSource | PrometheusSource):
+        return canonical_json(value.model_dump(mode="json", exclude_defaults=True))
+    return value if isinstance(value, str) else canonical_json(value)
+
+
+def _moves(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[tuple[str, Verb, str, str]]:
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            verb = Verb.ADDED if old is None else Verb.REMOVED if new is None else Verb.CHANGED
+            yield name, verb, old or "", new or ""
+
+
+_Places = Mapping[str, FilePlace]
+
+
+def _differences(now: ClusterNow, after: ClusterNow, given: ClusterSpec, at: FilePlace) -> list[Line]:
+    """What the import writes; what touches the quotas of a cluster whose rollout is open is refused."""
+    islands = {i.name: n for n, i in enumerate(given.islands)}
+    teams = {q.team: n for n, q in enumerate(given.quotas)}
+    lines: list[Line] = []
+
+    def told_of(
+        kind: str, before: Mapping[str, str], after_: Mapping[str, str], place: Mapping[str, FilePlace]
+    ) -> None:
+        for name, verb, old, new in _moves(before, after_):
+            line = Line(
+                verb=verb, kind=kind, cluster=now.name, name=name, before=old, after=new, path=place.get(name, at)
+            )
+            guarded = (kind == "island" and verb is Verb.REMOVED) or (kind, name) == ("field", "slurm")
+            lines.append(_refused(line, now.busy) if guarded and now.busy else line)
+
+    fields = ("gpu_model", "gpus_per_node", "slurm", "prometheus")
+    told_of(
+        "field",
+        {f: told(getattr(now, f)) for f in fields},
+        {f: told(getattr(after, f)) for f in fields},
+        {f: (*at, f) for f in fields},
+    )
+    places: dict[str, FilePlace] = {name: (*at, "islands", n) for name, n in islands.items()}
+    told_of("island", _texts(now.islands), _texts(after.islands), places)
+    settings = {key: told(value) for key, value in now.policy.items()}
+    told_of(
+        "policy", settings, {k: told(v) for k, v in after.policy.items()}, {k: (*at, "policy", k) for k in after.policy}
+    )
+    windows = [{f"{span_text(w)}: {w.reason}": "" for w in of.windows} for of in (now, after)]
+    for text in sorted(windows[0].keys() ^ windows[1].keys()):
+        verb = Verb.ADDED if text in windows[1] else Verb.REMOVED
+        lines.append(Line(verb=verb, kind="window", cluster=now.name, name=text, path=(*at, "windows")))
+    quotas = _quota_lines(now, after, {team: (*at, "quotas", n) for team, n in teams.items()}, at)
+    # Classes promise nothing to anybody: no rollout waits for them, and none takes them for a drift.
+    return [*lines, *(_refused(line, now.busy) if now.busy and line.field != "classes" else line for line in quotas)]
+
+
+def _texts(counts: Mapping[str, int]) -> dict[str, str]:
+    return {name: gpus_text(count) for name, count in counts.items()}
+
+
+_QUOTA_FIELDS = ("gpus", "islands", "protected_blocks", "minimum_gpus", "parent", "namespaces", "classes")
+
+
+def _quota_lines(now: ClusterNow, after: ClusterNow, places: Mapping[str, FilePlace], at: FilePlace) -> Iterator[Line]:
+    before, wanted = now.by_team, after.by_team
+    for team in sorted(before.keys() | wanted.keys()):
+        of: dict[str, Any] = {"kind": "quota", "cluster": now.name, "name": team, "path": places.get(team, at)}
+        if team not in before:
+            yield Line(verb=Verb.ADDED, after=gpus_text(wanted[team].gpus), **of)
+        elif team not in wanted:
+            yield Line(verb=Verb.REMOVED, before=gpus_text(before[team].gpus), **of)
+        else:
+            for field in _QUOTA_FIELDS:
+                old, new = getattr(before[team], field), getattr(wanted[team], field)
+                if old != new:
+                    place = (*of["path"], field)
+                    yield Line(
+                        verb=Verb.CHANGED, field=field, before=told(old), after=told(new), **{**of, "path": place}
+                    )
+
+
+def _refused(line: Line, why: str) -> Line:
+    return line.model_copy(update={"verb": Verb.REFUSED, "why": f"{_DONE[line.verb]} while {why}"})
+
+
+_DONE = {Verb.ADDED: "cannot be added", Verb.CHANGED: "cannot be changed", Verb.REMOVED: "cannot be removed"}
+
+
+# --- what is of the fleet as a whole -------------------------------------------------------------------------
+
+
+def resolved_policy(fleet: Fleet, now: Mapping[str, Any], *, prune: bool) -> tuple[dict[str, Any], list[Line]]:
+    """The default policy after the import; a file without one says nothing of it."""
+    if "policy" not in fleet.model_fields_set:
+        return dict(now), []
+    said = fleet.policy.model_dump(mode="json", exclude_unset=True)
+    after = said if prune else {**now, **said}
+    lines = [
+        Line(verb=verb, kind="policy", name=key, before=old, after=new, path=("policy", key) if new else ("policy",))
+        for key, verb, old, new in _moves({k: told(v) for k, v in now.items()}, {k: told(v) for k, v in after.items()})
+    ]
+    stays = sorted(now.keys() - said.keys()) if not prune else ()
+    left = [Line(verb=Verb.LEFT_OUT, kind="policy", name=k, before=told(now[k]), path=("policy",)) for k in stays]
+    return after, [*lines, *left]
+
+
+def resolved_teams(fleet: Fleet, now: Mapping[str, Team], *, prune: bool) -> tuple[dict[str, Team | None], list[Line]]:
+    """The teams that change, None for those that go; a file without teams says nothing of them."""
+    after: dict[str, Team | None] = {}
+    lines: list[Line] = []
+    for number, given in enumerate(fleet.teams):
+        place, standing = ("teams", number), now.get(given.name)
+        contacts, fault = _unmasked(given, () if standing is None else standing.contacts)
+        keeps = standing is not None and not prune and "notify" not in given.model_fields_set
+        team = given.but(contacts=contacts, notify=standing.notify if standing and keeps else given.notify)
+        about: dict[str, Any] = {"kind": "team", "name": team.name, "path": place}
+        if fault:
+            lines.append(Line(verb=Verb.REFUSED, why=fault, **about))
+        elif standing is None:
+            after[team.name] = team
+            lines.append(Line(verb=Verb.ADDED, after=_team_text(team), **about))
+        elif (team.contacts, team.notify) != (standing.contacts, standing.notify):
+            after[team.name] = team
+            old, new = _team_text(standing), _team_text(team)
+            why = "another address that is not shown" if old == new else ""
+            lines.append(Line(verb=Verb.CHANGED, before=old, after=new, why=why, **about))
+    for name in sorted(now.keys() - {team.name for team in fleet.teams}) if "teams" in fleet.model_fields_set else ():
+        verb = Verb.REMOVED if prune else Verb.LEFT_OUT
+        lines.append(Line(verb=verb, kind="team", name=name, before=_team_text(now[name]), path=("teams",)))
+        after |= {name: None} if prune else {}
+    return after, lines
+
+
+def _team_text(team: Team) -> str:
+    contacts = told([shown(contact) for contact in team.contacts])
+    return contacts if team.notify is None else f"{contacts}, notify {team.notify}"
+
+
+def _unmasked(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """The contacts, a masked one (`slack://***`, as an export writes it) as it stands; or why that cannot be."""
+    left, contacts = list(standing), list[str]()
+    for contact in team.contacts:
+        if not is_masked(contact):
+            contacts.append(contact)
+            continue
+        same = next((one for one in left if shown(one) == contact), None)
+        if same is None:
+            return (
+                (),
+                f"{contact} stands for a contact that the ledger does not have: write it out, or name it (named:NAME)",
+            )
+        left.remove(same)
+        contacts.append(same)
+    return tuple(contacts), ""
+
+
+def other_lines(others: Iterable[OtherCluster], *, prune: bool) -> list[Line]:
+    """Of clusters that the file does not name."""
+    lines = []
+    for one in others:
+        verb = Verb.LEFT_OUT if not prune else Verb.REFUSED if one.barred else Verb.REMOVED
+        why = f"cannot be removed: {one.barred}" if verb is Verb.REFUSED else ""
+        lines.append(Line(verb=verb, kind="cluster", cluster=one.name, before=one.summary, why=why))
+    return lines
+
+
+def policy_fault(default: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """Why a cluster's policy and the default under it are none, as they stand after the import; empty: they are one."""
+    try:
+        merged_policy(Policy.model_validate(dict(default)), own)
+    except ValueError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,95 @@
+"""What stands in the ledger as the fleet file that would bring it there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.base import Model
+from models.cluster.fleet_diff import ClusterNow
+from models.cluster.fleet_file import ClusterSpec, Team
+from models.cluster.island import Island
+from models.cluster.quota import Quota
+from models.cluster.readings import Present
+from models.cluster.windows import Window
+
+
+class FleetPage(Model):
+    """Some clusters as a fleet file has them; the first page has what is of the fleet as a whole, too."""
+
+    clusters: tuple[dict[str, Any], ...]
+    wrong: dict[str, str]
+    """Clusters that make no sense, and why."""
+    cut_floors: dict[str, tuple[str, ...]]
+    """By cluster: teams whose floors are above their value, which no file can say."""
+    policy: dict[str, Any]
+    teams: tuple[Team, ...]
+    last: str
+    """The page's last cluster; empty: there are no more."""
+
+
+def cluster_document(now: ClusterNow, health: Mapping[str, Island]) -> dict[str, Any]:
+    """The cluster as a file has it, fields in the models' order, quotas by team; defaults are left out.
+
+    `health`: the latest look by island; without one nothing counts as healthy. Use is measured, and not written.
+    """
+    document: dict[str, Any] = {"name": now.name}
+    if now.gpu_model is not None:
+        document["gpu_model"] = now.gpu_model
+    if now.gpus_per_node != 8:
+        document["gpus_per_node"] = now.gpus_per_node
+    document["islands"] = [_island(name, now.islands[name], health.get(name)) for name in sorted(now.islands)]
+    if now.policy:
+        document["policy"] = now.policy
+    document["quotas"] = [_quota(quota) for quota in now.quotas]
+    if now.windows:
+        document["windows"] = [w.model_dump(mode="json", exclude_none=True) for w in now.windows]
+    for field in ("slurm", "prometheus"):
+        source = getattr(now, field)
+        if source is not None:
+            document[field] = source.model_dump(mode="json", exclude_defaults=True)
+    return document
+
+
+def _island(name: str, total_gpus: int, seen: Island | None) -> dict[str, Any]:
+    healthy = 0 if seen is None else min(seen.healthy_gpus, total_gpus)
+    island = {"name": name, "total_gpus": total_gpus, "healthy_gpus": healthy}
+    if seen is not None and seen.block_gpus is not None:
+        island["block_gpus"] = min(seen.block_gpus, healthy)
+    return island
+
+
+def _quota(present: Present) -> dict[str, Any]:
+    """A value that a breach left below its floors has them cut down to it: else no import would take the file."""
+    fitting = present.as_quota()
+    quota: dict[str, Any] = {"team": present.team, "gpus": present.gpus}
+    for field in ("islands", "protected_blocks"):
+        if getattr(fitting, field):
+            quota[field] = list(getattr(fitting, field))
+    if fitting.minimum_gpus:
+        quota["minimum_gpus"] = fitting.minimum_gpus
+    if fitting.parent is not None:
+        quota["parent"] = fitting.parent
+    if fitting.namespaces is not None:
+        quota["namespaces"] = list(fitting.namespaces)
+    if fitting.classes is not None:
+        quota["classes"] = list(fitting.classes)
+    return quota
+
+
+def cut_floors(now: ClusterNow) -> list[str]:
+    """Teams whose floors the file cannot say, because their value is below them."""
+    return [q.team for q in now.quotas if max(q.minimum_gpus, sum(q.protected_blocks)) > q.gpus]
+
+
+def in_file_order(cluster: dict[str, Any]) -> dict[str, Any]:
+    """A cluster's document out of the archive, whose keys are sorted, with its fields in the models' order again."""
+    ordered = _by_fields(cluster, ClusterSpec)
+    for field, model in (("islands", Island), ("quotas", Quota), ("windows", Window)):
+        if field in ordered:
+            ordered[field] = [_by_fields(each, model) for each in ordered[field]]
+    return ordered
+
+
+def _by_fields(document: dict[str, Any], model: type[Model]) -> dict[str, Any]:
+    return {field: document[field] for field in model.model_fields if field in document}

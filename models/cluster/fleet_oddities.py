@@ -1,0 +1,99 @@
+"""What is legal in a fleet file and odd: a person may have meant something else."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from models.base import count_text, gpus_text, some_of
+from models.cluster.contacts import NAMED, is_masked, shown
+from models.cluster.fleet_file import ClusterSpec, Fleet
+from models.cluster.import_lines import Oddity
+from models.cluster.island import total
+from models.cluster.quota import Quota
+
+TIMES = 10
+"""More promised than so many times what is installed is hardly meant."""
+_MOST_NAMED = 5
+_SCHEMES = ("mailto", "mailtos", "slack", "json", "jsons", "https", "webhook+http", "webhook+https")
+"""As activities/adapters/notify/channels.py takes them; a test holds the two together."""
+_MAIL = re.compile(r"[^@\s:/]+@[^@\s:/]+")
+_CHANNEL = re.compile(r"[#@][\w.-]{1,80}")
+_SLACK = re.compile(r"slack://(\w+@)?[A-Za-z0-9]+(/[A-Za-z0-9]+){2}.*")
+
+
+def oddities_of(fleet: Fleet, contacts: Mapping[str, Sequence[str]]) -> tuple[Oddity, ...]:
+    """In the file's order. `contacts`: of every team, as they stand after the import."""
+    found = [odd for number, cluster in enumerate(fleet.clusters) for odd in _of_cluster(cluster, number)]
+    return (*found, *_of_teams(fleet, contacts))
+
+
+def _of_cluster(cluster: ClusterSpec, number: int) -> Iterator[Oddity]:
+    at = ("clusters", number)
+    installed = total(cluster.islands)
+    promised = sum(q.gpus for q in cluster.quotas if q.parent is None)
+    if promised > TIMES * installed:
+        times = f"{promised / installed:.0f} times the {installed}" if installed else "and none"
+        yield Oddity(text=f"{cluster.name} promises {gpus_text(promised)}, {times} that are installed", path=at)
+    scheduled = sum(q.scheduled_gpus or 0 for q in cluster.quotas)
+    if scheduled > installed:
+        text = f"{cluster.name} has {gpus_text(scheduled)} scheduled, more than the {installed} installed"
+        yield Oddity(text=text, path=at)
+    largest = {i.name: i.total_gpus for i in cluster.islands}
+    for place, quota in enumerate(cluster.quotas):
+        yield from _of_quota(cluster.name, quota, largest, (*at, "quotas", place))
+
+
+def _of_quota(cluster: str, quota: Quota, installed: Mapping[str, int], at: tuple[str | int, ...]) -> Iterator[Oddity]:
+    mine = {name: installed[name] for name in quota.islands or installed}
+    who, most = f"{quota.team} of {cluster}", max(mine.values())
+    where = "of its islands" if quota.islands else "island"
+    for block in sorted({b for b in quota.protected_blocks if b > most}):
+        text = f"{who} has a protected block of {gpus_text(block)}, larger than any {where} (at most {most})"
+        yield Oddity(text=text, path=(*at, "protected_blocks"))
+    if quota.islands and quota.gpus > sum(mine.values()):
+        text = f"{who} has {gpus_text(quota.gpus)} in islands with {sum(mine.values())} installed"
+        yield Oddity(text=text, path=(*at, "islands"))
+
+
+def _of_teams(fleet: Fleet, contacts: Mapping[str, Sequence[str]]) -> Iterator[Oddity]:
+    parents = {(c.name, q.parent) for c in fleet.clusters for q in c.quotas}
+    holders = {q.team for c in fleet.clusters for q in c.quotas if (c.name, q.team) not in parents}
+    silent = sorted(team for team in holders if not contacts.get(team))
+    if silent:
+        many = count_text(len(silent), "team")
+        text = f"{many} without a contact, told by the log alone: {some_of(silent, _MOST_NAMED)}"
+        yield Oddity(text=text, path=("teams",) if fleet.teams else ())
+    everyone = {q.team for c in fleet.clusters for q in c.quotas}
+    for number, team in enumerate(fleet.teams):
+        near = difflib.get_close_matches(team.name, sorted(holders - {t.name for t in fleet.teams}), 1, 0.8)
+        if team.name not in everyone and near:
+            text = f"team {team.name} has no quota in this file: is {near[0]} meant?"
+            yield Oddity(text=text, path=("teams", number, "name"))
+        for place, contact in enumerate(team.contacts):
+            if fault := contact_fault(contact):
+                text = f"a contact of {team.name} cannot be sent to: {fault}"
+                yield Oddity(text=text, path=("teams", number, "contacts", place))
+
+
+def contact_fault(contact: str) -> str:
+    """Why no notice could be sent there, judged by its form alone and without its secrets; empty: it could."""
+    text = contact.strip()
+    scheme, colon, rest = text.partition(":")
+    kind = scheme.lower()
+    if kind in ("log", NAMED.rstrip(":")) or is_masked(text) or _MAIL.fullmatch(text):
+        return ""
+    if _CHANNEL.fullmatch(text):
+        return f"{text} looks like a channel, and Slack wants a webhook's URL (docs/notices.md)"
+    if not colon or kind not in (*_SCHEMES, "http"):
+        return f"{shown(text)} is no kind of address known here (docs/notices.md lists them)"
+    if kind == "http":
+        return f"{shown(text)} would send over an open line: if that is meant, write webhook+http://"
+    if kind == "slack" and not _SLACK.fullmatch(text):
+        return "slack: wants the three parts of a webhook, slack://A/B/C; a channel's name comes after them"
+    if kind not in ("mailto", "slack") and not rest.startswith("//"):
+        return f"{shown(text)} is no URL: after {kind}: comes //"
+    if kind == "mailto" and not rest.strip("/"):
+        return "mailto: names nobody"
+    return ""

@@ -1,0 +1,100 @@
+"""What would free a block that does not fit: jobs of weaker classes in the block's own quota.
+
+A block belongs to the strongest class, and inside a quota the weaker one yields. For one island after the other they
+are asked by class, those there before those elsewhere, which free quota alone; and again with all that are there first.
+Of what serves that is told which takes the least of stronger classes, then the fewest GPUs. Source: DESIGN.md, "Jobs
+and flex".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from models.base import GpuCount, Model, Name, Words, count_text, some_of
+from models.cluster.classes import rank_of
+from models.cluster.evidence import Evidence
+from models.cluster.jobs import Job, RunsOn, jobs_text
+from models.cluster.snapshot import Snapshot
+from models.planning.occupancy import startable_block
+
+_FEW = 24
+"""Jobs of which each is tried without."""
+
+
+class WeakerJob(Model):
+    job: Name
+    job_class: Name
+    gpus: GpuCount
+    island: Name | None
+
+
+class WeakerJobs(Model):
+    """Once these yield, the block starts. The first to yield come first. `strongest`: the class that a block is of."""
+
+    strongest: Words
+    jobs: tuple[WeakerJob, ...]
+
+    @property
+    def text(self) -> str:
+        classes = [*dict.fromkeys(j.job_class for j in self.jobs)]
+        named = "; ".join(
+            f"{one}: {jobs_text((j.job, j.gpus) for j in self.jobs if j.job_class == one)}" for one in classes
+        )
+        islands = sorted({j.island for j in self.jobs if j.island is not None})
+        where = f" in {some_of(islands, 3)}" if islands else ""
+        return (
+            f"the block would start if {count_text(len(self.jobs), 'job')} of its own quota{where} yielded ({named}): "
+            f"a block is of the strongest class, {self.strongest}, and inside a quota the weaker yields"
+        )
+
+
+def weaker_jobs(
+    seen: Evidence, snapshot: Snapshot, held: Mapping[str, int], team: str, wanted: int
+) -> WeakerJobs | None:
+    """Of a block of this size that does not fit as it is; None where weaker jobs of its own would not free it."""
+    classes = seen.classes_by_team.get(team, ())
+    running = [j for j in seen.jobs if j.ended is None]
+    weaker = [j for j in running if j.team == team and j.on is RunsOn.QUOTA and rank_of(j.job_class, classes) > 0]
+    weaker.sort(key=lambda j: (-rank_of(j.job_class, classes), -j.started.timestamp(), j.job))
+
+    used = seen.usage[team].scheduled_gpus if team in seen.usage else held[team]
+
+    def fits(gone: Sequence[Job]) -> bool:
+        without = {**held, team: min(held[team], max(0, used - sum(j.gpus for j in gone)))}
+        names = {j.job for j in gone}
+        left = [j for j in running if j.team != team or j.job not in names]
+        return startable_block(snapshot, without, team, left) >= wanted
+
+    if not weaker or not fits(weaker):
+        return None
+    sets = []
+    for island in sorted({j.island or "" for j in weaker}):
+        there_first = sorted(weaker, key=lambda j: (j.island or "") != island)  # else in the same order
+        by_class = sorted(there_first, key=lambda j: -rank_of(j.job_class, classes))
+        sets += [_fewest(by_class, fits), _fewest(there_first, fits)]
+    best = min(sets, key=lambda chosen: _harm(chosen, classes))
+    return WeakerJobs(
+        strongest=classes[0],
+        jobs=tuple(
+            WeakerJob(job=j.job, job_class=j.job_class or "", gpus=j.gpus, island=j.island) for j in weaker if j in best
+        ),
+    )
+
+
+def _fewest(ordered: Sequence[Job], fits: Callable[[Sequence[Job]], bool]) -> list[Job]:
+    """As many of the first as it takes, less those that it does not: the more yield, the more fits."""
+    low, high = 1, len(ordered)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(ordered[:middle]) else (middle + 1, high)
+    chosen = [*ordered[:low]]
+    if len(chosen) <= _FEW:
+        for job in reversed(ordered[:low]):
+            without = [j for j in chosen if j is not job]
+            chosen = without if without and fits(without) else chosen
+    return chosen
+
+
+def _harm(jobs: Sequence[Job], classes: Sequence[str]) -> tuple[list[int], int, int, list[str]]:
+    by_rank = [sum(j.gpus for j in jobs if rank_of(j.job_class, classes) == rank) for rank in range(1, len(classes))]
+    return by_rank, sum(by_rank), len(jobs), sorted(j.job for j in jobs)

@@ -1,0 +1,225 @@
+"""When a notice goes out and which go together, against a day counted by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from activities.rendering import render_together
+from client.doctor import notice_checks
+from models.digests import (
+    Lane,
+    MailPace,
+    Posted,
+    Untold,
+    due,
+    lane_of,
+    next_digest,
+    overtaken,
+    restated,
+    still_asks,
+    together,
+)
+from models.notices import Notice, NoticeKind, Notify
+from models.questions import LedgerCheck
+
+PACE = MailPace()
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+EIGHT = datetime(2026, 3, 3, 8, tzinfo=UTC)
+"""The next hour of digests."""
+
+
+def seconds(after: float) -> datetime:
+    return NOON + timedelta(seconds=after)
+
+
+def notice(kind: NoticeKind | str = NoticeKind.PLANNED, cluster: str = "c1", number: int = 1, **more: Any) -> Notice:
+    key = f"{cluster}/1/{number:06d}/{kind}"
+    return Notice(key=key, kind=NoticeKind(kind), cluster=cluster, audience="research", owner="tpm", **more)
+
+
+def posted(at: datetime, lane: Lane = Lane.EACH, **more: Any) -> Posted:
+    return Posted(notice=notice(**more), posted_at=at, lane=lane)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage", "each", "digest", "breach_only"),
+    [
+        ("breach", "enforced", "urgent", "urgent", "urgent"),
+        ("rolled_back", "rolled_back", "urgent", "urgent", "urgent"),
+        ("stuck", "stuck", "urgent", "urgent", "urgent"),
+        ("held", "buffered", "urgent", "urgent", "urgent"),
+        ("held", "planned", "each", "digest", None),
+        ("planned", "planned", "each", "digest", None),
+        ("at_risk", "monitored", "each", "digest", None),
+        ("fleet_held", "", "each", "digest", None),
+    ],
+)
+def test_what_endangers_a_promise_is_urgent_whatever_was_chosen(
+    kind: str, stage: str, each: str, digest: str, breach_only: str | None
+) -> None:
+    one = notice(kind, stage=stage)
+    assert [lane_of(one, wish) for wish in Notify] == [each, digest, breach_only]
+
+
+@pytest.mark.parametrize(
+    ("after", "at"),
+    [
+        (datetime(2026, 3, 2, 7, 59, tzinfo=UTC), datetime(2026, 3, 2, 8, tzinfo=UTC)),
+        (datetime(2026, 3, 2, 8, tzinfo=UTC), EIGHT),
+        (NOON, EIGHT),
+    ],
+)
+def test_a_digest_goes_at_the_first_hour_after(after: datetime, at: datetime) -> None:
+    assert next_digest(after, PACE) == at
+
+
+def planned(at: datetime, period: timedelta, lane: Lane = Lane.DIGEST) -> Posted:
+    return posted(at, lane, effective_at=at + period)
+
+
+TOLD_THRICE = [seconds(-300), seconds(-200), seconds(-100)]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "told", "at"),
+    [
+        ([], [], None),
+        ([posted(NOON)], [], seconds(10)),
+        ([posted(seconds(n)) for n in (0, 8, 15)], [], seconds(25)),
+        ([posted(seconds(n)) for n in range(0, 90, 5)], [], seconds(60)),
+        ([posted(NOON)], TOLD_THRICE[1:], seconds(10)),
+        ([posted(NOON)], TOLD_THRICE, seconds(300)),
+        ([planned(NOON, timedelta(0), Lane.EACH)], TOLD_THRICE, seconds(60)),
+        ([planned(NOON, timedelta(minutes=3), Lane.EACH)], TOLD_THRICE, seconds(180)),
+        ([planned(NOON, timedelta(days=3), Lane.EACH)], TOLD_THRICE, seconds(300)),
+        ([planned(NOON, timedelta(0))], TOLD_THRICE, seconds(60)),
+        ([posted(NOON, Lane.URGENT)], [], NOON),
+        ([posted(NOON, Lane.URGENT)], TOLD_THRICE, NOON),
+        ([posted(NOON, Lane.URGENT)], [*TOLD_THRICE, seconds(-5)], seconds(55)),
+        ([posted(NOON, Lane.DIGEST)], TOLD_THRICE, EIGHT),
+        ([planned(NOON, timedelta(days=3))], [], EIGHT),
+        ([planned(NOON, timedelta(hours=1))], [], NOON + timedelta(hours=1)),
+        ([planned(NOON, timedelta(0))], [], seconds(10)),
+        ([posted(NOON, Lane.DIGEST), posted(seconds(60), Lane.URGENT, kind="breach")], [], seconds(60)),
+    ],
+    ids=[
+        *("nothing", "a moment for companions", "a moment after the last", "a minute at most"),
+        *("the third in ten minutes", "after three, when the first is ten minutes old"),
+        *("after three, a gate waits a minute for its notice", "or as long as its period", "which may be long"),
+        "nor does a digest hold it longer",
+        *("at once", "at once after three that are a while ago", "a minute after the fourth"),
+        *("the day's", "the period waits for the digest", "no longer than the period", "no period, no day"),
+        "urgent news waits for nobody",
+    ],
+)
+def test_a_message_is_due(waiting: list[Posted], told: list[datetime], at: datetime | None) -> None:
+    assert due(waiting, told, PACE) == at
+
+
+@pytest.mark.parametrize("every", [0.0, 1.0, 10.0], ids=["at once", "in a minute", "in ten minutes"])
+@pytest.mark.parametrize("lane", [Lane.EACH, Lane.URGENT, Lane.DIGEST])
+def test_sixty_notices_are_a_handful_of_messages(every: float, lane: Lane) -> None:
+    """Each goes once, and in any ten minutes no more than a few messages do."""
+    waiting = [posted(seconds(every * n), lane, cluster=f"c{n:02d}") for n in range(60)]
+    told: list[datetime] = []
+    gone: list[str] = []
+    now = NOON
+    while len(gone) < 60:
+        there = [w for w in waiting if w.posted_at <= now and w.notice.key not in gone]
+        if going := together(there, told, now, PACE):
+            gone += [w.notice.key for w in going]
+            told.append(now)
+        at = due([w for w in there if w.notice.key not in gone], told, PACE)
+        now = min([w.posted_at for w in waiting if w.posted_at > now] + ([at] if at is not None else []), default=now)
+    assert sorted(gone) == sorted(w.notice.key for w in waiting)
+    most = max(sum(at <= other < at + timedelta(minutes=10) for other in told) for at in told)
+    assert most <= {Lane.EACH: 3, Lane.URGENT: 13, Lane.DIGEST: 1}[lane]
+    assert len(told) == 1 or every or lane is not Lane.EACH, "forty clusters that begin together are one message"
+
+
+def test_no_older_news_of_a_cluster_follows_its_urgent_news() -> None:
+    waiting = [
+        posted(NOON, Lane.DIGEST, kind="buffered", number=2),
+        posted(NOON, Lane.EACH, kind="buffered", cluster="c2"),
+        posted(seconds(1), Lane.URGENT, kind="rolled_back", number=3),
+    ]
+    assert [w.notice.key for w in together(waiting, [], seconds(1), PACE)] == [
+        "c1/1/000002/buffered",
+        "c1/1/000003/rolled_back",
+    ]
+
+
+def test_a_cut_that_takes_effect_before_its_team_was_told_is_told_at_once() -> None:
+    untold = [notice("planned"), notice("monitored", "c2")]
+    assert overtaken(notice("buffered"), Lane.DIGEST, untold) is Lane.URGENT
+    assert overtaken(notice("buffered", "c2"), Lane.DIGEST, untold) is Lane.DIGEST
+    assert overtaken(notice("monitored"), Lane.DIGEST, untold) is Lane.DIGEST
+
+
+def test_a_period_that_runs_from_the_sending_ends_as_much_later() -> None:
+    sent = restated(planned(NOON, timedelta(days=3)), EIGHT)
+    assert sent.effective_at == datetime(2026, 3, 6, 8, tzinfo=UTC), "three days from when the team knows"
+    breach = posted(NOON, kind="breach", effective_at=NOON)
+    assert restated(breach, EIGHT) == breach.notice
+
+
+def test_what_was_overtaken_asks_nothing() -> None:
+    first, second = notice("planned"), notice("closed", number=2)
+    held = notice("held", "c2", facts={"goes_on": "at noon"})
+    other, risk = notice("planned", "c3"), notice("at_risk", "c3", number=2)
+    assert still_asks([first, second, held, other, risk]) == {other.key}
+
+
+def test_a_digest_begins_with_what_wants_an_answer_and_says_each_figure() -> None:
+    figures: dict[str, Any] = {"before_gpus": 345, "after_gpus": 306, "phantom_gpus": 26, "to_flex_gpus": 13}
+    asked = notice("planned", "h100-b", effective_at=EIGHT, reasons=("35 GPUs are held by no job",), **figures)
+    done = notice("monitored", "h100-a", before_gpus=8, after_gpus=8, backing_gpus=8)
+    subject, body = render_together([done, asked], "https://front.example/")
+    assert subject == "2 notices for research: 1 wants an answer"
+    assert body == (
+        "Hello research,\n\n"
+        "This wants an answer (1):\n\n"
+        "- h100-b: the quota of research goes from 345 to 306 GPUs (from 3 March 2026)\n"
+        "    Not before Tuesday 3 March 2026, 08:00 UTC; object until then.\n"
+        "    39 fewer: behind 26 no healthy GPU stood when this was planned, 13 move to flex.\n"
+        "    35 GPUs are held by no job\n\n"
+        "To say that you have read one:\n"
+        "    backstop ack CLUSTER --team research\n"
+        "To object; the change then waits until a person has answered:\n"
+        '    backstop object CLUSTER --team research --reason "..."\n\n'
+        "In the browser: https://front.example/\n\n"
+        "What happened (1):\n\n"
+        "- h100-a: the rollout is complete; the quota of research stays at 8 GPUs\n"
+        "    All of its 8 GPUs are backed by healthy hardware.\n\n"
+        "Nothing that is running is killed: jobs above a quota run on, as flex. How to use flex: submit the job to the "
+        "flex queue (in Slurm: --qos=flex).\n\n"
+        "Questions? Ask tpm.\n"
+    )
+    assert "browser" not in render_together([done, asked])[1]
+
+
+def test_urgent_news_leads_its_message() -> None:
+    old = notice("buffered", before_gpus=345, after_gpus=306, stage="buffered")
+    new = notice("rolled_back", number=2, before_gpus=306, after_gpus=295, backing_gpus=295, detail="295 are healthy")
+    subject, body = render_together([old, new])
+    assert subject == "c1: rolled back; the quota of research is 295 GPUs, and 1 more"
+    assert body.index("This cannot wait (1)") < body.index("295 are healthy") < body.index("What happened (1)")
+
+
+def test_doctor_shows_what_waits_and_what_should_not() -> None:
+    waits = [
+        Untold(audience="daily", notices=12, since=NOON, due=EIGHT, digest=True),
+        Untold(audience="dead", notices=1, since=NOON, due=NOON, digest=False, trouble="email a@b.example (no answer)"),
+        Untold(audience="late", notices=2, since=NOON, due=seconds(10), digest=False),
+    ]
+    checks = notice_checks(LedgerCheck(open_rollouts=0, notices=tuple(waits)), NOON + timedelta(hours=1))
+    assert [(check.ok, check.text) for check in checks] == [
+        (False, "1 notice waits for dead since 2026-03-02 12:00Z: email a@b.example (no answer)"),
+        (False, "2 notices wait for late since 2026-03-02 12:00Z: due, and not sent"),
+        (True, "12 notices wait for daily until 2026-03-03 08:00Z"),
+    ]
+    (well,) = notice_checks(LedgerCheck(open_rollouts=0), NOON)
+    assert (well.ok, well.text) == (True, "none waits")

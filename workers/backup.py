@@ -1,0 +1,73 @@
+"""`backstop backup DIR`: what `backstop up` keeps, copied while it runs. `backstop up` goes on from the copy.
+
+Temporal's database first, the ledger's after it, each as of one moment. So the ledger is never the older one: what
+Temporal has seen applied is in it, and what it has beyond that is asked for again under the same fence and answered
+with its receipt.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from models.errors import BadInput, Refusal, Unavailable
+from workers.main import run_and_exit
+from workers.private import keep_private
+from workers.settings import load_settings
+
+_FILE = "sqlite:///"
+_SECONDS = 30
+
+
+def back_up(home: Path, ledger_url: str, to: Path) -> list[Path]:
+    """The copy stands whole at `to`, or not at all; answers what is in it.
+
+    Errors: BadInput where something is there already; Refusal where this home has no embedded state, or its ledger is a
+    server's; Unavailable where a database does not let itself be read.
+    """
+    if not ledger_url.startswith(_FILE):
+        raise Refusal("the ledger is on a server, which has a backup of its own: pg_dump (docs/operations.md)")
+    ledger, temporal = Path(ledger_url.removeprefix(_FILE)), home / "temporal" / "temporal.db"
+    for database in (temporal, ledger):
+        if not database.is_file():
+            raise Refusal(f"there is no {database}: only what `backstop up` keeps itself is copied")
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise BadInput(f"DIR {str(to)!r} is there already: name a new folder")
+    part = to.with_name(f"{to.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    (part / "temporal").mkdir(parents=True)
+    _copy(temporal, part / "temporal" / temporal.name)
+    _copy(ledger, part / "ledger.db")
+    if (home / "notices.jsonl").is_file():
+        shutil.copy2(home / "notices.jsonl", part)
+    part.replace(to)
+    return sorted(path for path in to.rglob("*") if path.is_file())
+
+
+def _copy(database: Path, to: Path) -> None:
+    """As of one moment, whoever writes meanwhile."""
+    try:
+        with (
+            closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=_SECONDS)) as source,
+            closing(sqlite3.connect(to)) as copy,
+        ):
+            source.backup(copy)
+            (well,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.Error as error:
+        raise Unavailable(f"{database} cannot be copied: {error}") from None
+    if well != "ok":
+        raise Unavailable(f"{database} is damaged: {well}")
+
+
+async def _main() -> None:
+    settings = load_settings()
+    keep_private(settings.home)
+    for path in back_up(settings.home, settings.ledger_url, Path(sys.argv[1])):
+        print(f"{path.stat().st_size:>12,}  {path}")
+
+
+if __name__ == "__main__":
+    run_and_exit(_main)

@@ -1,0 +1,24 @@
+"""NoticeRound: what is due for one audience is sent. The shared watch starts one where there is something."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+from temporalio.common import VersioningBehavior
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.notices import NoticeActivities
+    from models.wire import ROUND_WORKFLOW, RoundInput
+    from workflows.options import ROUND_CALL
+
+
+@workflow.defn(name=ROUND_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+class NoticeRound:
+    @workflow.run
+    async def run(self, request: RoundInput | None = None) -> None:
+        """Tried once: what did not get through is due again later, and the watch starts another round."""
+        if request is None:
+            raise ApplicationError("a round needs an audience as its input", type="BadInput", non_retryable=True)
+        await workflow.execute_activity_method(
+            NoticeActivities.send_due, request, **ROUND_CALL, summary=f"tell {request.audience} what is due"
+        )
