@@ -20,11 +20,11 @@ from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
-from models.cluster.sources import PrometheusSource, SlurmSource
+from models.cluster.sources import PrometheusSource, SlurmSource, Yield
 from models.cluster.windows import Window
 
 DESCRIBED: tuple[type[Documented], ...] = (
-    *(Fleet, ClusterSpec, PrometheusSource, SlurmSource, Island, Quota, Window, Team, Policy, HealthTerms),
+    *(Fleet, ClusterSpec, PrometheusSource, SlurmSource, Yield, Island, Quota, Window, Team, Policy, HealthTerms),
 )
 OTHERWISE = " Without it: "
 """In a field's docstring: what holds where it is left out and its default is no value."""

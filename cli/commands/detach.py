@@ -9,6 +9,7 @@ import typer
 from cli.consent import Yes, consent
 from cli.options import SET_UP, Actor, AsJson, Cluster, NeededReason, examples, who
 from cli.session import ask
+from models.cluster.sources import OF_CLASS
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -77,7 +78,11 @@ def _ahead(cluster: str, restore: bool, reason: str, person: str) -> list[Render
 
     back = _detached(cluster, restore, reason, person, look=True)
     teams = "what teams may use goes back to what it was before Backstop" if restore else "what teams may use stays"
-    said = f"{count(len(back), 'limit')} of its Slurm would be taken back; {teams}. No team is told."
+    classes = sum(name.startswith(OF_CLASS) for name in back)
+    said = f"{count(len(back) - classes, 'limit')} of its Slurm would be taken back; {teams}."
+    if classes:
+        said += f" {classes} QOS of classes would go; one in which jobs are would stay, without effect."
+    said += " No team is told."
     return [*_limits(back, ">IS", ">WOULD BE"), line(said)]
 
 
@@ -88,5 +93,6 @@ def _limits(back: Limits, before: str, after: str) -> list[RenderableType]:
         return []
     rows = table("LIMIT", before, after)
     for name, values in sorted(back.items()):
-        row(rows, name, *("none" if gpus is None else gpus for gpus in values))
+        shown = [gpus if gpus is not None else "none" for gpus in values]
+        row(rows, name, *([shown[0], "gone"] if name.startswith(OF_CLASS) else shown))
     return [rows]

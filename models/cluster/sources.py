@@ -3,12 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from datetime import timedelta
+from enum import StrEnum
+from typing import NamedTuple, Self
 
-from models.base import Documented, Name
+from pydantic import Field, model_validator
+
+from models.base import Documented, Duration, Name
 
 WHOLE = "main"
 """The island of a cluster of which its source tells none."""
+
+
+OF_CLASS = "class:"
+"""Before the name of a QOS of a class, among limits that Backstop has written."""
+
+
+class ClassesInSlurm(StrEnum):
+    OFF = "off"
+    WRITE = "write"
+
+
+class OnYield(StrEnum):
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+
+
+class Yield(Documented):
+    """What running jobs of a class do when they yield to a stronger one of their team."""
+
+    how: OnYield = OnYield.REQUEUE
+    """They wait again (requeue), or are over (cancel). A job that may not be requeued is over in any case."""
+    grace: Duration = Field(default=timedelta(0), ge=timedelta(0), le=timedelta(days=1))
+    """How long they have between being told (SIGTERM) and being ended."""
+
+    @model_validator(mode="after")
+    def _of_seconds(self) -> Self:
+        if self.grace % timedelta(seconds=1):
+            raise ValueError("grace must be whole seconds")
+        return self
 
 
 class SlurmSource(Documented):
@@ -30,6 +63,12 @@ class SlurmSource(Documented):
     """The QOS of flex jobs. Where there is one of this name, `-` and the cluster's name, that is the cluster's own."""
     size_flex: bool = True
     """Whether that QOS is sized, where it is there: it takes an Administrator."""
+    classes: ClassesInSlurm = ClassesInSlurm.OFF
+    """write: a QOS for each class of each team, so that inside a quota the weaker yields in Slurm too (docs/slurm.md);
+    it takes an Administrator. off: none, and those that Backstop has made go.
+    """
+    yields: dict[Name, Yield] = Field(default_factory=dict)
+    """By class: what its running jobs do when they yield: how, grace. Without it: they are requeued, without grace."""
 
     @property
     def tres(self) -> str:

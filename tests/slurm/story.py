@@ -22,7 +22,8 @@ from pathlib import Path
 from tests.slurm.lab import CLUSTER, Lab, running
 
 ROOT = Path(__file__).parents[2]
-BACKSTOP = str(Path(sys.executable).with_name("backstop"))
+BACKSTOP = (sys.executable, "-m", "cli.main")
+"""Of the checkout at hand, whichever is installed."""
 POLICY = {
     "notice": "0s",
     "soak_buffered": "15s",  # its limits are read meanwhile, three calls of Slurm on a busy machine
@@ -64,7 +65,13 @@ class Story:
     def backstop(self, *arguments: str, show: bool = True) -> str:
         """What the command printed. Errors: AssertionError where it failed."""
         done = subprocess.run(
-            [BACKSTOP, *arguments], env=self.environment, capture_output=True, text=True, timeout=120, check=False
+            [*BACKSTOP, *arguments],
+            env=self.environment,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == 0, f"{arguments}: {done.stderr}"
         if show:
@@ -106,6 +113,7 @@ class Story:
             "BACKSTOP_SLURM": str(self.home / "slurm.json"),
             "BACKSTOP_WATCH_INTERVAL": "0.5",
             "COLUMNS": "160",
+            "PYTHONPATH": str(ROOT),
         }
 
     @contextlib.contextmanager
@@ -116,7 +124,7 @@ class Story:
         (self.home / "slurm.json").write_text(json.dumps({"connections": {"lab": connection}}))
         log = (self.home / "up.log").open("w")
         process = subprocess.Popen(
-            [BACKSTOP, "up", "--home", str(self.home), "--port", "0", "--ui-port", "0"],
+            [*BACKSTOP, "up", "--home", str(self.home), "--port", "0", "--ui-port", "0"],
             env=self.environment,
             stdout=log,
             stderr=subprocess.STDOUT,

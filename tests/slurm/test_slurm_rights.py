@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from models.cluster.readings import LimitMode
+from models.cluster.sources import ClassesInSlurm
 from models.errors import Refusal
 from models.rollout.effects import EffectKind, Reserve
 from tests.slurm.conftest import LESSER, Site
@@ -90,3 +91,22 @@ def test_a_coordinator_cannot_bound_what_is_freed(known: Site) -> None:
     with pytest.raises(Refusal, match="Slurm does not let us run sacctmgr"):
         land(known, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
     assert known.limits() == ["", "24", "16"]
+
+
+def test_an_operator_may_not_make_qos_for_classes_and_limits_are_written_all_the_same(known: Site) -> None:
+    source = known.source.model_copy(update={"size_flex": False, "classes": ClassesInSlurm.WRITE})
+    level(known, "Operator")
+    found = known.slurms.describe(known.cluster, source)
+    known.import_clusters(found.model_copy(update={"policy": {"classes": ["training", "engines"]}}))
+    known.quotas.read(known.cluster)
+    assert known.quotas.barred(known.cluster) == (
+        "the worker's user may not write the QOS of classes in Slurm: AdminLevel Admin may, "
+        "or import the cluster with classes: off (docs/slurm.md)"
+    )
+    opened(known)
+    land(known, EffectKind.SET_SOFT, 1, ("a", 24, 16), to=LimitMode.HARD)
+    known.slurms.look_at_classes(known.cluster, source)
+    assert known.limits()[1] == "16"
+    assert known.root not in known.lab.run("sacctmgr", "-n", "-P", "show", "qos", "format=Name")
+    (check,) = known.slurms.check().values()
+    assert "classes that are not what they should be" in check.wrong

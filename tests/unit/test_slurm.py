@@ -231,12 +231,24 @@ def test_flex_jobs_stand_on_no_quota() -> None:
     ]
     a, b = use_of(jobs, teams, SOURCE, NOW)
     assert (a.scheduled_gpus, a.pending_gpus, b.scheduled_gpus) == (8, 8, 0)
-    named = named_jobs(jobs, teams, SOURCE, {"s1": ["gpu001", "gpu002"]})
+    named = named_jobs(jobs, teams, SOURCE, {"s1": ["gpu001", "gpu002"]}, {})
     assert [(j.job, j.on, j.island) for j in named] == [
         ("j1 (1)", RunsOn.QUOTA, "s1"),
         ("j2 (2)", RunsOn.FLEX, "s1"),
         ("j3 (3)", RunsOn.FLEX, "s1"),
     ]
+
+
+def test_a_job_is_of_the_class_that_its_qos_says_where_that_is_of_its_own_team() -> None:
+    classes = {"h100-lab-a-engines": ("lab-a", "engines"), "flex": ("lab-a", "training")}
+    jobs = read(
+        job(1, "lab-a", qos="h100-lab-a-engines"),
+        job(2, "lab-b", qos="h100-lab-a-engines"),
+        job(3, "lab-a"),
+        job(4, "lab-a", qos="flex"),
+    )
+    named = named_jobs(jobs, ["lab-a", "lab-b"], SOURCE, {}, classes)
+    assert [j.job_class for j in named] == ["engines", None, None, None]
 
 
 # --- how they are called -----------------------------------------------------------------------

@@ -48,6 +48,10 @@ class MirroredQuota:
     parent: str | None
     written: int | None
     """What Backstop wrote last, whoever has changed it since; None: nothing."""
+    block_gpus: int = 0
+    """What its protected blocks take."""
+    classes: tuple[str, ...] | None = None
+    """Of its jobs, the strongest first; None: those of the cluster's policy."""
 
 
 @dataclass(frozen=True)
@@ -249,10 +253,16 @@ def _standing(session: Session, cluster: str) -> MirroredCluster:
         counter=row.last_counter,
         reserved=row.reserve_limit is not None,
         flex_gpus=row.flex_gpus if row.follows_health else None,
-        quotas={q.team: MirroredQuota(q.gpus, LimitMode(q.mode), q.parent, q.written_gpus) for q in quotas},
+        quotas={q.team: _mirrored(q) for q in quotas},
         limits={limit.name: Limit(limit.gpus, limit.first_gpus, limit.ours) for limit in limits},
         baseline=_baseline(session, row.open_rollout),
     )
+
+
+def _mirrored(row: QuotaRow) -> MirroredQuota:
+    classes = None if row.classes is None else tuple(name for name in row.classes.split(",") if name)
+    blocks = sum(int(block) for block in row.blocks.split(",") if block)
+    return MirroredQuota(row.gpus, LimitMode(row.mode), row.parent, row.written_gpus, blocks, classes)
 
 
 def _baseline(session: Session, rollout: str | None) -> dict[str, int]:

@@ -342,15 +342,20 @@ def use_of(jobs: Sequence[SlurmJob], teams: Iterable[str], source: SlurmSource, 
 
 
 def named_jobs(
-    jobs: Sequence[SlurmJob], teams: Collection[str], source: SlurmSource, islands: Mapping[str, Iterable[str]]
+    jobs: Sequence[SlurmJob],
+    teams: Collection[str],
+    source: SlurmSource,
+    islands: Mapping[str, Iterable[str]],
+    classes: Mapping[str, tuple[str, str]],
 ) -> list[Job]:
-    """Those that run, by name and number."""
+    """Those that run, by name and number. `classes`: of which team and class the jobs in a QOS are."""
     of = {node: island for island, names in islands.items() for node in names}
     named = []
     for job in jobs:
         whose = team_of(job, teams, source)
         if whose is None or not job.runs or job.started is None:
             continue
+        team, job_class = classes.get(job.qos, ("", None))
         places = {of.get(node, WHOLE) for node in job.nodes}
         named.append(
             Job(
@@ -360,6 +365,7 @@ def named_jobs(
                 on=whose[1],
                 island=places.pop() if len(places) == 1 else None,
                 started=job.started,
+                job_class=job_class if team == whose[0] and whose[1] is RunsOn.QUOTA else None,
             )
         )
     return named

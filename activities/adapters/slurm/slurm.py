@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
@@ -19,15 +20,16 @@ from activities.adapters.aside import WAITED, Aside, Faults, sentence
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, SchedulerBook
 from activities.adapters.slurm import sights
+from activities.adapters.slurm.classes import EVERY, OFF_EVERY, Classes
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
 from activities.adapters.slurm.flex_qos import FlexQos, advice, flex_qos_of, qos_limits
+from activities.adapters.slurm.limits import commands, differences, wanted_limits
 from activities.adapters.slurm.names import POOL, QOS, plain
 from activities.adapters.slurm.parsing import (
     ASSOC_FORMAT,
     NUMBERS_FORMAT,
     TRANSACTIONS_FORMAT,
     Account,
-    Held,
     accounts_in,
     actors_in,
     capacity,
@@ -40,7 +42,7 @@ from models.cluster.island import Island
 from models.cluster.jobs import ClusterJob
 from models.cluster.quota import Quota
 from models.cluster.readings import ForeignChange, HealthSample, QuotaReading
-from models.cluster.sources import SlurmSource, Sources
+from models.cluster.sources import ClassesInSlurm, SlurmSource, Sources
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.questions import SchedulerCheck
 from models.rollout.effects import Change, Receipt
@@ -50,8 +52,8 @@ log = logging.getLogger(__name__)
 _NOWHERE = "backstop-asks-whether-it-may"
 """An account and a QOS that nobody has: its change changes nothing, and is refused to whoever may not change any."""
 _TRIES = 5
-_NAMES, _LINES = 200, 20
-"""Accounts of one command, and commands of one call: it must end well inside a call's time."""
+_LINES = 20
+"""Commands of one call: it must end well inside a call's time."""
 _AT_ONCE = 8
 """Clusters that are checked at the same time: one that is silent takes its call's whole time."""
 _QOS_EVERY = timedelta(minutes=1)
@@ -87,6 +89,8 @@ class Slurms:
             what: Aside(partial(self.faults.found, f"{what} of Slurm"), patience)
             for what in ("limits", "nodes", "jobs")
         }
+        # Of these nothing is to be answered: nobody waits.
+        self._aside["classes"] = Aside(partial(self.faults.found, "classes of Slurm"), timedelta(0))
 
     def talk(self, source: SlurmSource) -> Talk:
         talk = self._talks.get(source.connection)
@@ -124,7 +128,7 @@ class Slurms:
             seen = self.book.standing(cluster)
             accounts = self.accounts(cluster, source)
             held = quotas_of(accounts, source)
-            foreign, landed = _differences(seen, held)
+            foreign, landed = differences(seen, held)
             if (
                 not foreign
                 and not landed
@@ -149,7 +153,7 @@ class Slurms:
             standing = self.book.standing(cluster)
         # A write of ours that is under way is no change by others.
         sized, noted = self._sized.get(cluster), standing.limits
-        wanted = _wanted(standing, source, sized)
+        wanted = wanted_limits(standing, source, sized)
         news = {
             n: gpus for n, gpus in bounds.items() if n not in noted or gpus not in (noted[n].gpus, wanted.get(n, gpus))
         }
@@ -201,7 +205,7 @@ class Slurms:
     def push(self, cluster: str, source: SlurmSource) -> None:
         """Slurm's limits are what the ledger's quotas ask for, read back. Errors: Unavailable where some are not."""
         standing = self.book.standing(cluster)
-        wanted = _wanted(standing, source, self._sized.get(cluster))
+        wanted = wanted_limits(standing, source, self._sized.get(cluster))
         changes = {name: gpus for name, gpus in wanted.items() if standing.limits[name].gpus != gpus}
         if not changes:
             return
@@ -215,7 +219,7 @@ class Slurms:
 
     def _write(self, cluster: str, source: SlurmSource, limits: Mapping[str, int | None]) -> None:
         """One command takes about 0.3 s, for however many accounts: those that get the same limit share one."""
-        lines = _lines(limits, source.cluster or cluster, source)
+        lines = commands(limits, source.cluster or cluster, source)
         for at in range(0, len(lines), _LINES):
             self.book.renew(cluster)
             self.talk(source).run("sacctmgr", "-i", "-Q", given="\n".join(lines[at : at + _LINES]) + "\n")
@@ -235,6 +239,25 @@ class Slurms:
                 limits[name] = None if account is None else account.gpus
         return limits
 
+    # --- classes --------------------------------------------------------------------------------
+
+    def classes(self, cluster: str, source: SlurmSource) -> Classes:
+        return Classes(self.ledger, self.talk(source), cluster, source)
+
+    def keep_classes(self, cluster: str, source: SlurmSource) -> None:
+        """What each class may is in step with the limits; whoever calls writes alone."""
+        limits = wanted_limits(self.book.standing(cluster), source, self._sized.get(cluster))
+        if self.classes(cluster, source).keep(limits):
+            self._done["classes", cluster] = time.monotonic()
+
+    def classes_after_write(self, cluster: str, source: SlurmSource) -> None:
+        """They follow the limits: of a rollout with the watch's next look, as no effect is to wait for them."""
+        self._done.pop(("classes", cluster), None)
+        if self.book.standing(cluster).rollout is None and source.classes is ClassesInSlurm.WRITE:
+            self.keep_classes(cluster, source)
+
+    # --- rights ---------------------------------------------------------------------------------
+
     def barred(self, cluster: str, source: SlurmSource) -> str:
         """What of a rollout's writes Slurm would not let the worker's user do, and who may; empty: it lets us."""
         may, limit = self.talk(source).may, f"GrpTRES={source.tres}=0"
@@ -242,11 +265,14 @@ class Slurms:
         if not may("sacctmgr", "-i", "modify", "account", _NOWHERE, of, "set", limit):
             return "the worker's user may not set limits of accounts in Slurm: AdminLevel Operator may (docs/slurm.md)"
         sized = self.flex_qos(cluster, source).sized if source.size_flex else None
-        if sized is None or may("sacctmgr", "-i", "modify", "qos", _NOWHERE, "set", limit):
+        written = source.classes is ClassesInSlurm.WRITE
+        if not (sized or written) or may("sacctmgr", "-i", "modify", "qos", _NOWHERE, "set", limit):
             return ""
+        what = f"set the limit of the QOS {sized}" if sized else "write the QOS of classes"
+        instead = [*(["--no-size-flex"] if sized else []), *(["classes: off"] if written else [])]
         return (
-            f"the worker's user may not set the limit of the QOS {sized} in Slurm: AdminLevel Admin may, "
-            "or import the cluster with --no-size-flex (docs/slurm.md)"
+            f"the worker's user may not {what} in Slurm: AdminLevel Admin may, "
+            f"or import the cluster with {' and '.join(instead)} (docs/slurm.md)"
         )
 
     # --- nodes and jobs -------------------------------------------------------------------------
@@ -272,6 +298,22 @@ class Slurms:
         sources = self.book.sources(clusters)
         due = [c for c in sources if self.due("limits", c, self.every)]
         self._aside["limits"].read({c: partial(self.sync, c, sources[c]) for c in due})
+        self._aside["classes"].read({c: partial(self.look_at_classes, c, sources[c]) for c in due})
+
+    def look_at_classes(self, cluster: str, source: SlurmSource) -> None:
+        """They are in step with the limits, or the next look is soon. Nobody's look at limits waits for this."""
+        standing = self.book.standing(cluster)
+        # A rehearsal writes nothing, and nor does one that has not begun to.
+        begun = standing.rollout is not None and standing.counter > 0
+        every = OFF_EVERY if source.classes is ClassesInSlurm.OFF else EVERY
+        if not begun or not self.due("classes", cluster, every):
+            return
+        limits = wanted_limits(standing, source, self._sized.get(cluster))
+        with suppress(Unavailable):
+            if self.classes(cluster, source).astray(limits):
+                self._done.pop(("classes", cluster), None)  # until they are kept
+                with self.book.alone(cluster):
+                    self.keep_classes(cluster, source)
 
     def _look_at_nodes(self, cluster: str, source: SlurmSource) -> None:
         if islands := self.capacity(source):
@@ -284,7 +326,7 @@ class Slurms:
         quotas = self.book.standing(cluster).quotas
         leaves = set(quotas) - {q.parent for q in quotas.values()}
         self.ledger.usage.keep(cluster, use_of(jobs, leaves, source, now))
-        named = named_jobs(jobs, leaves, source, sights.islands(talk))
+        named = named_jobs(jobs, leaves, source, sights.islands(talk), self.classes(cluster, source).named)
         waiting = {j.label for j in jobs if not j.runs}
         self.ledger.jobs.keep(cluster, [ClusterJob(cluster=cluster, **j.model_dump()) for j in named], waiting, now)
 
@@ -300,13 +342,16 @@ class Slurms:
             talk = self.talk(source)
             self.capacity(source)
             sights.jobs(talk, cluster, source)
+            wanted = wanted_limits(standing, source, self._sized.get(cluster))
+            begun = standing.rollout is not None and standing.counter > 0
+            classes = self.classes(cluster, source).fault(wanted, begun=begun)
         except Exception as error:  # one that cannot be checked keeps nobody else from being
             return SchedulerCheck(wrong=sentence(error))
-        wanted = _wanted(standing, source, self._sized.get(cluster))
         wrong = [n for n, gpus in sorted(wanted.items()) if standing.limits[n].gpus != gpus]
         text = f"limits that are not what they should be: {', '.join(wrong)}" if wrong else ""
         if flex is not None and flex.keeper and not text:
             text = advice(cluster, source, flex.keeper)
+        text = text or classes
         return SchedulerCheck(wrong=text, barred=barred)
 
     # --- in and out -----------------------------------------------------------------------------
@@ -371,76 +416,18 @@ class Slurms:
                 for name, limit in standing.limits.items()
                 if limit.ours and limit.gpus != limit.first and (restore or name.startswith((POOL, QOS)))
             }
+            classes = self.classes(cluster, source)
             if look:
-                return back
+                return back | classes.take_out(only_look=True)
             if back:
                 self._write(cluster, source, {name: first for name, (_, first) in back.items()})
                 there = self.limits(cluster, source, back)
                 wrong = sorted(n for n, (_, first) in back.items() if there[n] != first)
                 if wrong:
                     raise Unavailable(f"Slurm did not take back {', '.join(wrong)}: try again")
+            back |= classes.take_out(only_look=False)
             self.book.detach(cluster)
         return back
-
-
-def _differences(seen: MirroredCluster, held: Mapping[str, Held]) -> tuple[list[str], list[str]]:
-    """What others changed since it was last seen, and what of our own writes was never answered and has landed."""
-    foreign, landed = [], []
-    for team in sorted({*seen.quotas, *held}):
-        there, here = held.get(team), seen.quotas.get(team)
-        before = seen.limits[team].gpus if team in seen.limits else None
-        now = None if there is None else there.gpus
-        wanted = seen.admitted(team)
-        if there is not None and here is not None and there.parent != here.parent:
-            foreign.append(team)
-        elif now == wanted and now != before and team in seen.limits:
-            landed.append(team)
-        elif now not in (before, wanted) or (here is None) is not (there is None):
-            foreign.append(team)
-    return foreign, landed
-
-
-def _wanted(standing: MirroredCluster, source: SlurmSource, sized: str | None) -> dict[str, int | None]:
-    """What Slurm's limits should be, by name; only of what the ledger knows to be there. `sized`: the QOS of flex."""
-    wanted: dict[str, int | None] = {
-        team: standing.admitted(team) for team in standing.quotas if team in standing.limits
-    }
-    tops = [team for team, q in standing.quotas.items() if q.parent is None]
-    pool = standing.limits.get(POOL + source.root)
-    if pool is not None:
-        # While a rollout is open no account can hand on what it freed, whoever raises which limit below.
-        wanted[POOL + source.root] = standing.bound if standing.reserved else pool.first if pool.ours else pool.gpus
-    if not source.size_flex:
-        return wanted
-    for name, qos in standing.limits.items():
-        if name == f"{QOS}{sized}":
-            # Flex may have what is healthy: what no quota stands on, and what quotas leave unused.
-            unused = sum(standing.quotas[t].gpus for t in tops)
-            size = None if standing.flex_gpus is None else standing.flex_gpus + unused
-            wanted[name] = size if size is not None else qos.first if qos.ours else qos.gpus
-        elif name.startswith(QOS) and sized is not None and qos.ours:
-            wanted[name] = qos.first  # another one sizes flex by now
-    return wanted
-
-
-def _lines(limits: Mapping[str, int | None], cluster: str, source: SlurmSource) -> list[str]:
-    """Commands of sacctmgr; -1 takes a limit away."""
-    groups: dict[int | None, list[str]] = {}
-    lines = []
-    for name, gpus in sorted(limits.items()):
-        if name.startswith(QOS):
-            lines.append(f"modify qos {plain(name.removeprefix(QOS))} set GrpTRES={source.tres}={_limit(gpus)}")
-        else:
-            groups.setdefault(gpus, []).append(plain(name.removeprefix(POOL)))
-    for gpus, names in groups.items():
-        for at in range(0, len(names), _NAMES):
-            some = ",".join(names[at : at + _NAMES])
-            lines.append(f"modify account {some} cluster={plain(cluster)} set GrpTRES={source.tres}={_limit(gpus)}")
-    return lines
-
-
-def _limit(gpus: int | None) -> int:
-    return -1 if gpus is None else gpus
 
 
 class SlurmQuotas:
@@ -475,6 +462,7 @@ class SlurmQuotas:
             self._slurms.sync(change.cluster, source)
             receipt = self._ledger.apply(change)
             self._slurms.push(change.cluster, source)
+            self._slurms.classes_after_write(change.cluster, source)
             return receipt
 
 

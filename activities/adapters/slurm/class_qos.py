@@ -1,0 +1,332 @@
+"""Classes of a team as QOS of Slurm: which there should be, which are Backstop's, the commands between. Pure.
+
+Each class of each team has a QOS of its own: one for all teams would let a team's training end its neighbours' engines.
+The stronger may preempt the weaker; the weaker are bounded at what the team's protected blocks leave, as Slurm looks at
+limits before it thinks of preemption. The bound is MaxTRESPerAccount: a GrpTRES of a QOS takes the place of the
+account's own, and engines would run beyond the quota (docs/adr/0051-classes-on-slurm.md).
+
+A QOS is Backstop's by its description alone, and so whoever looks knows, this ledger or another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from activities.adapters.slurm.names import quotable
+from activities.adapters.slurm.parsing import tres_of
+from models.cluster.sources import SlurmSource, Yield
+
+_STANDARD = "normal"
+"""The QOS of a job whose account has no default."""
+_OURS = "backstop: "
+_NAMES = 100
+"""QOS of one command."""
+
+
+@dataclass(frozen=True)
+class Qos:
+    """What Backstop sets of one. Units: seconds; whole GPUs of one account, None: no limit."""
+
+    description: str
+    priority: int = 0
+    preempts: frozenset[str] = frozenset()
+    mode: str = "cluster"
+    grace: int = 0
+    gpus: int | None = None
+
+    @property
+    def idle(self) -> Qos:
+        """The same without effect: for one that jobs are still in."""
+        return Qos(self.description, self.priority, self.preempts)
+
+
+class TeamClasses(NamedTuple):
+    """Of a team's jobs, the strongest first, and what its protected blocks take. Units: whole GPUs."""
+
+    classes: tuple[str, ...]
+    block_gpus: int
+
+
+class ClassOf(NamedTuple):
+    team: str
+    job_class: str
+
+
+class Wanted(NamedTuple):
+    qos: dict[str, Qos]
+    """By name; the weaker of a team first."""
+    of: dict[str, ClassOf]
+    walls: dict[str, str]
+    """By team of which none is written: why."""
+
+
+class Defaults(NamedTuple):
+    """Of an account: the QOS of a job that names none, and all that its jobs may name."""
+
+    qos: str
+    may: frozenset[str]
+
+
+def qos_name(cluster: str, team: str, job_class: str) -> str:
+    """As Slurm, which knows no capitals, calls it. `cluster`: by Slurm's name, so that no other one on its slurmdbd."""
+    return f"{cluster}-{team}-{job_class}".lower()
+
+
+def named_classes(cluster: str, teams: Mapping[str, TeamClasses]) -> dict[str, ClassOf]:
+    """By the name of its QOS, whoever made it. Of a name that two classes would have, neither."""
+    found: dict[str, ClassOf] = {}
+    twice: set[str] = set()
+    for team, its in sorted(teams.items()):
+        for job_class in its.classes:
+            name = qos_name(cluster, team, job_class)
+            twice |= {name} & found.keys()
+            found[name] = ClassOf(team, job_class)
+    return {name: of for name, of in found.items() if name not in twice}
+
+
+# --- what is there -----------------------------------------------------------------------------
+
+QOS_ROWS = "format=Priority,GraceTime,PreemptMode,MaxTRESPA,Preempt,Name,Description"
+_ROW = re.compile(r"(\d+)\|(?:(\d+)-)?(\d+):(\d+):(\d+)\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]+)\|(.*)", re.ASCII)
+DEFAULTS = "format=DefaultQOS,QOS,Account"
+_DEFAULT = re.compile(r"([^|]*)\|([^|]*)\|([^|]+)")
+
+
+def qos_there(printed: str, tres: str) -> dict[str, Qos]:
+    """By name, of `sacctmgr -n -P show qos` in this format. A row that says something else is no QOS of ours."""
+    found = {}
+    for match in filter(None, map(_ROW.fullmatch, printed.split("\n"))):
+        priority, days, *clock, mode, limits, preempts, name, description = match.groups()
+        hours, minutes, seconds = map(int, clock)
+        found[name] = Qos(
+            description=description,
+            priority=int(priority),
+            preempts=frozenset(filter(None, preempts.split(","))),
+            mode=mode.lower(),
+            grace=((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds,
+            gpus=tres_of(limits).get(tres),
+        )
+    return found
+
+
+def defaults_in(printed: str) -> dict[str, Defaults]:
+    """By account, of `sacctmgr -n -P show assoc ... user=` in this format; without one that is told of twice.
+
+    An account's name may have anything in it, lines of other accounts too.
+    """
+    rows = [match.groups() for match in map(_DEFAULT.fullmatch, printed.split("\n")) if match is not None]
+    times = Counter(account for _, _, account in rows)
+    return {
+        account: Defaults(default or _STANDARD, frozenset(filter(None, may.split(","))))
+        for default, may, account in rows
+        if times[account] == 1
+    }
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where classes are to be: Slurm's name of the cluster, what is there, and what it is told to do."""
+
+    cluster: str
+    there: Mapping[str, Qos]
+    defaults: Mapping[str, Defaults]
+    source: SlurmSource
+
+
+def ours(site: Site) -> dict[str, Qos]:
+    """Those that Backstop has made for teams under the source's root: another cluster of its ledger may have more."""
+    end = _place(site)
+    return {n: q for n, q in site.there.items() if q.description.startswith(_OURS) and q.description.endswith(end)}
+
+
+def stale(wanted: Wanted, site: Site) -> dict[str, Qos]:
+    """Those of ours that nobody wants any more; of a team behind a wall none are touched."""
+    walled = tuple(f" of {team}{_place(site)}".lower() for team in wanted.walls)
+    return {
+        name: qos for name, qos in ours(site).items() if name not in wanted.qos and not qos.description.endswith(walled)
+    }
+
+
+# --- what should be ----------------------------------------------------------------------------
+
+
+def wanted_classes(site: Site, teams: Mapping[str, TeamClasses], limits: Mapping[str, int | None]) -> Wanted:
+    """The QOS of each team that has classes. `limits`: what its account's limit should be."""
+    wanted = Wanted({}, {}, {})
+    known = named_classes(site.cluster, teams)
+    for team, its in sorted(teams.items()):
+        limit = limits.get(team)
+        if len(its.classes) < 2 or limit is None:
+            continue
+        wall = _wall(site, team, its.classes, known)
+        if wall:
+            wanted.walls[team] = wall
+            continue
+        for name, qos in _of_team(site, team, its.classes, max(0, limit - its.block_gpus)):
+            wanted.qos[name] = qos
+            wanted.of[name] = known[name]
+    return wanted
+
+
+def _wall(site: Site, team: str, classes: Sequence[str], known: Mapping[str, ClassOf]) -> str:
+    """Why none of this team's is written; empty: they may be."""
+    for job_class in classes:
+        name, mark = qos_name(site.cluster, team, job_class), _description(site, team, job_class)
+        if not quotable(name) or name[0] in "+-":
+            taken = "letters, digits and . _ @ + - are taken"
+            return f"class {job_class!r} cannot be the QOS {name!r} in Slurm: {taken}"
+        if name not in known:
+            return f"class {job_class!r} and another would both be the QOS {name}: call one otherwise"
+        if name in site.there and site.there[name].description != mark:
+            return (
+                f"the QOS {name} is not Backstop's: call class {job_class!r} otherwise, or hand it over by "
+                f"sacctmgr modify qos {name} set description='{mark}'"
+            )
+    return ""
+
+
+def _of_team(site: Site, team: str, classes: Sequence[str], weaker_gpus: int) -> Iterator[tuple[str, Qos]]:
+    """The weakest first. What a job without a class may do, the strongest may: it is nobody's neighbour's better."""
+    own = {qos_name(site.cluster, team, c) for c in classes}
+    default = site.defaults[team].qos
+    base = site.there.get(_STANDARD if default in own else default, Qos(""))
+    preempts = base.preempts - own
+    for rank, job_class in reversed(list(enumerate(classes))):
+        name = qos_name(site.cluster, team, job_class)
+        strongest = Qos(_description(site, team, job_class), base.priority, preempts)
+        its = site.source.yields.get(job_class, Yield())
+        weaker = replace(
+            strongest,
+            priority=max(0, base.priority - rank),
+            mode=its.how.value,
+            grace=int(its.grace.total_seconds()),
+            gpus=weaker_gpus,
+        )
+        yield name, weaker if rank else strongest
+        preempts |= {name}
+
+
+def _description(site: Site, team: str, job_class: str) -> str:
+    return f"{_OURS}{job_class} of {team}{_place(site)}".lower()
+
+
+def _place(site: Site) -> str:
+    return f" under {site.source.root} in {site.cluster}".lower()
+
+
+def differing(wanted: Wanted, site: Site) -> list[str]:
+    """Names of QOS that are not as they should be, or that their team's account may not use."""
+    return sorted(
+        name
+        for name, qos in wanted.qos.items()
+        if not _same(site.there.get(name), qos) or name not in site.defaults[wanted.of[name].team].may
+    )
+
+
+def _same(there: Qos | None, wanted: Qos) -> bool:
+    if there is None:
+        return False
+    # Never emptied: a QOS whose list was, is taken for a loop by slurmdbd wherever it is named (22.05.8).
+    return there == (wanted if wanted.preempts else replace(wanted, preempts=there.preempts))
+
+
+# --- commands ----------------------------------------------------------------------------------
+
+
+class Commands(NamedTuple):
+    """Of sacctmgr, each part for a run of its own: a run knows no QOS that was made since it first looked."""
+
+    additions: list[str]
+    settings: list[str]
+
+
+def bringing(wanted: Wanted, site: Site) -> dict[str, Commands]:
+    """By team that lacks anything: what there should be is there afterwards, and its account may use it."""
+    found: dict[str, Commands] = {}
+    for team in sorted({of.team for of in wanted.of.values()}):
+        news = {name: qos for name, qos in wanted.qos.items() if wanted.of[name].team == team}
+        commands = _of_account(team, news, site)
+        if commands.settings:
+            found[team] = commands
+    return found
+
+
+def _of_account(team: str, news: Mapping[str, Qos], site: Site) -> Commands:
+    there = site.there
+    additions = [f"add qos {name} description='{qos.description}'" for name, qos in news.items() if name not in there]
+    settings = []
+    # Who yields to whom by now yields to nobody first: what was the other way round is a loop until then.
+    for name, qos in news.items():
+        fewer = qos.preempts & there[name].preempts if name in there else frozenset()
+        if fewer and fewer != there[name].preempts:
+            settings.append(f"modify qos {name} set Preempt={_list(fewer)}")
+    settings += [_setting(name, qos, site.source) for name, qos in news.items() if not _same(there.get(name), qos)]
+    if lacking := news.keys() - site.defaults[team].may:
+        settings.append(f"modify account {team} cluster={site.cluster} set qos+={_list(lacking)}")
+    return Commands(additions, settings)
+
+
+def taking_out(mine: Mapping[str, Qos], used: Collection[str], site: Site) -> list[str]:
+    """Of sacctmgr: these QOS are there no more, nor in any account's list.
+
+    One in which jobs are stays, without effect: they run on, yield to none of the others, and have no limit but their
+    account's; a job whose QOS went would wait for ever.
+    """
+    gone = sorted(mine.keys() - used)
+    lines = []
+    for name in sorted(mine.keys() & used):
+        idle = replace(mine[name].idle, preempts=mine[name].preempts - mine.keys())
+        if idle != mine[name]:
+            lines.append(_setting(name, idle, site.source, emptied=True))
+    some = (gone[at : at + _NAMES] for at in range(0, len(gone), _NAMES))
+    return [*lines, *(f"remove qos {','.join(names)}" for names in some)]
+
+
+def _setting(name: str, qos: Qos, source: SlurmSource, *, emptied: bool = False) -> str:
+    gpus = -1 if qos.gpus is None else qos.gpus
+    preempts = f"Preempt={_list(qos.preempts)} " if qos.preempts or emptied else ""
+    return (
+        f"modify qos {name} set {preempts}Priority={qos.priority} PreemptMode={qos.mode} GraceTime={qos.grace} "
+        f"MaxTRESPerAccount={source.tres}={gpus}"
+    )
+
+
+def _list(names: Collection[str]) -> str:
+    return ",".join(sorted(names))
+
+
+# --- what Slurm must be set to -----------------------------------------------------------------
+
+
+def config_in(printed: str) -> dict[str, str]:
+    """Of `scontrol show config`; the first of a key is Slurm's own."""
+    pairs = (line.partition("=") for line in reversed(printed.split("\n")) if re.match(r"\w+ *=", line))
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def lacking_of(config: Mapping[str, str], source: SlurmSource) -> list[str]:
+    """What slurm.conf must say for classes, beside what it does say; none: they can be written."""
+    enforced = set(re.split(r"[,+]", config.get("AccountingStorageEnforce", "").lower()))
+    counted = config.get("AccountingStorageTRES", "").lower().split(",")
+    weight = config.get("PriorityWeightQOS", "")
+    needs = (
+        (config.get("PreemptType") == "preempt/qos", "PreemptType", "PreemptType=preempt/qos"),
+        (
+            config.get("PreemptMode", "OFF").upper() not in ("OFF", "GANG", "WITHIN"),
+            "PreemptMode",
+            "PreemptMode=REQUEUE (or CANCEL)",
+        ),
+        (config.get("PriorityType") == "priority/multifactor", "PriorityType", "PriorityType=priority/multifactor"),
+        (weight.isascii() and weight.isdigit() and int(weight) > 0, "PriorityWeightQOS", "PriorityWeightQOS above 0"),
+        (
+            "all" in enforced or {"limits", "qos"} <= enforced or {"safe", "qos"} <= enforced,
+            "AccountingStorageEnforce",
+            "AccountingStorageEnforce=associations,limits,qos",
+        ),
+        (source.tres in counted, "AccountingStorageTRES", f"{source.tres} in AccountingStorageTRES"),
+    )
+    return [f"{asked} (it has {config.get(key) or 'none'})" for well, key, asked in needs if not well]

@@ -1,0 +1,73 @@
+"""What Slurm's limits should be, beside what they are, and the commands that make them so. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from activities.adapters.ledger.scheduler_mirror import MirroredCluster
+from activities.adapters.slurm.names import POOL, QOS, plain
+from activities.adapters.slurm.parsing import Held
+from models.cluster.sources import SlurmSource
+
+_NAMES = 200
+"""Accounts of one command."""
+
+
+def differences(seen: MirroredCluster, held: Mapping[str, Held]) -> tuple[list[str], list[str]]:
+    """What others changed since it was last seen, and what of our own writes was never answered and has landed."""
+    foreign, landed = [], []
+    for team in sorted({*seen.quotas, *held}):
+        there, here = held.get(team), seen.quotas.get(team)
+        before = seen.limits[team].gpus if team in seen.limits else None
+        now = None if there is None else there.gpus
+        wanted = seen.admitted(team)
+        if there is not None and here is not None and there.parent != here.parent:
+            foreign.append(team)
+        elif now == wanted and now != before and team in seen.limits:
+            landed.append(team)
+        elif now not in (before, wanted) or (here is None) is not (there is None):
+            foreign.append(team)
+    return foreign, landed
+
+
+def wanted_limits(standing: MirroredCluster, source: SlurmSource, sized: str | None) -> dict[str, int | None]:
+    """What Slurm's limits should be, by name; only of what the ledger knows to be there. `sized`: the QOS of flex."""
+    wanted: dict[str, int | None] = {
+        team: standing.admitted(team) for team in standing.quotas if team in standing.limits
+    }
+    tops = [team for team, q in standing.quotas.items() if q.parent is None]
+    pool = standing.limits.get(POOL + source.root)
+    if pool is not None:
+        # While a rollout is open no account can hand on what it freed, whoever raises which limit below.
+        wanted[POOL + source.root] = standing.bound if standing.reserved else pool.first if pool.ours else pool.gpus
+    if not source.size_flex:
+        return wanted
+    for name, qos in standing.limits.items():
+        if name == f"{QOS}{sized}":
+            # Flex may have what is healthy: what no quota stands on, and what quotas leave unused.
+            unused = sum(standing.quotas[t].gpus for t in tops)
+            size = None if standing.flex_gpus is None else standing.flex_gpus + unused
+            wanted[name] = size if size is not None else qos.first if qos.ours else qos.gpus
+        elif name.startswith(QOS) and sized is not None and qos.ours:
+            wanted[name] = qos.first  # another one sizes flex by now
+    return wanted
+
+
+def commands(limits: Mapping[str, int | None], cluster: str, source: SlurmSource) -> list[str]:
+    """Of sacctmgr; -1 takes a limit away."""
+    groups: dict[int | None, list[str]] = {}
+    lines = []
+    for name, gpus in sorted(limits.items()):
+        if name.startswith(QOS):
+            lines.append(f"modify qos {plain(name.removeprefix(QOS))} set GrpTRES={source.tres}={_limit(gpus)}")
+        else:
+            groups.setdefault(gpus, []).append(plain(name.removeprefix(POOL)))
+    for gpus, names in groups.items():
+        for at in range(0, len(names), _NAMES):
+            some = ",".join(names[at : at + _NAMES])
+            lines.append(f"modify account {some} cluster={plain(cluster)} set GrpTRES={source.tres}={_limit(gpus)}")
+    return lines
+
+
+def _limit(gpus: int | None) -> int:
+    return -1 if gpus is None else gpus
