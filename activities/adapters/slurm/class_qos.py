@@ -237,16 +237,16 @@ def _same(there: Qos | None, wanted: Qos) -> bool:
 # --- commands ----------------------------------------------------------------------------------
 
 
-class Commands(NamedTuple):
+class QosCommands(NamedTuple):
     """Of sacctmgr, each part for a run of its own: a run knows no QOS that was made since it first looked."""
 
     additions: list[str]
     settings: list[str]
 
 
-def bringing(wanted: Wanted, site: Site) -> dict[str, Commands]:
+def bringing(wanted: Wanted, site: Site) -> dict[str, QosCommands]:
     """By team that lacks anything: what there should be is there afterwards, and its account may use it."""
-    found: dict[str, Commands] = {}
+    found: dict[str, QosCommands] = {}
     for team in sorted({of.team for of in wanted.of.values()}):
         news = {name: qos for name, qos in wanted.qos.items() if wanted.of[name].team == team}
         commands = _of_account(team, news, site)
@@ -255,7 +255,7 @@ def bringing(wanted: Wanted, site: Site) -> dict[str, Commands]:
     return found
 
 
-def _of_account(team: str, news: Mapping[str, Qos], site: Site) -> Commands:
+def _of_account(team: str, news: Mapping[str, Qos], site: Site) -> QosCommands:
     there = site.there
     additions = [f"add qos {name} description='{qos.description}'" for name, qos in news.items() if name not in there]
     settings = []
@@ -267,7 +267,7 @@ def _of_account(team: str, news: Mapping[str, Qos], site: Site) -> Commands:
     settings += [_setting(name, qos, site.source) for name, qos in news.items() if not _same(there.get(name), qos)]
     if lacking := news.keys() - site.defaults[team].may:
         settings.append(f"modify account {team} cluster={site.cluster} set qos+={_list(lacking)}")
-    return Commands(additions, settings)
+    return QosCommands(additions, settings)
 
 
 def taking_out(mine: Mapping[str, Qos], used: Collection[str], site: Site) -> list[str]:

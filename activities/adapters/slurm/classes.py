@@ -17,8 +17,8 @@ from activities.adapters.slurm.class_qos import (
     DEFAULTS,
     QOS_ROWS,
     ClassOf,
-    Commands,
     Qos,
+    QosCommands,
     Site,
     TeamClasses,
     Wanted,
@@ -48,7 +48,7 @@ OFF_EVERY = timedelta(hours=1)
 """How often, where there should be none."""
 _LINES = 20
 """Commands of one call, and about what is written at once: each takes about 0.3 s."""
-Limits = Mapping[str, int | None]
+TeamLimits = Mapping[str, int | None]
 
 
 class _Look(NamedTuple):
@@ -65,7 +65,7 @@ class _Look(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Classes:
+class SlurmClasses:
     """Those of one cluster. `limits`: what its accounts' limits should be, by team."""
 
     ledger: Ledger
@@ -85,11 +85,11 @@ class Classes:
         except BackstopError:  # a policy that makes no sense is told of elsewhere, and keeps no job from being read
             return {}
 
-    def astray(self, limits: Limits) -> bool:
+    def astray(self, limits: TeamLimits) -> bool:
         """Errors: Unavailable."""
         return self._look(limits).astray
 
-    def keep(self, limits: Limits) -> bool:
+    def keep(self, limits: TeamLimits) -> bool:
         """They are as they should be; False where some were left for another time, so that nobody waits for long.
 
         Whoever calls writes alone. What goes wrong the log tells, and the doctor.
@@ -104,7 +104,7 @@ class Classes:
             log.warning("the classes of %s are not as they should be in Slurm: %s", self.cluster, error.message)
             return True
 
-    def _bring(self, by_team: Mapping[str, Commands]) -> bool:
+    def _bring(self, by_team: Mapping[str, QosCommands]) -> bool:
         """A team is finished before the next is begun; all are where it answers True."""
         additions: list[str] = []
         settings: list[str] = []
@@ -118,7 +118,7 @@ class Classes:
         self._write(settings)
         return not by_team
 
-    def fault(self, limits: Limits, *, begun: bool) -> str:
+    def fault(self, limits: TeamLimits, *, begun: bool) -> str:
         """What an administrator should know; empty: nothing. `begun`: Backstop writes there. Errors: Unavailable."""
         if self.source.classes is not ClassesInSlurm.WRITE:
             return ""
@@ -160,7 +160,7 @@ class Classes:
         defaults = defaults_in(self.talk.run("sacctmgr", "-n", "-P", "show", "assoc", *of, DEFAULTS))
         return Site(self._name, self._qos(), defaults, self.source)
 
-    def _look(self, limits: Limits) -> _Look:
+    def _look(self, limits: TeamLimits) -> _Look:
         site = self._site()
         if self.source.classes is not ClassesInSlurm.WRITE:
             return _Look(site, Wanted({}, {}, {}), ())

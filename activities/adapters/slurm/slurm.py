@@ -20,7 +20,7 @@ from activities.adapters.aside import WAITED, Aside, Faults, sentence
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, SchedulerBook
 from activities.adapters.slurm import sights
-from activities.adapters.slurm.classes import EVERY, OFF_EVERY, Classes
+from activities.adapters.slurm.classes import EVERY, OFF_EVERY, SlurmClasses
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
 from activities.adapters.slurm.flex_qos import FlexQos, advice, flex_qos_of, qos_limits
 from activities.adapters.slurm.limits import commands, differences, wanted_limits
@@ -241,8 +241,8 @@ class Slurms:
 
     # --- classes --------------------------------------------------------------------------------
 
-    def classes(self, cluster: str, source: SlurmSource) -> Classes:
-        return Classes(self.ledger, self.talk(source), cluster, source)
+    def classes(self, cluster: str, source: SlurmSource) -> SlurmClasses:
+        return SlurmClasses(self.ledger, self.talk(source), cluster, source)
 
     def keep_classes(self, cluster: str, source: SlurmSource) -> None:
         """What each class may is in step with the limits; whoever calls writes alone."""
