@@ -25,7 +25,7 @@ from models.cluster.import_lines import FilePlace, ImportTerms, Line, Verb
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_islands
 from models.cluster.readings import Present
-from models.cluster.sources import PrometheusSource, SlurmSource
+from models.cluster.sources import ClassesInSlurm, PrometheusSource, SlurmSource
 from models.cluster.windows import Window, span_text
 
 
@@ -225,6 +225,7 @@ def _differences(now: ClusterNow, after: ClusterNow, given: ClusterSpec, at: Fil
     islands = {i.name: n for n, i in enumerate(given.islands)}
     teams = {q.team: n for n, q in enumerate(given.quotas)}
     lines: list[Line] = []
+    moves = _quotas_place(now.slurm) != _quotas_place(after.slurm)
 
     def told_of(
         kind: str, before: Mapping[str, str], after_: Mapping[str, str], place: Mapping[str, FilePlace]
@@ -233,7 +234,7 @@ def _differences(now: ClusterNow, after: ClusterNow, given: ClusterSpec, at: Fil
             line = Line(
                 verb=verb, kind=kind, cluster=now.name, name=name, before=old, after=new, path=place.get(name, at)
             )
-            guarded = (kind == "island" and verb is Verb.REMOVED) or (kind, name) == ("field", "slurm")
+            guarded = (kind == "island" and verb is Verb.REMOVED) or ((kind, name) == ("field", "slurm") and moves)
             lines.append(_refused(line, now.busy) if guarded and now.busy else line)
 
     fields = ("gpu_model", "gpus_per_node", "slurm", "prometheus")
@@ -256,6 +257,11 @@ def _differences(now: ClusterNow, after: ClusterNow, given: ClusterSpec, at: Fil
     quotas = _quota_lines(now, after, {team: (*at, "quotas", n) for team, n in teams.items()}, at)
     # Classes promise nothing to anybody: no rollout waits for them, and none takes them for a drift.
     return [*lines, *(_refused(line, now.busy) if now.busy and line.field != "classes" else line for line in quotas)]
+
+
+def _quotas_place(source: SlurmSource | None) -> SlurmSource | None:
+    """Where the quotas are: all that a source says but how classes are written, which a site may want out at once."""
+    return source and source.model_copy(update={"classes": ClassesInSlurm.OFF, "yields": {}})
 
 
 def _texts(counts: Mapping[str, int]) -> dict[str, str]:

@@ -173,6 +173,25 @@ def test_an_earlier_build_s_import_is_refused_whole_where_a_line_is(ledger: Ledg
     assert tool.one("SELECT count(*) FROM imports") == 1
 
 
+def test_how_slurm_holds_classes_waits_for_no_rollout_and_where_the_quotas_are_does(
+    ledger: Ledger, tool: ForeignTool
+) -> None:
+    document = fleet()
+    slurm = {"connection": "local", "cluster": "alpha", "root": "org", "classes": "write"}
+    document["clusters"][0]["slurm"] = slurm
+    import_fleet(ledger, document, "on")
+    open_rollout(ledger)
+    grace = {"engines": {"grace": "1m"}}
+    document["clusters"][0]["slurm"] = slurm | {"classes": "off", "yields": grace}
+    import_fleet(ledger, document, "off")
+    written = tool.one("SELECT source FROM clusters WHERE name = 'alpha'")
+    assert json.loads(str(written))["yields"] == grace
+    assert "classes" not in json.loads(str(written))
+    document["clusters"][0]["slurm"] = slurm | {"root": "elsewhere"}
+    with pytest.raises(Refusal, match=r"alpha slurm: .* cannot be changed while rollout r-1 is open"):
+        import_fleet(ledger, document, "moved")
+
+
 def test_a_tree_may_be_rebuilt_by_an_import(ledger: Ledger, tool: ForeignTool) -> None:
     document = fleet()
     document["clusters"][0]["quotas"] = [
