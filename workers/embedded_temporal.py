@@ -18,6 +18,7 @@ import errno
 import fcntl
 import importlib.metadata
 import os
+import random
 import signal
 import socket
 from collections.abc import Sequence
@@ -51,6 +52,10 @@ _INDEXED_TYPES = {
 }
 # Defaults meant for large installations: a 50 ms tick and up to 1 s of timer lateness (TEMPORAL.md).
 _DYNAMIC_CONFIG = ("history.transferProcessorMaxPollRPS=1000", 'history.timerProcessorMaxTimeShift="10ms"')
+_FREE_PORTS = range(20_000, 30_000)
+"""Below those that Linux gives away by itself: the server takes such ports for its inner services before it binds
+ours, and dies of the same one.
+"""
 _READY_SECONDS = 60
 _ANSWER_SECONDS = 10
 """How long a server that was left behind may take to answer before it is ended."""
@@ -382,6 +387,11 @@ def _usable_ports(*wanted: int | None) -> tuple[int, ...]:
 def _bind(probe: socket.socket, port: int | None) -> int:
     # As the server will do: a port whose last connections are still closing is free.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if port is None:
+        for free in random.sample(_FREE_PORTS, len(_FREE_PORTS)):
+            with contextlib.suppress(OSError):
+                probe.bind((LOOPBACK, free))
+                return free
     try:
         probe.bind((LOOPBACK, port or 0))
     except OSError as e:

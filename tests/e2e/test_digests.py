@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from temporalio.client import Client
 
 from models.digests import MailPace
@@ -24,6 +25,7 @@ def roomy(name: str) -> dict[str, Any]:
     return cluster(name, {"main": (361, 361)}, quotas, notice=f"{NOTICE.total_seconds():g}s", soak_buffered="0.3s")
 
 
+@pytest.mark.nightly
 async def test_a_digest_starts_the_notice_period_and_a_rollback_does_not_wait_for_it(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path
 ) -> None:

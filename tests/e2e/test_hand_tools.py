@@ -49,6 +49,7 @@ async def monitored(world: World, *names: str, **policy: object) -> None:
         await world.until(name, Stage.MONITORED)
 
 
+@pytest.mark.nightly
 async def test_an_abort_of_several_says_who_gets_what_back_and_it_is_so(world: World) -> None:
     stem = fresh("abort")
     a, b, waits = (f"{stem}-{n}" for n in ("a", "b", "c"))

@@ -36,6 +36,7 @@ async def said(server: EmbeddedTemporal, home: Path, *words: str) -> tuple[int, 
     return process.returncode or 0, output.decode()
 
 
+@pytest.mark.nightly
 async def test_lost_rollouts_are_named_and_adopted_all_at_once(sqlite_ledger_url: str, tmp_path: Path) -> None:
     planned, buffered, monitored = (fresh(name) for name in ("lost-planned", "lost-buffered", "lost-monitored"))
     names = sorted((planned, buffered, monitored))

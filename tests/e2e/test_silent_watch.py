@@ -27,6 +27,7 @@ from workers.settings import Settings
 from workflows import health_watch
 
 
+@pytest.mark.nightly
 async def test_a_watch_without_a_worker_is_silent_until_one_is_back(
     sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from temporalio.client import Client
 
 from activities.adapters.ledger.facade import Ledger
@@ -25,6 +26,7 @@ MANY = 20
 """Calls of each kind that hang: more than the worker has slots for them."""
 
 
+@pytest.mark.nightly
 async def test_a_breach_is_answered_while_notices_and_questions_are_stuck(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path
 ) -> None:

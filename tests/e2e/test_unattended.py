@@ -14,6 +14,7 @@ from tests.e2e.world import connected, fresh, worked_case, world_of
 from workers.embedded_temporal import EmbeddedTemporal
 
 
+@pytest.mark.nightly
 async def test_without_a_worker_the_ledger_answers_and_says_so(
     sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

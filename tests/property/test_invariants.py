@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -186,6 +187,7 @@ def test_what_suffices_is_the_first_tier_limit_that_does(snapshot: Snapshot, pol
     assert {plan.suffices for plan in by_tier.values()} == {first}
 
 
+@pytest.mark.nightly
 @LOOSE
 @given(large_snapshots(), policies())
 def test_a_wider_tier_limit_never_makes_a_plan_shorter(snapshot: Snapshot, policy: Policy) -> None:

@@ -34,7 +34,7 @@ def up_to(edges: int, ways: int) -> Iterator[None]:
         yield
 
 
-@settings(EACH, max_examples=examples(400))
+@settings(EACH, max_examples=examples(200))
 @given(small_snapshots() | large_snapshots(), policies())
 def test_backing_and_plans_are_the_same_by_both(snapshot: Snapshot, policy: Policy) -> None:
     with up_to(0, 0):
@@ -48,7 +48,7 @@ edges = st.dictionaries(
 )
 
 
-@settings(EACH, max_examples=examples(800))
+@settings(EACH, max_examples=examples(400))
 @given(edges)
 def test_flows_and_what_they_leave_in_reach_are_the_same_by_both(capacities: dict[tuple[int, int], int]) -> None:
     network = FlowNetwork()

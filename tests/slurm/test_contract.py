@@ -69,7 +69,7 @@ class System:
         return self.port.apply(Change(cluster=self._site.cluster, kind=kind, fence=fence, writes=made, **more))
 
 
-@pytest.fixture(params=["ledger", "slurm"])
+@pytest.fixture(params=[pytest.param("ledger", marks=pytest.mark.nightly), "slurm"])
 def system(site: Site, request: pytest.FixtureRequest) -> System:
     return System(site, str(request.param))
 

@@ -120,6 +120,7 @@ def ends(site: Site, job: str) -> list[str]:
     return site.lab.run("sacct", "-n", "-P", "-D", "-X", "-j", job, "-o", "State").split("\n")
 
 
+@pytest.mark.nightly
 def test_engines_leave_room_for_the_block_and_never_go_beyond_the_quota(full: Site) -> None:
     first, second, third = (submit(full, "a", "engines", 8, f"engine-{n}") for n in range(3))
     running(full, first, second)
@@ -201,6 +202,7 @@ def test_what_backstop_made_goes_with_it_and_jobs_in_it_run_on(site: Site) -> No
     site.lab.run("scancel", engine, waiting)
 
 
+@pytest.mark.nightly
 def test_classes_that_are_named_no_more_go_and_an_order_may_turn_round(site: Site) -> None:
     brought_in(site, written(site))
     first_write(site)
@@ -223,6 +225,7 @@ def test_classes_that_are_named_no_more_go_and_an_order_may_turn_round(site: Sit
     assert may_use(site, "a") == ["normal"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("classes", "said"),
     [
@@ -243,6 +246,7 @@ def test_a_class_that_slurm_cannot_name_is_said_and_nothing_is_written(
     assert said.format(a=site.team("a")) in check.wrong
 
 
+@pytest.mark.nightly
 def test_a_qos_of_that_name_that_somebody_made_is_left_alone_until_it_is_handed_over(site: Site) -> None:
     theirs = f"lab-{site.root}-a-engines"
     site.lab.run("sacctmgr", "-i", "-Q", "add", "qos", theirs, "Priority=7")
@@ -262,6 +266,7 @@ def test_a_qos_of_that_name_that_somebody_made_is_left_alone_until_it_is_handed_
     assert site.slurms.check() == {site.cluster: SchedulerCheck()}
 
 
+@pytest.mark.nightly
 def test_where_slurm_conf_does_not_allow_it_nothing_is_written_and_the_doctor_says_what_to_set(site: Site) -> None:
     conf, lab = site.lab.conf, site.lab
     as_it_was = conf.read_text()

@@ -47,6 +47,7 @@ def test_a_node_in_maintenance_is_not_healthy(site: Site) -> None:
     until(lambda: healthy(site)["island2"] == 24, "it is over")
 
 
+@pytest.mark.nightly
 def test_a_node_that_does_not_answer_is_not_healthy(site: Site) -> None:
     site.adopt()
     site.lab.kill("slurmd.gpu006")
@@ -86,6 +87,7 @@ def test_what_jobs_hold_is_use_and_flex_jobs_stand_on_no_quota(site: Site) -> No
         lab.run("scancel", *jobs, waiting)
 
 
+@pytest.mark.nightly
 def test_of_a_slurm_that_does_not_answer_the_last_health_stands_and_grows_old(site: Site) -> None:
     site.adopt()
     before = site.health.read([site.cluster])[site.cluster]

@@ -93,6 +93,7 @@ def test_other_limits_of_an_account_stay(site: Site) -> None:
     assert shown == "cpu=512,gres/gpu=16"
 
 
+@pytest.mark.nightly
 def test_a_raise_that_slurm_lets_through_is_found_and_says_who(site: Site) -> None:
     site.adopt()
     opened(site)
@@ -113,6 +114,7 @@ def test_a_raise_that_slurm_lets_through_is_found_and_says_who(site: Site) -> No
     assert site.limits()[1:] == ["24", "40"], "left alone"
 
 
+@pytest.mark.nightly
 def test_a_bound_that_somebody_takes_away_is_told_and_put_right_by_the_next_write(site: Site) -> None:
     site.adopt()
     opened(site)
@@ -126,6 +128,7 @@ def test_a_bound_that_somebody_takes_away_is_told_and_put_right_by_the_next_writ
     assert site.slurms.check() == {site.cluster: SchedulerCheck()}
 
 
+@pytest.mark.nightly
 def test_a_look_while_a_bound_is_written_takes_it_for_nobody_s(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.adopt()
     opened(site)
@@ -155,6 +158,7 @@ def test_what_is_not_there_is_said_so(site: Site) -> None:
         site.slurms.detach("nowhere", restore=True)
 
 
+@pytest.mark.nightly
 def test_an_account_that_comes_or_goes_is_a_change_by_others(site: Site) -> None:
     site.adopt()
     opened(site)
@@ -175,6 +179,7 @@ def test_fences_are_kept_though_slurm_has_none(site: Site) -> None:
     assert site.limits()[1] == "16"
 
 
+@pytest.mark.nightly
 def test_what_was_cut_short_is_finished_by_the_next_try(site: Site) -> None:
     site.adopt()
     opened(site)

@@ -72,6 +72,7 @@ def test_an_operator_may_all_but_size_flex(known: Site) -> None:
     assert known.limits() == ["", "24", "16"]
 
 
+@pytest.mark.nightly
 def test_an_administrator_may_size_flex(known: Site) -> None:
     known.adopt()
     opened(known)
@@ -93,6 +94,7 @@ def test_a_coordinator_cannot_bound_what_is_freed(known: Site) -> None:
     assert known.limits() == ["", "24", "16"]
 
 
+@pytest.mark.nightly
 def test_an_operator_may_not_make_qos_for_classes_and_limits_are_written_all_the_same(known: Site) -> None:
     source = known.source.model_copy(update={"size_flex": False, "classes": ClassesInSlurm.WRITE})
     level(known, "Operator")

@@ -20,6 +20,7 @@ from tests.slurm.test_slurm_quotas import land, opened
 OTHER = "lab2"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "reason",
     [
@@ -127,6 +128,7 @@ def look(*sites: Site) -> None:
         site.quotas.read(site.cluster)
 
 
+@pytest.mark.nightly
 def test_two_clusters_on_one_slurmdbd_do_not_fight_over_its_flex_qos(site: Site, other: Site) -> None:
     site.adopt()
     adopt_other(other)
@@ -145,6 +147,7 @@ def test_two_clusters_on_one_slurmdbd_do_not_fight_over_its_flex_qos(site: Site,
     )
 
 
+@pytest.mark.nightly
 def test_a_qos_of_its_own_is_found_and_the_old_one_given_back(site: Site, other: Site) -> None:
     lab = site.lab
     site.adopt()
