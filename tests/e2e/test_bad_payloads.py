@@ -251,6 +251,7 @@ async def failed(untyped: Client, workflow: str, arguments: tuple[RawValue, ...]
     return cause.message
 
 
+@pytest.mark.nightly
 async def test_a_malformed_start_ends_with_its_reason(world: World, untyped: Client) -> None:
     tables = ("rollouts", "clusters", "quotas", "audit", "imports", "import_parts", "health_samples")
     before = {table: world.sql.rows(f"SELECT * FROM {table}") for table in tables}
@@ -276,6 +277,7 @@ async def test_a_malformed_start_ends_with_its_reason(world: World, untyped: Cli
     assert {table: world.sql.rows(f"SELECT * FROM {table}") for table in tables} == before
 
 
+@pytest.mark.nightly
 async def test_names_as_long_as_names_may_be_are_rolled_out(world: World) -> None:
     """Temporal bounds ids, summaries and search attributes by bytes."""
     cluster, owner, team = (f"{fresh('é')}{'é' * 200}"[:200] for _ in range(3))

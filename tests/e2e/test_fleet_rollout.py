@@ -184,6 +184,7 @@ async def test_a_window_keeps_its_cluster_from_starting_and_nobody_else(world: W
     assert datetime.fromisoformat(at) >= ends
 
 
+@pytest.mark.nightly
 async def test_the_budget_spreads_the_starts(world: World) -> None:
     names = [fresh("c") for _ in range(3)]
     large = fresh("large")
@@ -201,6 +202,7 @@ async def test_the_budget_spreads_the_starts(world: World) -> None:
     assert sorted(states(status).values()) == ["done", "done", "waiting", "waiting"]
 
 
+@pytest.mark.nightly
 async def test_people_skip_move_pause_and_promote(world: World) -> None:
     a, b, c, pilot = (fresh(name) for name in ("a", "b", "c", "pilot"))
     await world.fleet(*(cluster(name, 95, 98, busy=60) for name in (a, b, c, pilot)))
@@ -266,6 +268,7 @@ async def test_an_abort_that_undoes_brings_every_baseline_back_but_not_what_othe
         await world.say_fleet("pause")
 
 
+@pytest.mark.nightly
 async def test_one_fleet_rollout_at_a_time(world: World) -> None:
     await world.fleet(cluster(fresh("a"), 95, 98, busy=60))
     await world.launch_fleet(fresh("fleet"))

@@ -98,6 +98,7 @@ async def test_a_declared_absence_is_nobodys_failure(world: World) -> None:
     assert derived(gone, TOTAL, node=8).needed > before.needed
 
 
+@pytest.mark.nightly
 async def test_worse_history_is_proposed_and_waits_for_a_person(world_on_each: World) -> None:
     """A week is two seconds here. What is down for a day is not over yet, though all is healthy at the moment."""
     world, name = world_on_each, fresh("rederived")

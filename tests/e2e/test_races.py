@@ -403,6 +403,7 @@ async def test_hardware_that_fails_as_the_plan_is_approved_is_not_promised(world
     await asyncio.gather(scene(breach_first=True), scene(breach_first=False))
 
 
+@pytest.mark.nightly
 async def test_hardware_that_fails_as_a_gate_opens_hardens_nothing(world: World, hooks: Hooks) -> None:
     name = await at(world, Stage.BUFFERED, "promote-breach")
     with hooks.look(name) as look:
@@ -441,6 +442,7 @@ async def test_hardware_that_fails_under_an_effect_is_rolled_back(world: World, 
 # --- others write ------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 async def test_a_quota_changed_before_the_first_write_is_planned_anew(world: World, hooks: Hooks) -> None:
     async def scene(kind: EffectKind, *landed: str) -> None:
         name = await at(world, Stage.PLANNED, "before", soak_buffered=LONG)
@@ -551,6 +553,7 @@ async def test_a_quota_changed_during_a_rollback_is_left_alone(world: World, hoo
 # --- two rollouts --------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 async def test_a_second_launch_is_told_who_has_the_cluster(world: World, hooks: Hooks) -> None:
     name = fresh("two")
     await world.fleet(cluster(name, {"main": (361, 361)}, QUOTAS, notice="0s", soak_buffered="0s", soak_enforced="0s"))
@@ -710,6 +713,7 @@ async def calls(world: World, name: str) -> list[str]:
     return [call.activity_type.name for call in asked]
 
 
+@pytest.mark.nightly
 async def test_a_breach_is_answered_before_it_is_told_but_told_if_the_answer_is_slow(
     world: World, hooks: Hooks
 ) -> None:

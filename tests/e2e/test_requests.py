@@ -163,6 +163,7 @@ def _waits(world: World, asked: RequestState) -> bool:
     return "waits until that is monitored or over" in state
 
 
+@pytest.mark.nightly
 async def test_an_undo_keeps_a_grant_and_an_adopted_rollout_knows_of_it(world: World) -> None:
     name = fresh("kept")
     await world.fleet(roomy(name))
@@ -198,6 +199,7 @@ async def test_what_others_changed_is_not_taken_back(world_on_each: World) -> No
     assert (quota(world, name), left.said) == (47, "not given back: others have changed the quota of research since")
 
 
+@pytest.mark.nightly
 async def test_a_value_of_others_in_between_is_no_part_of_a_grant(world: World) -> None:
     """Granted 5 to 45, set back to 40 by hand, granted 4 more: the first one's end must not take what is left."""
     name = fresh("between")
@@ -229,6 +231,7 @@ async def test_who_owns_the_cluster_and_who_may_target_it_counts_on_the_day_of_t
     assert refused.said == "it fits no more: lab may not target the quota of research any more"
 
 
+@pytest.mark.nightly
 async def test_two_grants_of_one_team_end_one_by_one_and_a_parent_rises_with_them(world: World) -> None:
     name = fresh("tree")
     quotas = [{"team": "org", "gpus": 42}, team("org-a", 20, parent="org"), team("org-b", 20, parent="org")]
@@ -247,6 +250,7 @@ async def test_two_grants_of_one_team_end_one_by_one_and_a_parent_rises_with_the
     assert [quota(world, name, t) for t in ("org", "org-a", "org-b")] == [42, 20, 20]
 
 
+@pytest.mark.nightly
 async def test_a_request_that_nobody_decides_lapses_and_one_may_be_declined_or_withdrawn(world: World) -> None:
     name = fresh("ways-out")
     await world.fleet(roomy(name))
@@ -300,6 +304,7 @@ async def cancel(world: World, asked: RequestState) -> None:
     await world.client.get_workflow_handle(request_workflow_id(asked.ask.request)).cancel()
 
 
+@pytest.mark.nightly
 async def test_a_cancel_in_temporal_ends_a_request_and_gives_its_grant_back(world: World) -> None:
     name = fresh("cancelled")
     await world.fleet(roomy(name))
@@ -345,6 +350,7 @@ async def test_a_grant_whose_workflow_is_gone_is_named_and_given_back_by_the_wat
     assert (await grants(world)).ok
 
 
+@pytest.mark.nightly
 async def test_a_dead_webhook_keeps_no_request_from_its_end_and_the_archive_says_who_was_not_told(
     monkeypatch: pytest.MonkeyPatch, world: World
 ) -> None:

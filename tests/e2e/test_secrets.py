@@ -104,6 +104,7 @@ async def test_a_token_stands_in_the_ledgers_contacts_and_nowhere_else(
     assert TOKEN not in (world.home / "notices.jsonl").read_text() + repr(told) + caplog.text
 
 
+@pytest.mark.nightly
 async def test_without_a_way_to_the_ledger_nothing_travels(world: World) -> None:
     name, world.stage = fresh("secret"), None
     with pytest.raises(Refusal, match="contacts of research hold secrets, which do not travel through Temporal"):
@@ -115,6 +116,7 @@ async def test_without_a_way_to_the_ledger_nothing_travels(world: World) -> None
     assert await histories_with(world.client, TOKEN) == set()
 
 
+@pytest.mark.nightly
 async def test_a_secret_that_travels_is_found(world: World) -> None:
     """Else the tests above would find nothing, whatever travels: a part of a fleet as earlier builds sent it."""
     secret = "AnOtHeRtOkEn4Travel"

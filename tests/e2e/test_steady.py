@@ -92,6 +92,7 @@ async def test_nothing_changes_and_the_history_does_not_grow(world: World) -> No
     assert flex(world, name) == 13
 
 
+@pytest.mark.nightly
 async def test_a_shortage_takes_all_flex_before_it_is_a_breach(world: World) -> None:
     name = fresh("none-left")
     await monitored(world, name, worked_case(name, breach_after="30s"))
@@ -217,6 +218,7 @@ async def test_better_health_in_the_long_run_gives_back_what_was_cut(world_on_ea
     assert world.sql.row("clusters", name=name)["reserve_limit"] == 92
 
 
+@pytest.mark.nightly
 async def test_a_proposal_outside_what_was_approved_waits_for_a_person(world: World) -> None:
     name = fresh("worse")
     quotas = [team("a", 60, busy=50), team("b", 40, busy=10)]

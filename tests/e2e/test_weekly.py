@@ -127,6 +127,7 @@ async def test_a_rollout_is_told_in_the_report_with_its_outcome(world: World) ->
     assert world.sql.broken_links("(milestones)") == []
 
 
+@pytest.mark.nightly
 async def test_a_shadow_is_no_progress(world: World) -> None:
     name = fresh("shade")
     await world.fleet(worked_case(name))
