@@ -30,6 +30,7 @@ PACKAGES = (
     "mariadb-server",
     "slurm-wlm-basic-plugins",
 )
+_TEMPLATES = Path(__file__).parents[2] / "examples" / "local-slurm"
 _BINARIES = ("slurmctld-wlm", "slurmd-wlm", "slurmdbd", "sacctmgr", "munged", "mariadbd")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _PATIENCE = 60.0
@@ -251,11 +252,12 @@ class Lab:
 
     def _configure(self) -> None:
         database, daemon, controller, *nodes = self._ports
-        etc, user = self.folder / "etc", getpass.getuser()
+        etc = self.folder / "etc"
+        known = {"folder": self.folder, "user": getpass.getuser(), "cluster": CLUSTER}
+        known |= {"database": database, "daemon": daemon, "controller": controller}
         for name, text in {
-            "slurmdbd.conf": _SLURMDBD.format(folder=self.folder, user=user, database=database, daemon=daemon),
-            "slurm.conf": _SLURM.format(folder=self.folder, user=user, daemon=daemon, controller=controller)
-            + self._node_lines(nodes),
+            "slurmdbd.conf": template("slurmdbd").format(**known),
+            "slurm.conf": template("slurm").format(**known) + self._node_lines(nodes),
             "gres.conf": f"NodeName={self._range(self.all_nodes)} Name=gpu Type=h100 "
             f"File={self.folder}/dev/nvidia[0-{GPUS - 1}]\n",
             "topology.conf": "".join(
@@ -298,6 +300,11 @@ def running(islands: Mapping[str, int]) -> Iterator[Lab]:
         lab.stop()
 
 
+def template(name: str) -> str:
+    """A configuration file of Slurm's, to be filled in: the same that examples/local-slurm uses."""
+    return (_TEMPLATES / f"{name}.conf.in").read_text()
+
+
 def _free_ports(count: int) -> list[int]:
     held = [socket.socket() for _ in range(count)]
     try:
@@ -307,74 +314,3 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for one in held:
             one.close()
-
-
-_SLURMDBD = """\
-DbdHost=localhost
-DbdAddr=127.0.0.1
-DbdPort={daemon}
-AuthType=auth/munge
-AuthInfo=socket={folder}/sock/munge.socket
-SlurmUser={user}
-PidFile={folder}/run/slurmdbd.pid
-LogFile={folder}/log/slurmdbd.log
-DebugLevel=info
-StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StoragePort={database}
-StorageUser=slurm
-StoragePass=slurm
-StorageLoc=slurm_acct_db
-CommunicationParameters=NoInAddrAny
-"""
-
-_SLURM = """\
-ClusterName=lab
-SlurmctldHost=localhost(127.0.0.1)
-SlurmctldPort={controller}
-SlurmUser={user}
-SlurmdUser={user}
-AuthType=auth/munge
-AuthInfo=socket={folder}/sock/munge.socket
-CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
-StateSaveLocation={folder}/state
-SlurmctldPidFile={folder}/run/slurmctld.pid
-SlurmctldLogFile={folder}/log/slurmctld.log
-SlurmdSpoolDir={folder}/spool/%n
-SlurmdPidFile={folder}/run/slurmd.%n.pid
-SlurmdLogFile={folder}/log/slurmd.%n.log
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-MpiDefault=none
-SwitchType=switch/none
-ReturnToService=2
-TreeWidth=64
-SlurmctldTimeout=30
-SlurmdTimeout=15
-InactiveLimit=0
-KillWait=2
-MinJobAge=600
-MessageTimeout=20
-RebootProgram=/bin/true
-SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=2,bf_window=1440,sched_min_interval=100000,batch_sched_delay=0,requeue_delay=0
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-GresTypes=gpu
-PriorityType=priority/multifactor
-PriorityWeightQOS=10000
-PriorityWeightAge=100
-PreemptType=preempt/qos
-PreemptMode=REQUEUE
-JobRequeue=1
-TopologyPlugin=topology/tree
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=127.0.0.1
-AccountingStoragePort={daemon}
-AccountingStoragePass={folder}/sock/munge.socket
-AccountingStorageTRES=gres/gpu,gres/gpu:h100
-AccountingStorageEnforce=associations,limits,qos
-JobCompType=jobcomp/none
-"""
