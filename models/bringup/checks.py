@@ -1,0 +1,90 @@
+"""What a check is asked, and what it answers. Both sides of the port build on these values."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from models.base import Count, Duration, GpuCount, Model, Name, Text, Time, brief, exact_fraction, fraction_text
+from models.cluster.island import Island
+from models.cluster.sources import PrometheusSource, SlurmSource
+
+
+def _part(value: Any) -> Fraction:
+    number = Fraction(value[:100]) if isinstance(value, str) and "/" in value else exact_fraction(value)
+    if not 0 < number <= 1:
+        raise ValueError(f"must be above 0 and at most 1, not {brief(value)}")
+    return number
+
+
+Part = Annotated[
+    Fraction,
+    BeforeValidator(_part),
+    PlainSerializer(fraction_text, return_type=str),
+    Field(json_schema_extra={"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+]
+"""An exact number in (0, 1]: how much of the whole is enough."""
+
+
+class Colour(StrEnum):
+    GREEN = "green"
+    RED = "red"
+    UNKNOWN = "unknown"
+
+
+class CheckKind(StrEnum):
+    COMMAND = "command"
+    """`run`: exit 0 is green, a time-out unknown, anything else red."""
+    HTTP = "http"
+    """GET `url`: 2xx is green, no answer unknown, anything else red."""
+    PROMQL = "promql"
+    """`query` at the Prometheus `connection`: its one number lies within `at_least` and `at_most`."""
+    HEALTHY = "healthy"
+    """Healthy GPUs are at least `share` of those that are there, by the cluster's health source."""
+    CONTIGUOUS = "contiguous"
+    """One island holds a block of `gpus` on wholly healthy nodes, by the cluster's health source."""
+    SUPPLY = "supply"
+    """`run` prints, or `url` answers, a JSON object of numbers: each of `needs` is there in full."""
+    CAPACITY = "capacity"
+    """At least `gpus` are installed, by the health source, or by what `run` prints or `url` answers:
+    {"islands": [{"name": ..., "total_gpus": ..., "healthy_gpus": ...}]}. The answer carries the islands.
+    """
+
+
+class CheckOrder(Model):
+    """One question to the world, with everything filled in and nothing secret. Its kind says which fields it needs."""
+
+    cluster: Name
+    name: Text = Field(min_length=1, max_length=200)
+    kind: CheckKind
+    run: tuple[str, ...] = ()
+    url: str = ""
+    query: str = ""
+    connection: Name = "local"
+    """promql: a name of the worker's file of Prometheus servers."""
+    at_least: float | None = None
+    at_most: float | None = None
+    share: Part | None = None
+    gpus: GpuCount = 0
+    needs: dict[str, Count] = Field(default_factory=dict)
+    slurm: SlurmSource | None = None
+    prometheus: PrometheusSource | None = None
+    """healthy, contiguous, capacity: where the cluster's health comes from; neither: what the ledger has of it."""
+    islands: tuple[Island, ...] = ()
+    """As entered: what a source that knows no totals is set beside."""
+    limit: Duration = timedelta(seconds=60)
+
+
+class CheckAnswer(Model):
+    """What the world said. `number`: what was measured, in the unit of the check; None where nothing was."""
+
+    colour: Colour
+    said: str
+    number: float | None = None
+    at: Time
+    islands: tuple[Island, ...] = ()
+    """capacity: what is there."""
