@@ -65,7 +65,8 @@ def add_to(group: typer.Typer) -> None:
 def read_files(files: Sequence[str]) -> FleetDocument:
     """One fleet file, or tables that make one up. Errors: BadFile, BadInput."""
     from client.inputs.documents import read_fleet_document
-    from client.inputs.fleet_tables import is_table, read_fleet_tables
+    from client.inputs.fleet_tables import read_fleet_tables
+    from client.inputs.spreadsheet import is_table
 
     tables = [file for file in files if is_table(file)]
     if tables and len(tables) < len(files):
