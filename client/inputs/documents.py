@@ -174,6 +174,42 @@ def read_document(path: str | FilePath, model: type[_ModelT], fields: str) -> _M
         raise _refused(name, text, first_problem(error, data)) from None
 
 
+@dataclass(frozen=True)
+class Handed:
+    """A document as it was handed in."""
+
+    name: str
+    """What to call the file, or the files."""
+    data: dict[str, Any]
+    places: Callable[[Sequence[Path]], list[str]]
+    """Where parts of it stand: `recipes.yaml, line 12`."""
+
+    def checked(self, model: type[_ModelT]) -> _ModelT:
+        """Errors: BadFile with all that is wrong with it."""
+        try:
+            return model.model_validate(self.data)
+        except ValidationError as error:
+            raise self.refusing(all_problems(error, self.data)) from None
+
+    def refusing(self, problems: Sequence[Problem]) -> BadFile:
+        told, more = problems[:MOST_PROBLEMS], max(0, len(problems) - MOST_PROBLEMS)
+        where = self.places([problem.path for problem in told])
+        return BadFile([f"{at}: {problem.text}" for at, problem in zip(where, told, strict=True)], more)
+
+
+def handed_in(path: str | FilePath, fields: str) -> Handed:
+    """A file that is one document, not yet checked. `fields`: what it has at least, in words. Errors: BadInput."""
+    name, text = _text(path)
+    data = _parsed(name, text)
+    if not isinstance(data, dict):
+        raise BadInput(f"{name} must be a mapping with {fields}, not {shown(data)}")
+
+    def places(paths: Sequence[Path]) -> list[str]:
+        return [f"{name}{'' if n is None else f', line {n}'}" for n in plain_yaml.lines_of(text, paths)]
+
+    return Handed(name, data, places)
+
+
 def read_policy(default: Policy, settings: Mapping[str, Any], options: Mapping[str, str]) -> Policy:
     """The default with single settings laid over it. `options`: how the person spelt each one.
 
