@@ -11,6 +11,8 @@ from typing import Any, Literal, Self, cast
 from pydantic import ConfigDict, Field
 
 from models.base import GpuCount, Model, Name, Share, Time
+from models.bringup.entry import BringupEntry
+from models.bringup.recipe import Recipe
 from models.buffers.backtest import Explained, Record
 from models.cluster.derived_buffer import Derived
 from models.cluster.fleet_file import ClusterSpec
@@ -464,3 +466,10 @@ class BuildsAnswer(JsonAnswer, schema="builds"):
 class DoctorAnswer(JsonAnswer, schema="doctor"):
     well: bool
     checks: tuple[CheckLine, ...]
+
+
+class RecipesAnswer(JsonAnswer, schema="recipes"):
+    """Recipes as they were read, and the entries that were checked against them."""
+
+    recipes: tuple[Recipe, ...]
+    entries: tuple[BringupEntry, ...]

@@ -137,6 +137,7 @@ class Commands(LazyGroup):
         "flex": Listed("flex", LOOK, "What is healthy and not promised, and how it is shared."),
         "milestones": Listed("milestones", LOOK, "Milestones of the plan."),
         "calendar": Listed("calendar", LOOK, "Maintenance windows, incidents and freezes."),
+        "bringup": Listed("bringup", SET_UP, "Clusters from an order to production."),
         "request": Listed("request", DECIDE, "Ask for more quota, and decide on what is asked for."),
     }
 

@@ -35,7 +35,6 @@ _KINDS = (
             "gpus_per_node": "8",
             "gpu_model": "H100",
             "islands": "island1:22; island2:22",
-            "owed_until": "2027-03-31T00:00:00Z",
             "value.subscription": "sub-17",
         },
     ),

@@ -98,7 +98,9 @@ def _check_runner(runs: _Runs, runner: Runner) -> None:
 def _check_program(run: tuple[str, ...], path: tuple[str | int, ...]) -> None:
     program = run[0]
     if not program.startswith("/") or "/../" in f"{program}/" or placeholders(program):
-        raise fault_at((*path, 0), f"must be the absolute path of a program, without placeholders, not {brief(program)}")
+        raise fault_at(
+            (*path, 0), f"must be the absolute path of a program, without placeholders, not {brief(program)}"
+        )
 
 
 class Undo(_Runs):
