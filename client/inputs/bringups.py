@@ -12,7 +12,7 @@ from typing import Any
 
 from client.inputs.documents import MOST_PROBLEMS, Handed, handed_in
 from client.inputs.sentences import Path, Problem, path_text
-from client.inputs.spreadsheet import Kind, Row, Table, is_table, read_table, setting_of
+from client.inputs.spreadsheet import Table, TableKind, TableRow, is_table, read_table, setting_of
 from models.bringup.entry import BringupEntry, BringupFile, policy_fault, unfilled_text
 from models.bringup.recipe import RecipeFile
 from models.cluster.policy import Policy
@@ -20,7 +20,7 @@ from models.errors import BadFile, BadInput
 
 _VALUE, _POLICY = "value.", "policy."
 _KINDS = (
-    Kind(
+    TableKind(
         "bringups",
         marks=("recipe",),
         needed=("cluster", "recipe", "owner", "nodes"),
@@ -38,7 +38,7 @@ _KINDS = (
             "value.subscription": "sub-17",
         },
     ),
-    Kind(
+    TableKind(
         "quotas",
         marks=("gpus",),
         needed=("cluster", "team", "gpus"),
@@ -129,7 +129,7 @@ class _Document:
 
     def take(self, table: Table) -> None:
         for line, cells in table.rows:
-            row = Row(f"{table.name}, line {line}", table.kind, cells)
+            row = TableRow(f"{table.name}, line {line}", table.kind, cells)
             (self._entry if table.kind.word == "bringups" else self._quota)(row)
             self.faults += row.faults
 
@@ -141,7 +141,7 @@ class _Document:
             path = path[:-1]
         return self._lines.get(path, "the tables")
 
-    def _entry(self, row: Row) -> None:
+    def _entry(self, row: TableRow) -> None:
         self._lines["bringups", len(self.entries)] = row.place
         entry: dict[str, Any] = {name: row.text(name) for name in ("cluster", "recipe", "owner")}
         said = row.fields("nodes", "gpus_per_node", "gpu_model", "owed_until")
@@ -154,7 +154,7 @@ class _Document:
             entry["policy"] = policy
         self.entries.append(entry)
 
-    def _quota(self, row: Row) -> None:
+    def _quota(self, row: TableRow) -> None:
         name = row.text("cluster")
         number = next((n for n, entry in enumerate(self.entries) if entry["cluster"] == name), None)
         if number is None:
@@ -166,7 +166,7 @@ class _Document:
         quotas.append({"team": row.text("team"), **fields})
 
 
-def _islands(row: Row) -> list[dict[str, Any]]:
+def _islands(row: TableRow) -> list[dict[str, Any]]:
     """`island1:22; island2:22`: each with its nodes."""
     found = []
     for part in filter(None, (part.strip() for part in re.split("[;,]", row.cells["islands"]))):

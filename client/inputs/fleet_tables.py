@@ -7,7 +7,7 @@ from typing import Any
 
 from client.inputs.documents import MOST_PROBLEMS, FleetDocument, checked_fleet
 from client.inputs.sentences import Path
-from client.inputs.spreadsheet import Kind, Row, Table, read_table, setting_of
+from client.inputs.spreadsheet import Table, TableKind, TableRow, read_table, setting_of
 from models.cluster.policy import Policy
 from models.cluster.sources import WHOLE
 from models.errors import BadFile, BadInput
@@ -15,7 +15,7 @@ from models.errors import BadFile, BadInput
 _POLICY = "policy."
 """Before a setting's name in the header of a column."""
 _KINDS = (
-    Kind(
+    TableKind(
         "clusters",
         marks=("total_gpus",),
         needed=("cluster", "total_gpus", "healthy_gpus"),
@@ -32,7 +32,7 @@ _KINDS = (
             "policy.buffer": "0.15",
         },
     ),
-    Kind(
+    TableKind(
         "quotas",
         marks=("gpus",),
         needed=("cluster", "team", "gpus"),
@@ -49,7 +49,7 @@ _KINDS = (
             "parent": "",
         },
     ),
-    Kind(
+    TableKind(
         "teams",
         marks=("contacts",),
         needed=("team", "contacts"),
@@ -107,7 +107,7 @@ class _Fleet:
         self._numbers: dict[str, int] = {}
 
     def take(self, table: Table) -> None:
-        rows: dict[str, Callable[[Row], None]] = {
+        rows: dict[str, Callable[[TableRow], None]] = {
             "clusters": self._cluster,
             "quotas": self._quota,
             "teams": self._team,
@@ -118,7 +118,7 @@ class _Fleet:
             for cluster in self.data["clusters"]:
                 cluster["quotas"] = []
         for line, cells in table.rows:
-            row = Row(f"{table.name}, line {line}", table.kind, cells)
+            row = TableRow(f"{table.name}, line {line}", table.kind, cells)
             rows[table.kind.word](row)
             self.faults += row.faults
 
@@ -130,7 +130,7 @@ class _Fleet:
             path = path[:-1]
         return self._lines.get(path, "the tables")
 
-    def _cluster(self, row: Row) -> None:
+    def _cluster(self, row: TableRow) -> None:
         name, number = row.text("cluster"), len(self.data["clusters"])
         island = row.fields("total_gpus", "healthy_gpus", "block_gpus")
         island = {"name": row.cells.get("island", "") or WHOLE, **island}
@@ -147,7 +147,7 @@ class _Fleet:
         self._lines["clusters", number, "islands", len(cluster["islands"])] = row.place
         cluster["islands"].append(island)
 
-    def _quota(self, row: Row) -> None:
+    def _quota(self, row: TableRow) -> None:
         name = row.text("cluster")
         number = self._numbers.get(name)
         if number is None:
@@ -158,17 +158,17 @@ class _Fleet:
         fields = row.fields(*(c for c in row.kind.columns if c not in ("cluster", "team")))
         quotas.append({"team": row.text("team"), **fields})
 
-    def _team(self, row: Row) -> None:
+    def _team(self, row: TableRow) -> None:
         self._lines["teams", len(self.data["teams"])] = row.place
         team = {"name": row.text("team"), "contacts": row.several("contacts"), **row.fields("notify")}
         self.data["teams"].append(team)
 
 
-def _policy(row: Row) -> dict[str, Any]:
+def _policy(row: TableRow) -> dict[str, Any]:
     return {name: setting_of(cell) for name, cell in row.settings(_POLICY)}
 
 
-def _agree(row: Row, cluster: Mapping[str, Any], fields: Mapping[str, Any], policy: Mapping[str, Any]) -> None:
+def _agree(row: TableRow, cluster: Mapping[str, Any], fields: Mapping[str, Any], policy: Mapping[str, Any]) -> None:
     """A cluster of several islands has several rows, which say the same of it, or nothing."""
     for name, given, standing in (
         *((f, fields[f], cluster.get(f)) for f in fields),

@@ -24,7 +24,7 @@ _FAILED = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!)")
 
 
 @dataclass(frozen=True)
-class Kind:
+class TableKind:
     """One kind of table. `marks`: columns that no other one has."""
 
     word: str
@@ -58,12 +58,12 @@ def is_table(path: str) -> bool:
 @dataclass(frozen=True)
 class Table:
     name: str
-    kind: Kind
+    kind: TableKind
     rows: list[tuple[int, dict[str, str]]]
     """Each with its line."""
 
 
-def read_table(path: str, kinds: Sequence[Kind]) -> Table:
+def read_table(path: str, kinds: Sequence[TableKind]) -> Table:
     """A file's table, of the first kind that its header is of. Errors: BadInput."""
     name, text = csv_text(path)
     first, _, rest = text.partition("\n")
@@ -121,8 +121,8 @@ def _without_end(row: Sequence[str]) -> Sequence[str]:
     return row[:width]
 
 
-class Row:
-    def __init__(self, place: str, kind: Kind, cells: Mapping[str, str]) -> None:
+class TableRow:
+    def __init__(self, place: str, kind: TableKind, cells: Mapping[str, str]) -> None:
         self.place, self.kind, self.faults = place, kind, list[str]()
         self.cells = {column: self._value(column, cell) for column, cell in cells.items()}
 
