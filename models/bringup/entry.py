@@ -68,7 +68,7 @@ class BringupEntry(Documented):
     quotas: tuple[Quota, ...] = Field(default=(), max_length=MOST_QUOTAS)
     """First quotas. Without it: none."""
     owed_until: Time | None = None
-    """Until when GPUs that come later fill what the first quotas lack. Without it: they are not filled by themselves."""
+    """Until when GPUs that come later fill what the first quotas lack. Without it: they do not by themselves."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -232,7 +232,7 @@ class Reading(Documented):
     """command: the program (absolute) and its arguments."""
     url: Argument = ""
     """http: GET."""
-    every: Duration = Field(default=HOUR, gt=timedelta(0), le=timedelta(days=7))
+    every: Duration = Field(default=timedelta(minutes=5), gt=timedelta(0), le=timedelta(days=7))
     """How often it is asked."""
     limit: Duration = Field(default=_MINUTE, gt=timedelta(0), le=HOUR)
     """How long an answer may take."""
@@ -256,8 +256,10 @@ class Reading(Documented):
 
 
 class Supply(Reading):
-    """What must be granted in the subscription before anything is made."""
+    """What must be granted in the subscription before anything is made. It is asked every hour by default."""
 
+    every: Duration = Field(default=HOUR, gt=timedelta(0), le=timedelta(days=7))
+    """How often it is asked."""
     needs: dict[StepName, PositiveCount] = Field(min_length=1, max_length=MOST_NAMES)
     """How much of each; the answer is a JSON object with these names."""
 
