@@ -47,7 +47,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Ask:
+class AskChecks:
     """Ask these checks."""
 
     names: tuple[str, ...]
@@ -68,4 +68,4 @@ class WindDown:
     """See to it that the quotas go to nothing, and whether anything still runs."""
 
 
-BringupAction = Rest | End | LookForSupply | Start | Follow | Stop | Ask | HandOver | GrantOwed | WindDown
+BringupAction = Rest | End | LookForSupply | Start | Follow | Stop | AskChecks | HandOver | GrantOwed | WindDown

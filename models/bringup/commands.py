@@ -12,9 +12,9 @@ from models.base import ActorGiven, Model, Text, Time, Words, count_text
 from models.bringup.actions import BringupAction, HandOver
 from models.bringup.recipe import SUPPLY
 from models.bringup.reducers import once_again
-from models.bringup.runs import UNDO
+from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.soak import SoakClock
-from models.bringup.stages import ANSWERS, BringupCommand, BringupStage, NotNow
+from models.bringup.stages import BRINGUP_ANSWERS, BringupCommand, BringupStage, NotNow
 from models.bringup.state import MOST_ATTEMPTS, Bringup, HeldBy, Leaving, StepPhase, touchable
 from models.bringup.troubles import troubles
 
@@ -45,11 +45,11 @@ def refusal(
     under_way: Collection[BringupAction] = (),
 ) -> str | None:
     """Why the command cannot be taken now, in one sentence; None when it can."""
-    cell = ANSWERS[b.stage, command]
+    cell = BRINGUP_ANSWERS[b.stage, command]
     if isinstance(cell, NotNow):
         return cell.reason
     if b.direction.unmakes:
-        cell = ANSWERS[b.direction, command]
+        cell = BRINGUP_ANSWERS[b.direction, command]
         if isinstance(cell, NotNow) and command is not _DO.RETRY:
             return cell.reason
     if command not in _WITHOUT_REASON and not order.reason.strip():
@@ -77,7 +77,7 @@ def refusal(
 
 def run_of(b: Bringup, step: str) -> str:
     """Whose run a person means by a step: while it is unmade, its undo's."""
-    undo = step.removesuffix(UNDO) + UNDO
+    undo = step.removesuffix(UNDO_SUFFIX) + UNDO_SUFFIX
     return undo if b.direction.unmakes and undo in b.runs else step
 
 
@@ -108,7 +108,7 @@ def _refuse_check_in(b: Bringup, order: BringupOrder) -> str | None:
 
 def _failed(b: Bringup) -> list[str]:
     """What a retry can mean: the runs that wait for a person."""
-    return [n for n, r in b.runs.items() if r.phase.needs_person and n.endswith(UNDO) == b.direction.unmakes]
+    return [n for n, r in b.runs.items() if r.phase.needs_person and n.endswith(UNDO_SUFFIX) == b.direction.unmakes]
 
 
 def _refuse_retry(b: Bringup, order: BringupOrder, now: datetime) -> str | None:
@@ -138,7 +138,7 @@ def _refuse_skip(b: Bringup, order: BringupOrder) -> str | None:
         return unknown
     name = run_of(b, order.step)
     run = b.runs[name]
-    if b.direction.unmakes != name.endswith(UNDO):
+    if b.direction.unmakes != name.endswith(UNDO_SUFFIX):
         return f"{name} has no undo that could be skipped: it is left standing, and named"
     if run.phase.under_way:
         return f"{name} is {run.phase}: stop it first"
@@ -162,7 +162,7 @@ def _refuse_stop(b: Bringup, order: BringupOrder) -> str | None:
         return "no step runs"
     if not order.step:
         return f"name the step: {', '.join(running)}"
-    named = [n for n in (order.step, order.step + UNDO) if n in running]
+    named = [n for n in (order.step, order.step + UNDO_SUFFIX) if n in running]
     if not named:
         return (
             _unknown(b, order.step)
@@ -231,7 +231,7 @@ def _named(b: Bringup, command: BringupCommand, order: BringupOrder) -> str:
     if command is _DO.RETRY and not order.step:
         return next(iter(_failed(b)), "")
     if command is _DO.STOP:
-        return next(n for n in (order.step, order.step + UNDO) if n in b.runs and b.runs[n].phase.under_way)
+        return next(n for n in (order.step, order.step + UNDO_SUFFIX) if n in b.runs and b.runs[n].phase.under_way)
     return run_of(b, order.step) if order.step else ""
 
 
@@ -247,7 +247,7 @@ def _skip(b: Bringup, step: str, order: BringupOrder, now: datetime) -> tuple[Br
     if step:
         skipped = {"phase": StepPhase.SKIPPED, "by": order.actor, "reason": order.reason, "ended_at": now}
         b = b.with_run(step, **skipped, next_at=None, said=f"skipped by {order.actor}: {order.reason}")
-        left = "; what it made is left standing" if step.endswith(UNDO) else ""
+        left = "; what it made is left standing" if step.endswith(UNDO_SUFFIX) else ""
         return b, f"{step} is skipped{left}"
     if order.check == SUPPLY:
         assert b.supply is not None

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 
 from models.bringup.actions import (
-    Ask,
+    AskChecks,
     BringupAction,
     End,
     Follow,
@@ -28,12 +28,12 @@ from models.bringup.actions import (
 from models.bringup.checks import Colour
 from models.bringup.graph import before, behind, ready
 from models.bringup.recipe import CAPACITY
-from models.bringup.runs import UNDO
+from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.soak import colours, edges, gathered
 from models.bringup.stages import BringupStage
 from models.bringup.state import Bringup, StepPhase
 
-LOOKS_AGAIN = timedelta(minutes=10)
+EMPTYING_LOOK = timedelta(minutes=10)
 """Between two looks at a cluster that is being emptied."""
 GRACE = timedelta(minutes=1)
 """A runner ends what takes too long by itself; this much later it is told to."""
@@ -71,7 +71,7 @@ def _wanted(b: Bringup, now: datetime, under_way: Collection[BringupAction]) -> 
 
 
 def _due(looked_at: datetime | None, now: datetime) -> bool:
-    return looked_at is None or now >= looked_at + LOOKS_AGAIN
+    return looked_at is None or now >= looked_at + EMPTYING_LOOK
 
 
 def _tended(b: Bringup, now: datetime, under_way: Collection[BringupAction]) -> Iterator[BringupAction]:
@@ -95,7 +95,7 @@ def startable(b: Bringup, now: datetime) -> list[str]:
         runs = ready(b.recipe.after, waiting, over)
     elif may_unmake(b):
         waiting = [step.name for step, _ in b.steps() if _waits_for_undo(b, step.name)]
-        runs = [step + UNDO for step in reversed(waiting) if not _still_above(b, step)]
+        runs = [step + UNDO_SUFFIX for step in reversed(waiting) if not _still_above(b, step)]
     else:
         return []
     return [run for run in runs if (at := b.runs[run].next_at) is None or at <= now]
@@ -161,10 +161,10 @@ def due_at(b: Bringup, name: str, now: datetime) -> datetime:
 
 
 def _asked(b: Bringup, now: datetime, under_way: Collection[BringupAction]) -> Iterator[BringupAction]:
-    busy = {name for action in under_way if isinstance(action, Ask) for name in action.names}
+    busy = {name for action in under_way if isinstance(action, AskChecks) for name in action.names}
     due = tuple(name for name in asks(b, now) if name not in busy and due_at(b, name, now) <= now)
     if due:
-        yield Ask(due)
+        yield AskChecks(due)
 
 
 def soaked(b: Bringup, now: datetime) -> bool:
@@ -185,8 +185,8 @@ def overlong_at(b: Bringup, run: str) -> datetime | None:
     at = b.runs[run].started_at or b.runs[run].noted_at
     if not b.runs[run].phase.under_way or at is None or b.runs[run].stopping:
         return None
-    step = b.recipe.steps[run.removesuffix(UNDO)]
-    return at + step.runs(undo=run.endswith(UNDO)).limit + GRACE
+    step = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)]
+    return at + step.runs(undo=run.endswith(UNDO_SUFFIX)).limit + GRACE
 
 
 def _times(b: Bringup, now: datetime) -> Iterator[datetime]:
@@ -204,4 +204,4 @@ def _times(b: Bringup, now: datetime) -> Iterator[datetime]:
     if b.leaving is not None and not b.leaving.empty:
         yield from (at for at in (b.leaving.deadline,) if at is not None)
         if b.leaving.looked_at is not None:
-            yield b.leaving.looked_at + LOOKS_AGAIN
+            yield b.leaving.looked_at + EMPTYING_LOOK

@@ -19,7 +19,7 @@ from models.base import (
     in_one_sentence,
 )
 from models.bringup.filling import Place, Value, unfilled
-from models.bringup.recipe import Recipe, StepName
+from models.bringup.recipe import ClusterRecipe, StepName
 from models.cluster.fleet_file import MOST_QUOTAS, merged_policy
 from models.cluster.island import Island
 from models.cluster.policy import MOST_NAMES, Policy
@@ -160,7 +160,7 @@ class BringupFile(Documented):
         return self
 
 
-def unfilled_text(entry: BringupEntry, recipe: Recipe) -> Iterator[tuple[Place, str]]:
+def unfilled_text(entry: BringupEntry, recipe: ClusterRecipe) -> Iterator[tuple[Place, str]]:
     """Placeholders of the recipe that the entry does not fill: where, and in one sentence."""
     for place, name in unfilled(recipe.texts(), entry.all_values):
         yield (

@@ -8,7 +8,7 @@ from models.audit import AuditEntry
 from models.base import ActorGiven, Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words
 from models.bringup.checks import CheckAnswer, CheckOrder, Colour
 from models.bringup.entry import BringupEntry
-from models.bringup.recipe import Recipe
+from models.bringup.recipe import ClusterRecipe
 from models.bringup.runs import RunOrder, RunReport
 from models.bringup.stages import BringupStage
 from models.bringup.state import Bringup
@@ -29,7 +29,7 @@ class BringupStart(Model):
     """What starts a bring-up. The recipe comes along: a bring-up keeps the one that it began with."""
 
     entry: BringupEntry
-    recipe: Recipe
+    recipe: ClusterRecipe
     actor: ActorGiven = Field(min_length=1)
     reason: Words = ""
 

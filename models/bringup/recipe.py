@@ -15,7 +15,7 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from models.base import HOUR, Count, Documented, Duration, PositiveCount, Text, Words, brief, content_hash, fault_at
-from models.bringup.checks import CheckKind, Part
+from models.bringup.checks import CheckKind, EnoughOf
 from models.bringup.filling import placeholders
 from models.bringup.graph import circle, unknown_after
 from models.bringup.runs import NO_TIME_LIMIT, Runner
@@ -103,11 +103,11 @@ def _check_program(run: tuple[str, ...], path: tuple[str | int, ...]) -> None:
         )
 
 
-class Undo(_Runs):
+class RecipeUndo(_Runs):
     """How a step is unmade."""
 
 
-class Step(_Runs):
+class RecipeStep(_Runs):
     """One step of provisioning: a run, or a touch by a person."""
 
     name: StepName
@@ -116,7 +116,7 @@ class Step(_Runs):
     """What a person does, and then says `check-in`. A step has a touch or a runner."""
     after: tuple[StepName, ...] = Field(default=(), max_length=MOST_NAMES)
     """Steps that must be done before. Without it: none."""
-    undo: Undo | None = None
+    undo: RecipeUndo | None = None
     """What unmakes it; its runner is the step's unless it names one. Without it: it is named as left standing."""
 
     @model_validator(mode="after")
@@ -134,7 +134,7 @@ class Step(_Runs):
             raise ValueError(f"after names one twice: {', '.join(self.after)}")
         return self
 
-    def _check_undo(self, undo: Undo) -> None:
+    def _check_undo(self, undo: RecipeUndo) -> None:
         runner = undo.with_ or self.with_
         if runner is None:
             raise fault_at(("undo",), f"with is missing: step {self.name} is a touch, so its undo names its own runner")
@@ -162,7 +162,7 @@ class Step(_Runs):
             yield from ((("undo", *place), text) for place, text in self.undo.texts())
 
 
-class Check(Documented):
+class RecipeCheck(Documented):
     """One thing that must be green: a command, a URL, a query, or what a source of health says."""
 
     name: StepName
@@ -173,7 +173,7 @@ class Check(Documented):
     """GET: 2xx is green, no answer unknown, anything else red."""
     promql: Argument = ""
     """A query with one number; it must lie within at_least and at_most."""
-    healthy: Part | None = None
+    healthy: EnoughOf | None = None
     """Of the GPUs that are there, the share that must be healthy."""
     contiguous: PositiveCount | None = None
     """A block of so many GPUs on wholly healthy nodes of one island must be there."""
@@ -264,7 +264,7 @@ class Supply(Reading):
     """How much of each; the answer is a JSON object with these names."""
 
 
-class Recipe(Documented):
+class ClusterRecipe(Documented):
     """How clusters of one kind are made and validated."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
@@ -273,13 +273,13 @@ class Recipe(Documented):
     """Unique in its file; entries name it."""
     supply: Supply | None = None
     """What must be granted first. Without it: nothing."""
-    accept_at_least: Part = Fraction(1)
+    accept_at_least: EnoughOf = Fraction(1)
     """The share of the ordered nodes with which provisioning is done."""
     capacity: Reading | None = None
     """What says which nodes came. Without it: the entry's source of health, or, without one, what was entered."""
-    provision: tuple[Step, ...] = Field(min_length=1, max_length=MOST_NAMES)
+    provision: tuple[RecipeStep, ...] = Field(min_length=1, max_length=MOST_NAMES)
     """The steps; what can run beside another does."""
-    checks: tuple[Check, ...] = Field(default=(), max_length=MOST_NAMES, alias="validate")
+    checks: tuple[RecipeCheck, ...] = Field(default=(), max_length=MOST_NAMES, alias="validate")
     """What must be green together for `soak`. Without it: only that the nodes are there."""
     soak: Duration = timedelta(hours=2)
     """How long all checks must have been green together before the cluster is in production."""
@@ -313,7 +313,7 @@ class Recipe(Documented):
         return self
 
     @cached_property
-    def steps(self) -> dict[str, Step]:
+    def steps(self) -> dict[str, RecipeStep]:
         return {s.name: s for s in self.provision}
 
     @cached_property
@@ -328,7 +328,7 @@ class Recipe(Documented):
 
     def texts(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """Every text that may hold placeholders, with its place in the recipe."""
-        groups: list[tuple[tuple[str | int, ...], Step | Check | Reading]] = [
+        groups: list[tuple[tuple[str | int, ...], RecipeStep | RecipeCheck | Reading]] = [
             *((("provision", n), step) for n, step in enumerate(self.provision)),
             *((("validate", n), check) for n, check in enumerate(self.checks)),
         ]
@@ -349,7 +349,7 @@ class RecipeFile(Documented):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
-    recipes: tuple[Recipe, ...] = Field(min_length=1, max_length=MOST_NAMES)
+    recipes: tuple[ClusterRecipe, ...] = Field(min_length=1, max_length=MOST_NAMES)
     """The recipes, at least one; no name twice."""
     schema_: Words | None = Field(default=None, alias="$schema")
     """Where this schema is, so that an editor checks the file. Not read. Without it: none."""
@@ -359,5 +359,5 @@ class RecipeFile(Documented):
         _check_names([r.name for r in self.recipes], "recipes", "recipe")
         return self
 
-    def recipe(self, name: str) -> Recipe | None:
+    def recipe(self, name: str) -> ClusterRecipe | None:
         return next((r for r in self.recipes if r.name == name), None)

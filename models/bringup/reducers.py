@@ -16,7 +16,7 @@ from models.bringup.decide import may_unmake, overlong_at, spared, startable
 from models.bringup.filling import filled
 from models.bringup.messages import BringupStart, HandedOver, WoundDown
 from models.bringup.recipe import CAPACITY
-from models.bringup.runs import UNDO, RunPhase, RunReport
+from models.bringup.runs import UNDO_SUFFIX, RunPhase, RunReport
 from models.bringup.soak import CheckState, colour_at, colours, ticked, turned
 from models.bringup.stages import BringupStage
 from models.bringup.standing import standing
@@ -164,9 +164,9 @@ def _unmaking(b: Bringup, now: datetime, *, blocked: bool) -> Bringup:
         return b
     for step, run in b.steps():
         touched = bool(step.touch) and run.phase is StepPhase.DONE
-        if step.undo is not None and (run.starts or touched) and step.name + UNDO not in b.runs:
-            b = b.but(runs={**b.runs, step.name + UNDO: StepRun()})
-    undos = [b.runs[name] for name in b.runs if name.endswith(UNDO)]
+        if step.undo is not None and (run.starts or touched) and step.name + UNDO_SUFFIX not in b.runs:
+            b = b.but(runs={**b.runs, step.name + UNDO_SUFFIX: StepRun()})
+    undos = [b.runs[name] for name in b.runs if name.endswith(UNDO_SUFFIX)]
     waiting = sum(run.phase is StepPhase.WAITING for run in undos) - len(spared(b))
     if blocked or waiting or any(run.phase.under_way for run in undos) or startable(b, now):
         return b
@@ -249,7 +249,7 @@ def reported(b: Bringup, run: str, attempt: int, report: RunReport, now: datetim
 
 def _failed(b: Bringup, run: str, report: RunReport, now: datetime) -> Bringup:
     was = b.runs[run]
-    plan = b.recipe.steps[run.removesuffix(UNDO)].runs(undo=run.endswith(UNDO))
+    plan = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)].runs(undo=run.endswith(UNDO_SUFFIX))
     said = f"{was.stopping}: {report.said}" if was.stopping else report.said
     by_person = report.phase is RunPhase.STOPPED and was.stopping.startswith("stopped by")
     if by_person or was.tries >= plan.retries or was.attempt >= MOST_ATTEMPTS:
@@ -271,7 +271,7 @@ def untraced(b: Bringup, run: str, attempt: int, now: datetime) -> Bringup:
     if now < settled_at:
         return b.with_run(run, next_at=min(now + LOOKS_FOR_IT, settled_at))
     said = f"its start left no trace in {duration_text(b.recipe.settle)}"
-    plan = b.recipe.steps[run.removesuffix(UNDO)].runs(undo=run.endswith(UNDO))
+    plan = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)].runs(undo=run.endswith(UNDO_SUFFIX))
     stopped = bool(was.stopping)
     if not plan.repeatable or stopped or was.tries >= max(UNTRACED, plan.retries):
         return _ended(b, run, StepPhase.UNCLEAR, said, now)

@@ -56,7 +56,7 @@ class NotNow:
     reason: str
 
 
-_P, _R, _V, _M = WAY = (
+_P, _R, _V, _M = BRINGUP_WAY = (
     BringupStage.PLANNED,
     BringupStage.PROVISIONING,
     BringupStage.PROVISIONED,
@@ -98,7 +98,7 @@ _GRID: dict[BringupCommand, tuple[BringupStage | NotNow | None, ...]] = {
 # fmt: on
 
 # Total on purpose: a missing cell fails a unit test, not an operator at 3 a.m.
-ANSWERS: dict[tuple[BringupStage, BringupCommand], BringupStage | NotNow] = {
+BRINGUP_ANSWERS: dict[tuple[BringupStage, BringupCommand], BringupStage | NotNow] = {
     **{
         (stage, command): stage if cell is _STAY else cell
         for command, row in _GRID.items()
@@ -107,7 +107,7 @@ ANSWERS: dict[tuple[BringupStage, BringupCommand], BringupStage | NotNow] = {
     **{(ended, command): _ENDED for ended in (_CANCELLED, _RETIRED) for command in BringupCommand},
 }
 
-TRANSITIONS: frozenset[tuple[BringupStage, BringupStage]] = frozenset(
+BRINGUP_TRANSITIONS: frozenset[tuple[BringupStage, BringupStage]] = frozenset(
     {
         (_P, _R),
         (_R, _V),

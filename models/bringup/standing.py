@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.bringup.decide import spared
-from models.bringup.recipe import Step
+from models.bringup.recipe import RecipeStep
 from models.bringup.state import Bringup, StepPhase, StepRun
 
 
@@ -14,7 +14,7 @@ def standing(b: Bringup) -> dict[str, str]:
     return {step: why for step, why in whys.items() if why}
 
 
-def _why(b: Bringup, step: Step, run: StepRun, by: dict[str, str]) -> str:
+def _why(b: Bringup, step: RecipeStep, run: StepRun, by: dict[str, str]) -> str:
     if not run.starts and run.phase is StepPhase.SKIPPED:
         return f"it was skipped ({run.reason}), and whoever did it by hand unmakes it"
     if step.undo is None:

@@ -17,10 +17,10 @@ from pydantic import Field
 from models.audit import BACKSTOP, AuditEntry, AuditKind
 from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words
 from models.bringup.entry import BringupEntry
-from models.bringup.recipe import CAPACITY, Recipe, Step
-from models.bringup.runs import TAIL_LENGTH, UNDO, RunKey
+from models.bringup.recipe import CAPACITY, ClusterRecipe, RecipeStep
+from models.bringup.runs import TAIL_LENGTH, UNDO_SUFFIX, RunKey
 from models.bringup.soak import CheckState, SoakClock, Terms
-from models.bringup.stages import TRANSITIONS, BringupStage
+from models.bringup.stages import BRINGUP_TRANSITIONS, BringupStage
 from models.cluster.island import Island
 from models.notices import Notice, NoticeKind
 
@@ -138,7 +138,7 @@ class Bringup(Model):
     """One bring-up. Times are the workflow's clock, in UTC."""
 
     entry: BringupEntry
-    recipe: Recipe
+    recipe: ClusterRecipe
     number: PositiveCount = 1
     """Which bring-up of the cluster this is."""
     entered_by: Text
@@ -199,13 +199,13 @@ class Bringup(Model):
             cluster=self.cluster, attempt=(self.number - 1) * MOST_ATTEMPTS + self.runs[run].attempt, step=run
         )
 
-    def steps(self) -> Iterator[tuple[Step, StepRun]]:
+    def steps(self) -> Iterator[tuple[RecipeStep, StepRun]]:
         """The steps of the recipe, in its order."""
         return ((step, self.runs[step.name]) for step in self.recipe.provision)
 
     def undo(self, step: str) -> StepRun | None:
         """How its undo stands; None: it has none, or has not come to it."""
-        return self.runs.get(step + UNDO)
+        return self.runs.get(step + UNDO_SUFFIX)
 
     @property
     def all_made(self) -> bool:
@@ -242,7 +242,7 @@ class Bringup(Model):
         return self.but(serial=number, outbox=(*self.outbox, entry))
 
     def reaching(self, stage: BringupStage, at: datetime, why: str, actor: str = BACKSTOP) -> Self:
-        assert (self.stage, stage) in TRANSITIONS, (self.stage, stage)
+        assert (self.stage, stage) in BRINGUP_TRANSITIONS, (self.stage, stage)
         moved = self.but(
             stage=stage,
             stage_at=at,
@@ -310,7 +310,7 @@ def waits_for(b: Bringup) -> WaitsFor | None:
     return WaitsFor.RUNNER
 
 
-def touchable(b: Bringup) -> list[Step]:
+def touchable(b: Bringup) -> list[RecipeStep]:
     """The touches that wait for a person now."""
     over = {step.name for step, run in b.steps() if run.phase.over}
     return [

@@ -13,7 +13,7 @@ from models.bringup.decide import asks, soaked
 from models.bringup.filling import filled
 from models.bringup.messages import BringupRow
 from models.bringup.recipe import CAPACITY
-from models.bringup.runs import UNDO
+from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.soak import colour_at, gathered
 from models.bringup.stages import BringupStage
 from models.bringup.standing import standing
@@ -125,7 +125,7 @@ def status_of(b: Bringup, now: datetime, *, history_events: int = 0, runs: int =
         hold=b.hold,
         supply=_supply(b),
         steps=tuple(_step(b, step.name, now) for step in b.recipe.provision),
-        undos=tuple(_step(b, name, now) for name in b.runs if name.endswith(UNDO)),
+        undos=tuple(_step(b, name, now) for name in b.runs if name.endswith(UNDO_SUFFIX)),
         checks=tuple(_check(b, name, now) for name in b.checks),
         soak=b.recipe.soak,
         soaked=min(b.recipe.soak, gathered(b.clock, now)),
@@ -174,8 +174,8 @@ def row_of(b: Bringup, now: datetime) -> BringupRow:
 
 
 def _step(b: Bringup, name: str, now: datetime) -> StepStatus:
-    run, step = b.runs[name], b.recipe.steps[name.removesuffix(UNDO)]
-    undo = name.endswith(UNDO)
+    run, step = b.runs[name], b.recipe.steps[name.removesuffix(UNDO_SUFFIX)]
+    undo = name.endswith(UNDO_SUFFIX)
     touch = bool(step.touch) and not undo
     return StepStatus(
         name=name,

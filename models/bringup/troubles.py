@@ -10,7 +10,7 @@ from models.base import duration_text, some_of
 from models.bringup.checks import Colour
 from models.bringup.decide import soaked
 from models.bringup.recipe import CAPACITY
-from models.bringup.runs import UNDO
+from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.soak import colours
 from models.bringup.stages import BringupStage
 from models.bringup.state import Bringup, StepPhase
@@ -29,7 +29,7 @@ def troubles(b: Bringup, now: datetime) -> list[Trouble]:
     found = [
         _of_run(b, name)
         for name, run in b.runs.items()
-        if run.phase.needs_person and name.endswith(UNDO) == undoing
+        if run.phase.needs_person and name.endswith(UNDO_SUFFIX) == undoing
         if undoing or b.direction is BringupStage.PROVISIONING
     ]
     if b.fault:
