@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 
 from models.base import GpuCount, Model, Name, Share, Time
 from models.bringup.entry import BringupEntry
+from models.bringup.messages import BringupAnswer, BringupCommandAnswer, BringupRow
 from models.bringup.recipe import Recipe
 from models.buffers.backtest import Explained, Record
 from models.cluster.derived_buffer import Derived
@@ -473,3 +474,21 @@ class RecipesAnswer(JsonAnswer, schema="recipes"):
 
     recipes: tuple[Recipe, ...]
     entries: tuple[BringupEntry, ...]
+
+
+class BringupsEnteredAnswer(JsonAnswer, schema="bringups-entered"):
+    """What became of each entry."""
+
+    entered: tuple[BringupAnswer, ...]
+
+
+class BringupsAnswer(JsonAnswer, schema="bringups"):
+    """The board."""
+
+    bringups: tuple[BringupRow, ...]
+
+
+class BringupCommandedAnswer(BringupCommandAnswer, JsonAnswer, schema="bringup-command"):
+    """What became of a command."""
+
+    cluster: Name

@@ -12,6 +12,7 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from client.bringups import Bringups
 from client.calls import NO_WORKER
 from client.connection import connect, current_actor, find_target
 from client.doctor import (
@@ -42,7 +43,7 @@ _LIMITS_ARE_OURS = "its limits can be read and set"
 _SLURM_REMEDY = "see docs/slurm.md, and the worker's BACKSTOP_SLURM"
 
 
-class Backstop(Rollouts, FleetRollouts, QuotaRequests):
+class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups):
     """A connection for one actor."""
 
     @classmethod

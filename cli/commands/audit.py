@@ -173,6 +173,16 @@ def _archived(cluster: str, actor: str) -> list[ArchiveLine]:
     ]
 
 
+def tell_bringups(cluster: str, person: str, *, as_json: bool) -> None:
+    """What is archived of the cluster's bring-ups."""
+    from models.bringup.state import bringup_workflow_id
+
+    lines = [each for each in _archived(cluster, person) if each.rollout == bringup_workflow_id(cluster)]
+    if not lines:
+        raise Refusal(f"nothing is archived of a bring-up of {cluster}")
+    _answer(lines, _Wanted(None, None, (), ()), listing(None, as_json))
+
+
 def _time_line(lines: Iterable[AuditLine | ArchiveLine], few: str) -> list[RenderableType]:
     from cli.output import line, moment, row, table
 

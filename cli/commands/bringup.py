@@ -2,21 +2,77 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import SET_UP, AsJson, examples
-from models.errors import BadInput
+from cli.consent import Yes, consent
+from cli.lists import Filter, Output, Sort, listing
+from cli.options import (
+    SET_UP,
+    Actor,
+    AsJson,
+    Cluster,
+    ClusterOrAll,
+    NeededReason,
+    ReasonOption,
+    checked,
+    examples,
+    number,
+    who,
+)
+from cli.session import ask
+from models.errors import BadInput, Refusal
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.bringup.messages import BringupAnswer, BringupRow, BringupStart
 
 RecipesFile = Annotated[
     str, typer.Argument(metavar="FILE", help='A file of recipes; "-": standard input.', show_default=False)
 ]
 
 
+StepOption = Annotated[
+    str, typer.Option("--step", metavar="STEP", help="Which step, where several could be meant.", show_default="")
+]
+
+
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Clusters from an order to production.")
+    for name, command, lines in (
+        (
+            "add",
+            add,
+            (
+                "backstop bringup add entries.yaml --recipes recipes.yaml --reason 'order 17'",
+                "backstop bringup add bringups.csv quotas.csv --recipes recipes.yaml --dry-run",
+            ),
+        ),
+        ("status", status, ("backstop bringup status", "backstop bringup status h100-new --json")),
+        ("watch", watch, ("backstop bringup watch h100-new",)),
+        ("check-in", check_in, ("backstop bringup check-in h100-new --reason 'merged'",)),
+        ("hold", hold, ("backstop bringup hold h100-new --reason 'the room is not cooled yet'",)),
+        ("release", release, ("backstop bringup release h100-new",)),
+        ("retry", retry, ("backstop bringup retry h100-new --step nodes --reason 'the API is back'",)),
+        ("skip", skip, ("backstop bringup skip h100-new --check first-job --reason 'run by hand'",)),
+        ("stop", stop, ("backstop bringup stop h100-new --step nodes --reason 'wrong subscription'",)),
+        ("revalidate", revalidate, ("backstop bringup revalidate h100-new",)),
+        ("cancel", cancel, ("backstop bringup cancel h100-new --reason 'the order was withdrawn'",)),
+        (
+            "retire",
+            retire,
+            (
+                "backstop bringup retire h100-old --reason 'its lease ends'",
+                "backstop bringup retire h100-old --deadline 2026-12-31T00:00Z --reason 'its lease ends' --yes",
+            ),
+        ),
+        ("audit", audit, ("backstop bringup audit h100-new",)),
+        ("template", template_, ("backstop bringup template bringups > bringups.csv",)),
+    ):
+        group.command(name, epilog=examples(*lines))(command)
     recipes = typer.Typer(no_args_is_help=True, help="Recipes: how clusters of one kind are made and validated.")
     recipes.command(
         "check",
@@ -26,8 +82,10 @@ def add_to(app: typer.Typer) -> None:
         ),
     )(check)
     group.add_typer(recipes, name="recipe")
-    group.command("template", epilog=examples("backstop bringup template bringups > bringups.csv"))(template_)
     app.add_typer(group, name="bringup", rich_help_panel=SET_UP)
+
+
+# --- recipes -----------------------------------------------------------------------------------
 
 
 def check(
@@ -80,3 +138,275 @@ def template_(
     if what not in TEMPLATES:
         raise BadInput(f"TABLE must be {', '.join(TEMPLATES)} or recipe, not {what!r}")
     typer.echo(template(what), nl=False)
+
+
+# --- entry -------------------------------------------------------------------------------------
+
+
+def add(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="Entries: one YAML file, or tables of bringups and quotas as CSV.",
+            show_default=False,
+        ),
+    ],
+    recipes: Annotated[
+        str, typer.Option(metavar="FILE", help="The file with their recipes; each keeps the one that it begins with.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check, and show what would be entered.")] = False,
+    reason: ReasonOption = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Enter clusters that are to be made: the first of two touches. Each goes on by itself from then on.
+
+    The files are checked whole before anything is entered. A cluster that is refused (it stands in the fleet already,
+    or is being brought up) keeps no other from being entered; then the exit code is 3.
+    """
+    from client.inputs.bringups import read_entries, read_recipes
+    from models.bringup.messages import BringupStart
+
+    known = read_recipes(recipes)
+    entries = read_entries(files, known)
+    if dry_run:
+        from cli.output import show
+        from cli.views.recipe import entries_parts
+
+        show(*entries_parts(entries))
+        return
+    person = who(actor)
+    found = {recipe.name: recipe for recipe in known.recipes}
+    starts = [checked(BringupStart, entry=e, recipe=found[e.recipe], actor=person, reason=reason) for e in entries]
+    answers = ask(person, lambda door: _entered(door, starts))
+    _tell_entered(answers, as_json=as_json)
+    if any(not answer.begun for answer in answers):
+        raise typer.Exit(3)
+
+
+async def _entered(door: Backstop, starts: list[BringupStart]) -> list[BringupAnswer]:
+    """One after the other: each is entered, or refused by itself."""
+    from cli.output import progress
+    from models.bringup.messages import BringupAnswer
+
+    answers = []
+    with progress("entered", len(starts)) as at:
+        for done, start in enumerate(starts, start=1):
+            try:
+                answers.append(await door.bring_up(start))
+            except Refusal as refused:
+                answers.append(BringupAnswer(begun=False, cluster=start.entry.cluster, reason=refused.message))
+            at(done, len(starts))
+    return answers
+
+
+def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
+    from cli.output import line, row, show, show_json, table
+    from models.bringup.undo_lines import undo_of_entry
+
+    if as_json:
+        from cli.answers import BringupsEnteredAnswer
+
+        show_json(BringupsEnteredAnswer(entered=tuple(answers)).as_json())
+        return
+    if len(answers) == 1:
+        (one,) = answers
+        if not one.begun:
+            raise Refusal(one.reason)
+        show(
+            line(f"{one.cluster} is entered, and goes on by itself: backstop bringup status {one.cluster}"),
+            line(undo_of_entry(one.cluster)),
+        )
+        return
+    told = table("CLUSTER", "~WHAT BECAME OF IT")
+    for one in answers:
+        row(told, one.cluster, "entered" if one.begun else f"refused: {one.reason}")
+    begun = [one.cluster for one in answers if one.begun]
+    parts = [told, line(f"{len(begun)} of {len(answers)} are entered: backstop bringup status")]
+    if begun:
+        parts.append(line(undo_of_entry("CLUSTER") + ", for each"))
+    show(*parts)
+
+
+# --- looking -----------------------------------------------------------------------------------
+
+
+def status(
+    cluster: ClusterOrAll = "",
+    ended: Annotated[bool, typer.Option("--all", help="Those that have ended, too.")] = False,
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show the board of all bring-ups, by state; or one as its graph, with each step's log, duration and runs."""
+    how = listing(output, as_json, sort, filters)
+    if cluster:
+        from cli.views.bringup import status_parts
+
+        how.of_one("CLUSTER")
+        found = ask(who(actor), lambda door: door.bringup_status(cluster))
+        how.tell(lambda: found, lambda: status_parts(found), None)
+        return
+    from cli.answers import BringupsAnswer
+    from cli.views.bringup import board_parts
+    from models.bringup.messages import BringupRow
+
+    async def question(door: Backstop) -> tuple[BringupRow, ...]:
+        from models.questions import BringupsOf
+
+        return await door.ask(BringupsOf(ended=ended))
+
+    rows = ask(who(actor), question)
+    chosen = how.rows(rows, BringupRow)
+    how.tell(
+        lambda: BringupsAnswer(bringups=tuple(chosen)),
+        lambda: board_parts(chosen, datetime.now(UTC), of=len(rows)),
+        [one.cluster for one in chosen],
+    )
+
+
+def watch(
+    cluster: Cluster,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
+    every: Annotated[str, typer.Option(metavar="SECONDS", help="How often to look.")] = "2",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Follow a bring-up until it is in production or has ended; in a pipe, one line for each change."""
+    from cli.views.watching import follow_bringup
+
+    seconds = number("--every", every, 0.1, 3600)
+    ask(who(actor), lambda door: follow_bringup(door, cluster, every=seconds, once=once, as_json=as_json))
+
+
+def audit(cluster: Cluster, as_json: AsJson = False, actor: Actor = "") -> None:
+    """Tell what happened in a cluster's bring-ups: who did what, when, and why. From the ledger's archive."""
+    from cli.commands.audit import tell_bringups
+
+    tell_bringups(cluster, who(actor), as_json=as_json)
+
+
+# --- commands ----------------------------------------------------------------------------------
+
+
+def check_in(
+    cluster: Cluster, step: StepOption = "", reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = ""
+) -> None:
+    """Say that a touch is done: the second of two. Without --step: the one that waits."""
+    _give("check-in", cluster, actor, as_json=as_json, reason=reason, step=step)
+
+
+def hold(cluster: Cluster, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
+    """Start nothing new. Steps that run go on, and checks are asked."""
+    _give("hold", cluster, actor, as_json=as_json, reason=reason)
+
+
+def release(cluster: Cluster, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
+    """Lift a hold."""
+    _give("release", cluster, actor, as_json=as_json, reason=reason)
+
+
+def retry(
+    cluster: Cluster, reason: NeededReason, step: StepOption = "", as_json: AsJson = False, actor: Actor = ""
+) -> None:
+    """Run again what failed, or is unclear: look first whether it still runs. Or try again what blocks it otherwise."""
+    _give("retry", cluster, actor, as_json=as_json, reason=reason, step=step)
+
+
+def skip(
+    cluster: Cluster,
+    reason: NeededReason,
+    step: StepOption = "",
+    check: Annotated[str, typer.Option(metavar="CHECK", help="Which check; supply: do not wait for it.")] = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Let a step count as done, or a check as green. The reason stands in status and audit."""
+    _give("skip", cluster, actor, as_json=as_json, reason=reason, step=step, check=check)
+
+
+def stop(
+    cluster: Cluster,
+    reason: NeededReason,
+    step: StepOption = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """End a step that runs. It has failed then: retry or skip it."""
+    _agree(f"Stop {step or 'what runs'} of {cluster}?", cluster, actor, yes=yes, as_json=as_json)
+    _give("stop", cluster, actor, as_json=as_json, reason=reason, step=step)
+
+
+def revalidate(cluster: Cluster, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
+    """Ask every check again, the ones that are asked once too. The state stays."""
+    _give("revalidate", cluster, actor, as_json=as_json, reason=reason)
+
+
+def cancel(
+    cluster: Cluster,
+    reason: NeededReason,
+    stop_running: Annotated[
+        bool, typer.Option("--stop", help="Stop steps that run; without it they are waited for.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Unmake what was made, the latest first, and end. What has no undo is named as left standing."""
+    _agree(f"Cancel the bring-up of {cluster}?", cluster, actor, yes=yes, as_json=as_json)
+    _give("cancel", cluster, actor, as_json=as_json, reason=reason, stop=stop_running)
+
+
+def retire(
+    cluster: Cluster,
+    reason: NeededReason,
+    deadline: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="When it is unmade even where jobs run: 14d, or a time such as 2026-12-31T00:00Z."
+        ),
+    ] = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Take a cluster out: its quotas go to nothing by a rollout with notice, then it is unmade when no job runs."""
+    from cli.commands.calendar import instant
+
+    until = instant("--deadline", deadline, datetime.now(UTC)) if deadline else None
+    _agree(f"Retire {cluster}?", cluster, actor, yes=yes, as_json=as_json)
+    _give("retire", cluster, actor, as_json=as_json, reason=reason, deadline=until)
+
+
+def _agree(question: str, cluster: str, actor: str, *, yes: bool, as_json: bool) -> None:
+    """Where it stands is shown before, so that whoever says yes knows of what."""
+    from cli.views.bringup import status_parts
+
+    consent(
+        question,
+        lambda: status_parts(ask(who(actor), lambda door: door.bringup_status(cluster))),
+        yes=yes,
+        as_json=as_json,
+    )
+
+
+def _give(name: str, cluster: str, actor: str, *, as_json: bool, **fields: object) -> None:
+    from models.bringup.commands import BringupOrder
+    from models.bringup.stages import BringupCommand
+
+    person = who(actor)
+    order = checked(BringupOrder, actor=person, **fields)
+    answer = ask(person, lambda door: door.bringup_command(cluster, BringupCommand(name), order))
+    if as_json:
+        from cli.answers import BringupCommandedAnswer
+        from cli.output import show_json
+
+        show_json(BringupCommandedAnswer(cluster=cluster, **dict(answer)).as_json())
+        return
+    from cli.output import line, show
+
+    show(line(f"{cluster}: {answer.said}."), line(answer.undo))

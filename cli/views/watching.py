@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from rich.console import RenderableType
 
 from cli.output import Picture, line, live, show, show_json_line
+from cli.views.bringup import status_parts as bringup_parts
+from cli.views.bringup import step_changes
 from cli.views.fleet_tree import FleetSeen, fleet_changes, to_ask, tree_parts
 from cli.views.status import status_line, status_parts
+from models.bringup.stages import BringupStage
+from models.bringup.status import BringupStatus
 from models.errors import BackstopError, Refusal
 from models.rollout.messages import RolloutStatus
 
@@ -52,6 +56,18 @@ async def follow(door: Backstop, cluster: str, *, every: float, once: bool, as_j
 def _change(before: RolloutStatus | None, now: RolloutStatus) -> list[str]:
     told = status_line(now)
     return [] if before is not None and status_line(before) == told else [f"{now.at:%H:%M:%SZ}  {told}"]
+
+
+async def follow_bringup(door: Backstop, cluster: str, *, every: float, once: bool, as_json: bool) -> None:
+    """A bring-up, until it is in production or has ended. Errors: as `watch`."""
+    bringup = Watched[BringupStatus](
+        look=lambda: door.bringup_status(cluster),
+        parts=lambda seen, _: bringup_parts(seen),
+        changes=step_changes,
+        ended=lambda seen: seen.stage.ended or seen.stage is BringupStage.IN_PRODUCTION,
+        document=lambda seen: seen.model_dump(mode="json", by_alias=True),
+    )
+    await watch(bringup, every=every, once=once, as_json=as_json)
 
 
 async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: bool) -> None:

@@ -1,0 +1,65 @@
+"""Bring-ups: begun, commanded, looked at."""
+
+from __future__ import annotations
+
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from client.calls import QUERY_FAILED, UPDATE_FAILED
+from client.questions import Questions
+from models.bringup.commands import BringupOrder
+from models.bringup.messages import BRINGUP_WORKFLOW, BringupAnswer, BringupCommandAnswer, BringupInput, BringupStart
+from models.bringup.stages import BringupCommand
+from models.bringup.state import bringup_workflow_id
+from models.bringup.status import BringupStatus
+from models.errors import BackstopError, Refusal
+from models.wire import STATUS_QUERY
+
+
+class Bringups(Questions):
+    async def bring_up(self, start: BringupStart) -> BringupAnswer:
+        """The bring-up is entered, and goes on by itself. Errors: Refusal with its reason, Unavailable."""
+        cluster = start.entry.cluster
+        try:
+            answer = await self._start(
+                BRINGUP_WORKFLOW,
+                BringupInput(start=start),
+                bringup_workflow_id(cluster),
+                f"bring-up of {cluster} by {start.recipe.name}, entered by {start.actor}",
+                BringupAnswer,
+            )
+        except WorkflowAlreadyStartedError:
+            why = f"{cluster} is being brought up already: see `backstop bringup status {cluster}`"
+            raise Refusal(why) from None
+        if not answer.begun:
+            raise Refusal(answer.reason)
+        return answer
+
+    async def bringup_command(self, cluster: str, command: BringupCommand, order: BringupOrder) -> BringupCommandAnswer:
+        """The command has been taken. Errors: Refusal with its reason, Unavailable."""
+        try:
+            return await self._update(bringup_workflow_id(cluster), command, order, BringupCommandAnswer)
+        except UPDATE_FAILED as error:
+            failure = await self._told_of_bringup(error, cluster)
+            if isinstance(failure, Refusal):
+                text = f"{command} of the bring-up"
+                await self._archive_refusal(cluster, text, order.reason, failure.message, order)
+            raise failure from error
+
+    async def bringup_status(self, cluster: str) -> BringupStatus:
+        """Errors: Refusal where there never was a bring-up of it, Unavailable."""
+        try:
+            return await self._query(bringup_workflow_id(cluster), STATUS_QUERY, BringupStatus)
+        except QUERY_FAILED as error:
+            raise await self._told_of_bringup(error, cluster) from error
+
+    async def _told_of_bringup(self, error: BaseException, cluster: str) -> BackstopError:
+        if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+            try:
+                described = await self._client.get_workflow_handle(bringup_workflow_id(cluster)).describe()
+            except RPCError:
+                return Refusal(f"{cluster} is not being brought up: enter it with `backstop bringup add`")
+            if described.status is not WorkflowExecutionStatus.RUNNING:
+                return Refusal(f"the bring-up of {cluster} has ended: see `backstop bringup status {cluster}`")
+        return await self._told(error)
