@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field
 from models.base import GpuCount, Model, Name, Share, Time
 from models.bringup.entry import BringupEntry
 from models.bringup.messages import BringupAnswer, BringupCommandAnswer, BringupRow
-from models.bringup.recipe import Recipe
+from models.bringup.recipe import ClusterRecipe
 from models.buffers.backtest import Explained, Record
 from models.cluster.derived_buffer import Derived
 from models.cluster.fleet_file import ClusterSpec
@@ -472,7 +472,7 @@ class DoctorAnswer(JsonAnswer, schema="doctor"):
 class RecipesAnswer(JsonAnswer, schema="recipes"):
     """Recipes as they were read, and the entries that were checked against them."""
 
-    recipes: tuple[Recipe, ...]
+    recipes: tuple[ClusterRecipe, ...]
     entries: tuple[BringupEntry, ...]
 
 

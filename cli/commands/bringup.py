@@ -27,6 +27,8 @@ from cli.session import ask
 from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from client.backstop import Backstop
     from models.bringup.messages import BringupAnswer, BringupRow, BringupStart
 
@@ -223,7 +225,7 @@ def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
     for one in answers:
         row(told, one.cluster, "entered" if one.begun else f"refused: {one.reason}")
     begun = [one.cluster for one in answers if one.begun]
-    parts = [told, line(f"{len(begun)} of {len(answers)} are entered: backstop bringup status")]
+    parts: list[RenderableType] = [told, line(f"{len(begun)} of {len(answers)} are entered: backstop bringup status")]
     if begun:
         parts.append(line(undo_of_entry("CLUSTER") + ", for each"))
     show(*parts)

@@ -13,12 +13,12 @@ from models.bringup.checks import CheckKind
 from models.bringup.entry import BringupEntry
 from models.bringup.filling import placeholders
 from models.bringup.graph import ready
-from models.bringup.recipe import Check, Recipe, Step
+from models.bringup.recipe import ClusterRecipe, RecipeCheck, RecipeStep
 from models.bringup.runs import Runner
 from models.cluster.quota import QuotaTree
 
 
-def recipe_parts(recipe: Recipe) -> list[RenderableType]:
+def recipe_parts(recipe: ClusterRecipe) -> list[RenderableType]:
     """One recipe, whole."""
     touches = sum(bool(step.touch) for step in recipe.provision)
     people = f"{count(touches, 'touch')} beside the entry" if touches else "no touch beside the entry"
@@ -36,7 +36,7 @@ def recipe_parts(recipe: Recipe) -> list[RenderableType]:
     return [*parts, Text()]
 
 
-def _order(recipe: Recipe) -> Iterator[Step]:
+def _order(recipe: ClusterRecipe) -> Iterator[RecipeStep]:
     """An order in which the steps may go."""
     done: list[str] = []
     while len(done) < len(recipe.provision):
@@ -46,7 +46,7 @@ def _order(recipe: Recipe) -> Iterator[Step]:
             done.append(name)
 
 
-def _steps(recipe: Recipe) -> RenderableType:
+def _steps(recipe: ClusterRecipe) -> RenderableType:
     rows = table("=STEP", "AFTER", "=WITH", "~WHAT", "=UNDO", "=AGAIN", least=("AGAIN", "UNDO"))
     for step in _order(recipe):
         undo = "-" if step.undo is None else step.runner(undo=True).value
@@ -56,7 +56,7 @@ def _steps(recipe: Recipe) -> RenderableType:
     return rows
 
 
-def _what(step: Step) -> str:
+def _what(step: RecipeStep) -> str:
     match step.with_:
         case None:
             return step.touch
@@ -68,7 +68,7 @@ def _what(step: Step) -> str:
             return f"POST {step.url}"
 
 
-def _terms(recipe: Recipe) -> Iterator[tuple[str, str]]:
+def _terms(recipe: ClusterRecipe) -> Iterator[tuple[str, str]]:
     if recipe.supply is not None:
         needs = ", ".join(f"{number:,} {name}" for name, number in recipe.supply.needs.items())
         yield "Supply", f"waits until {needs} are granted; asked every {span(recipe.supply.every)}"
@@ -84,7 +84,7 @@ def _terms(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "Filled by the entry", ", ".join(names)
 
 
-def _programs(recipe: Recipe) -> Iterator[str]:
+def _programs(recipe: ClusterRecipe) -> Iterator[str]:
     for step in recipe.provision:
         for runs in (step, step.undo):
             if runs is None:
@@ -105,14 +105,14 @@ def _host(url: str) -> str:
     return "/".join(url.split("/")[:3])
 
 
-def _checks(recipe: Recipe) -> RenderableType:
+def _checks(recipe: ClusterRecipe) -> RenderableType:
     rows = table("=CHECK", "~GREEN WHERE", "=EVERY")
     for check in recipe.checks:
         row(rows, check.name, _green(check), "once" if check.once else span(check.every))
     return rows
 
 
-def _green(check: Check) -> str:
+def _green(check: RecipeCheck) -> str:
     match check.kind:
         case CheckKind.COMMAND:
             return f"{' '.join(check.command)} ends with 0"

@@ -47,8 +47,8 @@ PATTERNS = {
     r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$": "letters, digits, '.', '_' and '-', at most 100, with a letter "
     "or digit at each end",
     r"^[a-z][a-z0-9_]{0,62}$": "small letters, digits and '_', beginning with a letter",
-    r"^[A-Za-z0-9_./:+,=][A-Za-z0-9_./:+,=-]*$": "letters, digits and _ . / : + , = - without a blank, and no dash at its "
-    "beginning",
+    r"^[A-Za-z0-9_./:+,=][A-Za-z0-9_./:+,=-]*$": "letters, digits and _ . / : + , = - without a blank, and no dash at "
+    "its beginning",
 }
 """What a text is where its model has a pattern."""
 _TIME = "must be a time such as 2026-01-31T12:00:00Z, not {value}"
