@@ -240,7 +240,7 @@ def test_a_slip_is_named_and_nothing_is_sent(words: list[str], said: str, capsys
 def test_a_hold_of_several_clusters_declares_one_window_each(capsys: pytest.CaptureFixture[str]) -> None:
     for words, held in ((["a", "b", "a"], ["a", "b"]), (["--fleet"], ["h100-worked"])):
         with answering(FakeBackstop()) as door:
-            assert run(["hold", *words, "--kind", "freeze", "--until", "1d", "--reason", "year end"]) == 0
+            assert run(["hold", *words, "--kind", "freeze", "--until", "1d", "--reason", "year end", "--yes"]) == 0
         assert [name for d in door.declared for name, _ in d.windows] == held
         assert len(door.declared) == 1
     assert "year end" in capsys.readouterr().out

@@ -418,6 +418,29 @@ def test_it_is_said_which_of_its_own_jobs_hold_what_a_block_needs(capsys: pytest
         assert sentence in " ".join(capsys.readouterr().out.split())
 
 
+UNKNOWN = {"b": "nobody knows the health of cluster b", "c": "nobody knows the health of cluster c"}
+
+
+@pytest.mark.parametrize(
+    ("found", "unanswered", "said"),
+    [
+        (asked(9), {}, "Nothing is in the way."),
+        (asked(9), UNKNOWN, "Nothing is in the way in h100-worked. Nothing is known of b, c: --all."),
+        (asked(20), UNKNOWN, "Nothing is known of b, c: --all."),
+        (asked(), {}, "2 reasons more: --all."),
+        (asked(), {"b": UNKNOWN["b"]}, "2 reasons more. Nothing is known of b: --all."),
+    ],
+)
+def test_clusters_of_which_nothing_is_known_are_named_and_are_no_reasons(
+    found: TeamWhy, unanswered: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(*summary(WhyAnswers(teams=(found,), unanswered=unanswered), [], hint=True))
+    text = capsys.readouterr().out
+    assert text.rstrip().endswith(said)
+    assert text.count("--all") <= 1
+    assert "reason" not in text or said.startswith("2 reasons")
+
+
 CLASSED_JOBS = st.lists(
     st.tuples(st.integers(1, 6), st.sampled_from(["training", "engines", "dev"]), st.sampled_from("ab")), max_size=6
 )

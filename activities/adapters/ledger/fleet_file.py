@@ -23,7 +23,7 @@ from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.adapters.ledger.imports import write_fleet
 from activities.adapters.ledger.observations import latest_health
 from activities.adapters.ledger.quotas import unknown_cluster
-from activities.adapters.ledger.removal import lost_with, refuse_taken, remove_rows, rename_rows
+from activities.adapters.ledger.removal import history_of, refuse_taken, remove_rows, rename_rows
 from activities.adapters.ledger.standing import barred, fleet_policy, standing, teams_by_name
 from models.audit import AuditEntry, AuditKind, Signature
 from models.base import canonical_json, hash_of, in_one_sentence, some_of
@@ -132,7 +132,7 @@ class LedgerFleetFile:
     def rename_cluster(self, cluster: str, name: str, by: Signature, *, dry_run: bool) -> Departure:
         with self._database.reading() if dry_run else self._database.writing() as session:
             if dry_run or (before := _before(session, by.key)) is None:
-                answer, _ = _about(session, cluster, self._database.now())
+                answer, _ = _about(session, cluster, self._database.now(), renamed=True)
                 refuse_taken(session, name)
                 if dry_run:
                     return answer
@@ -146,17 +146,21 @@ class LedgerFleetFile:
             return before
 
 
-def _about(session: Session, cluster: str, now: datetime) -> tuple[Departure, dict[str, Any]]:
-    """What there is of the cluster, and the cluster as a fleet file has it. Errors: Refusal for an unknown one."""
+def _about(session: Session, cluster: str, now: datetime, *, renamed: bool = False) -> tuple[Departure, dict[str, Any]]:
+    """What there is of the cluster, and the cluster as a fleet file has it: what that brings back is not lost.
+
+    Errors: Refusal for an unknown one.
+    """
     found = standing(session, [cluster]).get(cluster)
     if found is None:
         raise unknown_cluster(cluster)
-    lost, why = lost_with(session, cluster), barred(session, [cluster]).get(cluster, "")
+    history = history_of(session, cluster, in_file=renamed or isinstance(found, str))
+    why = barred(session, [cluster]).get(cluster, "")
     if isinstance(found, str):  # nobody can read it, and it can be taken out all the same
-        return Departure(cluster=cluster, summary=found, history=lost, barred=why), {"name": cluster}
+        return Departure(cluster=cluster, summary=found, history=history, barred=why), {"name": cluster}
     health = latest_health(session, [cluster], now)
     islands = {i.name: i for i in health[cluster].islands} if cluster in health else {}
-    answer = Departure(cluster=cluster, summary=found.summary, history=lost, barred=why)
+    answer = Departure(cluster=cluster, summary=found.summary, history=history, barred=why)
     return answer, cluster_document(found, islands)
 
 

@@ -18,6 +18,7 @@ from models.audit import Signature, broken_links
 from models.cluster.fleet_export import in_file_order
 from models.cluster.import_lines import FleetOutcome, Verb
 from models.cluster.readings import HealthSample
+from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import BadInput, Refusal
 from models.rollout.effects import EffectKind
 from tests.integration.ledger.world import (
@@ -319,10 +320,17 @@ def by(key: str = "desk/one") -> Signature:
     return Signature(actor="tpm", at=NOW, key=key, reason="a typo")
 
 
+def held(ledger: Ledger) -> None:
+    """A window by hand, beside that of the fleet file: no file brings it back."""
+    window = Window(kind=WindowKind.SEV, starts=NOW, ends=NOW.replace(year=NOW.year + 1), reason="fabric")
+    ledger.fleet.declare((Declared(source="hold 1", windows=((CLUSTER, window),)),), "tpm", NOW)
+
+
 def test_a_cluster_is_removed_once_and_comes_back_by_its_archive(ledger: Ledger, tool: ForeignTool) -> None:
     cut_b(ledger)
     close(ledger)
     tool.run("INSERT INTO requests VALUES ('q', 'alpha', 'a', 'declined', ?, '2026-03-01T12:00:00Z', '{}')", True)
+    held(ledger)
     before, quotas = dump(tool), tool.quotas()
     shown = ledger.fleet.remove_cluster(CLUSTER, by(), dry_run=True)
     assert (dump(tool), shown.done, shown.barred) == (before, False, "")
@@ -390,11 +398,13 @@ def test_a_cluster_is_renamed_with_its_history_and_the_archive_leads_from_one_to
         True,
         '{"ask":{"cluster":"alpha"}}',
     )
+    held(ledger)
     along = ("islands", "quotas", "health_samples", "usage_samples", "windows", "rollouts", "receipts", "requests")
     before = {table: tool.one(f"SELECT count(*) FROM {table} WHERE cluster = 'alpha'") for table in along}
     quotas = tool.quotas()
     answer = twice(lambda: ledger.fleet.rename_cluster(CLUSTER, "omega", by(), dry_run=False))
     assert answer.done
+    assert answer.history["windows"] == before["windows"] == 2, "the file's own goes along too"
     assert {t: tool.one(f"SELECT count(*) FROM {t} WHERE cluster = 'omega'") for t in along} == before
     assert {t: tool.one(f"SELECT count(*) FROM {t} WHERE cluster = 'alpha'") for t in along} == dict.fromkeys(along, 0)
     assert tool.quotas("omega") == quotas
