@@ -179,12 +179,19 @@ def lab_guest(site: Site) -> str:
 
 
 def test_what_backstop_made_goes_with_it_and_jobs_in_it_run_on(site: Site) -> None:
-    before = may_use(site, "a")
     brought_in(site, written(site))
     first_write(site)
     engine = submit(site, "a", "engines", 8, "engine")
     running(site, engine)
     waiting = submit(site, "a", "engines", 8, "waits", "--begin=now+1hour")
+    without_gpus = site.lab.run(
+        *("sbatch", "--parsable", "-o", "/dev/null", "-A", site.team("b"), "-c", "1", "--begin=now+1hour"),
+        *(f"--qos=lab-{site.root}-b-engines", "--wrap", "sleep 3600"),
+    )
+    held = submit(site, "b", "training", 8, "held")
+    running(site, held)
+    site.lab.run("scontrol", "requeuehold", "State=SpecialExit", held)
+    site.lab.until(lambda: site.lab.job(held)[0] == "SPECIAL_EXIT", "it waits for whoever releases it")
     land(site, EffectKind.CLOSE, 2)
     note_stage(site.ledger, "r-1", "closed", ended=True, completed=True)
     name = f"class:lab-{site.root}"
@@ -194,12 +201,19 @@ def test_what_backstop_made_goes_with_it_and_jobs_in_it_run_on(site: Site) -> No
     assert site.slurms.detach(site.cluster, restore=True, look=True) == gone
     assert len(qos(site)) == 4, "a look changes nothing"
     assert site.slurms.detach(site.cluster, restore=True) == gone
-    assert qos(site) == {"a-engines": ("99", "flex", "cluster", "00:00:00", "")}, "without effect, while jobs are in it"
+    idle = ("flex", "cluster", "00:00:00", "")
+    assert qos(site) == {
+        "a-engines": ("99", *idle),
+        "b-engines": ("99", *idle),
+        "b-training": ("100", *idle),
+    }, "without effect, while jobs are in it"
     assert may_use(site, "a") == ["a-engines", "normal"]
-    assert may_use(site, "b") == before
+    assert may_use(site, "b") == ["b-engines", "b-training", "normal"]
     assert site.lab.job(engine)[0] == "RUNNING"
-    assert site.lab.job(waiting)[1] == "BeginTime"
-    site.lab.run("scancel", engine, waiting)
+    assert site.lab.job(waiting)[1] == site.lab.job(without_gpus)[1] == "BeginTime"
+    site.lab.run("scontrol", "release", held)
+    site.lab.until(lambda: site.lab.job(held) == ("PENDING", "BeginTime"), "it starts anew in two minutes")
+    site.lab.run("scancel", engine, waiting, without_gpus, held)
 
 
 @pytest.mark.nightly

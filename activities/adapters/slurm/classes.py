@@ -173,8 +173,7 @@ class SlurmClasses:
         """Errors: Unavailable where some are still there."""
         if not mine:
             return
-        jobs = sights.jobs(self.talk, self.cluster, self.source)
-        used = {job.qos for job in jobs} | {default.qos for default in site.defaults.values()}
+        used = sights.qos_used(self.talk)
         self._write(taking_out(mine, used, site))
         left = self._qos().keys() & mine.keys() - used
         if left:
