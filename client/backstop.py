@@ -70,7 +70,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests):
             remedy = "backstop migrate, then backstop up"
             return [*map(unheard, checks), Check(name="ledger", ok=False, text=text, remedy=remedy)]
         checks.append(Check(name="ledger", ok=True, text=f"answers; {ledger.open_rollouts} rollouts open"))
-        checks.append(senseless_check(ledger.senseless))
+        checks.append(senseless_check(ledger.senseless, ledger.senseless_teams))
         for cluster, check in sorted(ledger.schedulers.items()):
             well = f"its limits can be read, not set: {check.barred}" if check.barred else _LIMITS_ARE_OURS
             remedy = _SLURM_REMEDY if check.wrong else ""

@@ -204,6 +204,8 @@ class Untold(Model):
     """It waits for its digest."""
     trouble: str = ""
     """Why a message that was due did not go; empty: none was due."""
+    remedy: str = ""
+    """What to do about that, where it is not the contact."""
 
 
 class Letter(Model):

@@ -212,6 +212,8 @@ class LedgerCheck(Model):
     """Health sources whose clusters fell together, and that a person has not confirmed."""
     senseless: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """By cluster: what stands in the ledger of it and makes no sense, in a sentence each."""
+    senseless_teams: dict[str, str] = Field(default_factory=dict)
+    """By team: how it wants to be told where that makes no sense, in a sentence."""
     worker_ahead_seconds: float = Field(default=0.0, exclude_if=lambda seconds: abs(seconds) <= CLOCK_SKEW_SECONDS)
     """By how much the worker's clock is ahead of Temporal's; below zero: behind. Left out where they agree."""
     prometheus: dict[str, str] = Field(default_factory=dict)

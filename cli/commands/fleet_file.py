@@ -197,7 +197,8 @@ def export(
             for name, why in sorted(page.wrong.items()):
                 complain(f"left out: {name}: {why}")
             for name, teams in sorted(page.cut_floors.items()):
-                complain(f"{name}: written with smaller floors, as their quotas stand below them: {', '.join(teams)}")
+                below = "as their quotas, or what they are part of, stand below them"
+                complain(f"{name}: written with smaller floors, {below}: {', '.join(teams)}")
     write(file, "FILE", fleet_yaml(document))
 
 

@@ -230,7 +230,7 @@ def test_an_export_is_a_file_and_says_what_it_could_not_write(
         (
             "backstop: contacts of 1 team hold secrets and are written as ***: an import here keeps them\n"
             "backstop: left out: i: makes no sense\n"
-            "backstop: k: written with smaller floors, as their quotas stand below them: a\n"
+            "backstop: k: written with smaller floors, as their quotas, or what they are part of, stand below them: a\n"
         ),
     )
     out = tmp_path / "out.yaml"
