@@ -43,6 +43,8 @@ def back_up(home: Path, ledger_url: str, to: Path) -> list[Path]:
     _copy(ledger, part / "ledger.db")
     if (home / "notices.jsonl").is_file():
         shutil.copy2(home / "notices.jsonl", part)
+    if (told := home / "notices.jsonl.book").is_file():  # which notice went where: without it some would go again
+        _copy(told, part / told.name)
     part.replace(to)
     return sorted(path for path in to.rglob("*") if path.is_file())
 
