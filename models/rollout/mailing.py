@@ -102,7 +102,7 @@ def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetim
         if notice.key in answer.waiting and notice.key not in asked:
             at = answer.waiting[notice.key]
             r = r.noting(
-                AuditKind.NOTICE, f"{notice.audience} is told with others, {at:%Y-%m-%d %H:%MZ}: {notice.kind}", now
+                AuditKind.NOTICE, f"{notice.audience} is to be told at {at:%Y-%m-%d %H:%MZ}: {notice.kind}", now
             )
         elif notice.key in answer.delivered:
             r = r.noting(

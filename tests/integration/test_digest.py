@@ -347,7 +347,7 @@ def test_a_worker_that_dies_while_it_sends_a_digest_loses_nothing_and_repeats_no
     assert len(late.waiting) == 1
     office.passes(eight + timedelta(minutes=5), timedelta(minutes=1))
     ((_, body),) = office.messages("daily")
-    assert [body.count(f"- {cluster}: ") for cluster in FEW] == [1] * 12
+    assert [body.count(f" UTC: {cluster}: ") for cluster in FEW] == [1] * 12
     ((sent, over),) = sql(office.url, "SELECT count(*), count(sent_at) FROM messages")
     assert (sent, over) == (1, 1)
     archived = [json.loads(entry) for (entry,) in sql(office.url, "SELECT entry FROM audit")]

@@ -141,6 +141,28 @@ def test_the_undo_that_is_printed_is_taken_in_the_stage_where_it_is_offered(stag
         say_as_typed(world, words)
 
 
+@pytest.mark.parametrize(
+    ("stage", "command", "said"),
+    [
+        ("planned", Command.RESUME, "Undo: backstop pause c1 --reason '...'"),
+        ("buffered", Command.RESUME, "Undo: backstop pause c1 --reason '...' (a soak has begun anew all the same)"),
+        ("enforced", Command.RESUME, "Undo: backstop pause c1 --reason '...' (a soak has begun anew all the same)"),
+        ("monitored", Command.RESUME, "Undo: backstop pause c1 --reason '...'"),
+        ("rolled_back", Command.RETRY, "Undo: backstop abort c1 --reason '...'"),
+        (
+            "breached",
+            Command.RETRY,
+            "It cannot be undone; to hold the next attempt: backstop pause c1 --reason '...'",
+        ),
+    ],
+)
+def test_an_undo_says_no_more_than_is_so(stage: str, command: Command, said: str) -> None:
+    """A rollback would raise what a breach left to the exact baseline, which no hardware stands behind."""
+    world = AT[stage]()
+    world.say(command, run=False, **prepared(world, command))
+    assert world.undo_line == said
+
+
 def test_some_undo_is_offered_in_each_stage_that_is_no_end() -> None:
     offered: dict[str, set[Command]] = {}
     for stage, make in AT.items():

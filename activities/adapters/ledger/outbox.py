@@ -22,7 +22,20 @@ from activities.adapters.ledger.bulk import among, keep
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.sense import SENSELESS, those_that_do, why_senseless
 from models.base import hash_of
-from models.digests import Fate, Lane, Letter, MailPace, Posted, Untold, due, due_of, overtaken, restated, together
+from models.digests import (
+    Fate,
+    Lane,
+    Letter,
+    MailPace,
+    Posted,
+    Told,
+    Untold,
+    due,
+    due_of,
+    overtaken,
+    restated,
+    together,
+)
 from models.notice_tables import MessageRow, NoticeRow
 from models.notices import Delivery, Notice, Notify, notify_of
 from models.tables import ContactRow, TeamRow
@@ -201,10 +214,12 @@ def _audiences_waiting(session: Session) -> Sequence[str]:
     return session.exec(waiting.distinct().order_by(col(NoticeRow.audience))).all()
 
 
-def _told(session: Session, audience: str, now: datetime, pace: MailPace) -> list[datetime]:
-    """When the audience's latest messages were formed."""
+def _told(session: Session, audience: str, now: datetime, pace: MailPace) -> list[Told]:
+    """The audience's latest messages."""
     lately = col(MessageRow.formed_at) > now - 2 * pace.window
-    return list(session.exec(select(MessageRow.formed_at).where(MessageRow.audience == audience, lately)))
+    of_it = (col(NoticeRow.message) == col(MessageRow.key), col(NoticeRow.lane) == Lane.URGENT.value)
+    rows = select(MessageRow.formed_at, sa.exists().where(*of_it)).where(MessageRow.audience == audience, lately)
+    return [Told(at, urgent) for at, urgent in session.exec(rows)]
 
 
 def _rows(session: Session, keys: Sequence[str]) -> Sequence[NoticeRow]:
@@ -225,26 +240,32 @@ def _form(session: Session, audience: str, going: Sequence[Posted], now: datetim
     session.add(MessageRow(key=key, audience=audience, formed_at=now, try_at=now))
     session.flush()
     rows = {row.key: row for row in _rows(session, [g.notice.key for g in going])}
-    for posted in going:
-        row = rows[posted.notice.key]
+    for notice in restated(going, now):
+        row = rows[notice.key]
         row.message = key
-        row.notice = restated(posted, now).model_dump_json(exclude={"contacts"})
+        row.notice = notice.model_dump_json(exclude={"contacts"})
     session.flush()
 
 
 def _message(session: Session, row: MessageRow) -> Letter | None:
     """What of it can be read. The rest waits again, under a message of its own; None: that is all of it."""
-    notices = []
+    readable = []
     for each in _of_message(session, row.key):
         try:
-            notices.append(_posted(each).notice)
+            readable.append(_posted(each))
         except SENSELESS:
             each.message = None
     session.flush()
-    if not notices:
+    if not readable:
         session.delete(row)
         return None
-    return Letter(key=row.key, audience=row.audience, formed_at=row.formed_at, notices=tuple(notices))
+    return Letter(
+        key=row.key,
+        audience=row.audience,
+        formed_at=row.formed_at,
+        notices=tuple(posted.notice for posted in readable),
+        posted_at={posted.notice.key: posted.posted_at for posted in readable},
+    )
 
 
 def _fate(row: NoticeRow, messages: dict[str, MessageRow], due_at: datetime) -> Fate:
