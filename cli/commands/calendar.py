@@ -133,7 +133,7 @@ def hold(
 
 
 def _held_together(names: list[str], window: Window, person: str, *, fleet: bool, as_json: bool) -> list[str]:
-    """The clusters that were shown, and agreed to. Errors: those of `consent`; BadInput for one that there is not."""
+    """The clusters that were shown, and agreed to. Errors: those of `consent`; BadInput where there is none."""
     from cli.consent import needs_somebody, shown_and_asked
     from cli.output import count
     from cli.views.calendar import hold_parts
@@ -147,15 +147,13 @@ def _held_together(names: list[str], window: Window, person: str, *, fleet: bool
     clusters, opened = ask(person, question)
     specs = {c.name: c for c in clusters}
     held = list(specs) if fleet else names
-    if unknown := [name for name in held if name not in specs]:
-        raise BadInput(f"the ledger has no cluster {unknown[0]!r}")
     if not held:
         raise BadInput("the ledger has no cluster: `backstop fleet import FILE` brings them in")
     now = datetime.now(UTC)
     takes = {
         name: [f for f in foretold(name, spec.quotas, spec.islands, (*spec.windows, window), now) if _is(f, window)]
-        for name in held
-        for spec in (specs[name],)
+        for name, spec in specs.items()
+        if name in held
     }
     parts = hold_parts(window, held, [name for name in held if name in set(opened)], takes, now)
     shown_and_asked(f"Hold {count(len(held), 'cluster')}?", parts)
