@@ -76,6 +76,8 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests):
             remedy = _SLURM_REMEDY if check.wrong else ""
             text = f"{cluster}: {check.wrong or well}"
             checks.append(Check(name="slurm", ok=not check.wrong, text=text, remedy=remedy))
+            if check.note:
+                checks.append(Check(name="slurm", ok=True, text=f"{cluster}: {check.note}"))
         checks += health_source_checks(ledger)
         checks += notice_checks(ledger, datetime.now(UTC))
         checks += [doubt_check(one) for one in ledger.doubts]

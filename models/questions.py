@@ -195,12 +195,14 @@ class Curve(Model):
 
 
 class SchedulerCheck(Model):
-    """What stands between us and a scheduler; empty: nothing."""
+    """What stands between us and a scheduler; empty: nothing does."""
 
     wrong: str = ""
     """With reading it, or with what stands there."""
     barred: str = ""
     """From writing to it: plans and rehearsals need no right to."""
+    note: str = ""
+    """Nothing does: what its administrator may want to know."""
 
 
 class LedgerCheck(Model):

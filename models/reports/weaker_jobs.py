@@ -2,8 +2,8 @@
 
 A block belongs to the strongest class, and inside a quota the weaker one yields. For one island after the other they
 are asked by class, those there before those elsewhere, which free quota alone; and again with all that are there first.
-Of what serves that is told which takes the least of stronger classes, then the fewest GPUs. Of a team whose jobs by name
-do not account for all that it holds nothing is said; where somebody's place is not known, that it is so. Source:
+Of what serves that is told which takes the least of stronger classes, then the fewest GPUs. Of a team whose jobs by
+name do not account for all that it holds nothing is said; where somebody's place is not known, that it is so. Source:
 DESIGN.md, "Jobs and flex".
 """
 

@@ -104,8 +104,10 @@ ISSUE = [job("t1", 252, "training"), job("t2", 18, "training"), job("e", 40, "en
             ISSUE,
             (252,),
             59,
-            "holds 40 of the 58 that could yield; beyond them class training yields, "
-            "and then only its 252 protected GPUs are left",
+            (
+                "holds 40 of the 58 that could yield; beyond them class training yields, "
+                "and then only its 252 protected GPUs are left"
+            ),
         ),
         # Its training holds less than the blocks want: all of that is theirs.
         (ISSUE, (256, 44), 41, "holds 40 of the 40 that could yield; beyond them only its 270 protected GPUs are left"),
@@ -335,14 +337,19 @@ def test_a_breach_that_touches_nothing_in_use_says_so_and_who_would_yield_next()
         (
             (270, 90),
             300,
-            "45 of the 345 GPUs that jobs of research hold in quota have no healthy ones behind them; 15 more run beyond "
-            "the quota and yield first: 1 job of class engines holds 90 of the 360 that could yield",
+            (
+                "45 of the 345 GPUs that jobs of research hold in quota have no healthy ones behind them; 15 more run "
+                "beyond the quota and yield first: 1 job of class engines holds 90 of the 360 that could yield"
+            ),
         ),
         (
             (300, 46),
             345,
-            "healthy hardware stands behind all that research runs in quota; 1 more runs beyond the quota and yields "
-            "first; were it to lose more, first to yield: engines, 46 GPUs of 1 job; then training, 300 GPUs of 1 job",
+            (
+                "healthy hardware stands behind all that research runs in quota; 1 more runs beyond the quota and "
+                "yields first; were it to lose more, first to yield: engines, 46 GPUs of 1 job; then training, "
+                "300 GPUs of 1 job"
+            ),
         ),
         (
             (300, 45),
