@@ -29,6 +29,11 @@ from models.digests import (
 from models.fleet.state import FLEET
 from models.notices import Notice, NoticeKind, Notify
 from models.questions import LedgerCheck
+from models.rollout import mailing
+from models.rollout.gates import conditions
+from models.rollout.stages import Command
+from models.wire import TellAnswer
+from tests.unit.pure_world import World, quota
 
 PACE = MailPace()
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -356,3 +361,20 @@ def test_doctor_shows_what_waits_and_what_should_not() -> None:
     ]
     (well,) = notice_checks(LedgerCheck(open_rollouts=0), NOON)
     assert (well.ok, well.text) == (True, "none waits")
+
+
+def test_a_rollout_says_who_is_to_be_told_when_and_what_is_in_the_way() -> None:
+    """In the mode that tells each thing by itself, too: a notice waits ten seconds there, and company may not come."""
+    world = World((quota("a", 180), quota("b", 181)), notice="1d")
+    assert world.r.plan is not None
+    world.say(Command.APPROVE, run=False, plan_hash=world.r.plan.hash)
+    r = mailing.noticing(world.r, world.now).telling(NoticeKind.MONITORED, ["a"])
+    to_a, to_b, other = (n.key for n in r.post.mail)
+    at = world.now + timedelta(seconds=10)
+    waiting = TellAnswer(delivered={}, failed={to_b: "nobody listens"}, refused={}, waiting={to_a: at, other: at})
+    r = mailing.mailed(r, r.post.mail, waiting, world.now)
+    (said,) = [c.text for c in conditions(r, world.now) if c.name == "notice"]
+    assert said == (
+        f"to be told at {at:%Y-%m-%d %H:%M:%SZ}, and the notice runs from then: a (trying again: nobody listens)"
+    )
+    assert r.post.outbox[-1].text == f"a is to be told at {at:%Y-%m-%d %H:%MZ}: monitored"
