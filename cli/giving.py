@@ -13,7 +13,6 @@ import typer
 from cli.consent import consent, needs_somebody, shown_and_asked
 from cli.options import checked, who
 from cli.session import ask
-from models.base import some_of
 from models.errors import BackstopError, Refusal
 
 if TYPE_CHECKING:
@@ -82,46 +81,50 @@ def _consent(
 
     Errors: as `consent`; Refusal where no rollout would take it.
     """
-    from cli.views.consequence import close_parts, left_parts, many_parts, undo_parts
+    from cli.views.consequence import many_parts
     from models.rollout.stages import Command
 
-    several = len(clusters) > 1
+    question, several = _question(command, clusters), len(clusters) > 1
     if command not in (Command.ABORT, Command.ROLLBACK, Command.CLOSE):
         if several:
             parts = partial(many_parts, clusters)
-            consent(
-                _question(command, clusters), lambda: parts(_statuses(clusters, person)), yes=False, as_json=as_json
-            )
+            consent(question, lambda: parts(_statuses(clusters, person)), yes=False, as_json=as_json)
         return {}
     if command is not Command.CLOSE:
-        needs_somebody(_question(command, clusters), as_json=as_json)
+        needs_somebody(question, as_json=as_json)
     aheads, silent = aheads_of(clusters, person)
     if command is Command.CLOSE and not several and not any(a.at_risk or a.stage == "stuck" for a in aheads):
         return {}
-    needs_somebody(_question(command, clusters), as_json=as_json)
-    refusals = {a.cluster: why for a in aheads if (why := a.refusal(command, reason))}
-    left: dict[str, BackstopError] = {**_refused(command, aheads, refusals), **silent}
-    going = [a for a in aheads if a.cluster not in left]
+    needs_somebody(question, as_json=as_json)
+    return _agreed_to(command, aheads, silent, {a.cluster: a.refusal(command, reason) for a in aheads})
+
+
+def _agreed_to(
+    command: Command, aheads: Sequence[Ahead], silent: Mapping[str, BackstopError], refusals: Mapping[str, str]
+) -> dict[str, BackstopError]:
+    """Those that are left out once the others were shown and agreed to. Errors: as `_consent`."""
+    from cli.views.consequence import close_parts, left_parts, undo_parts
+    from models.base import some_of
+    from models.rollout.stages import Command
+
+    going = [a for a in aheads if not refusals[a.cluster]]
+    refusing = [a for a in aheads if refusals[a.cluster]]
+    why = {f"{a.cluster} ({a.stage}), which would refuse it": (a.cluster, refusals[a.cluster]) for a in refusing}
+    why |= {cluster: (cluster, error.message) for cluster, error in silent.items()}
+    left: dict[str, BackstopError] = {
+        cluster: Refusal(f"{command} was not given to {whom}: {text}") for whom, (cluster, text) in why.items()
+    }
     if not going:
         raise Refusal(some_of([error.message for error in left.values()], by="; "))
     shown = close_parts(going) if command is Command.CLOSE else undo_parts(going, ends=command is Command.ABORT)
-    beside = left_parts([a for a in aheads if a.cluster in refusals], refusals, silent)
-    shown_and_asked(_question(command, [a.cluster for a in going]), [*shown, *beside])
+    question = _question(command, [a.cluster for a in going])
+    shown_and_asked(question, [*shown, *left_parts(refusing, refusals, silent)])
     return left
 
 
 def _question(command: Command, clusters: Sequence[str]) -> str:
     what = clusters[0] if len(clusters) == 1 else f"{len(clusters)} rollouts"
     return f"{_SPELT.get(command.value, command.value.capitalize())} {what}?"
-
-
-def _refused(command: Command, aheads: Sequence[Ahead], refusals: dict[str, str]) -> dict[str, Refusal]:
-    """As the rollout itself would say it."""
-    return {
-        a.cluster: Refusal(f"{command} is not possible while {a.cluster} is {a.stage}: {refusals[a.cluster]}")
-        for a in aheads
-        if a.cluster in refusals
-    }
 
 
 def aheads_of(clusters: Sequence[str], person: str) -> tuple[list[Ahead], dict[str, BackstopError]]:

@@ -333,8 +333,12 @@ def test_a_yes_is_to_what_was_shown_and_the_rest_is_left_out_and_refused(
 @pytest.mark.parametrize(
     ("line", "stage", "said"),
     [
-        ("abort h100-1", Stage.ROLLING_BACK, "abort is not possible while h100-1 is rolling_back: a rollback is run"),
-        ("rollback h100-1 h100-2", Stage.STUCK, "h100-1 is stuck: the rollback is stuck: "),
+        (
+            "abort h100-1",
+            Stage.ROLLING_BACK,
+            "abort was not given to h100-1 (rolling_back), which would refuse it: a rollback is running",
+        ),
+        ("rollback h100-1 h100-2", Stage.STUCK, "which would refuse it: the rollback is stuck: "),
     ],
 )
 def test_where_no_rollout_would_take_it_nobody_is_asked(
