@@ -316,6 +316,7 @@ class DeskActivities:
             windows=self._calendar.faults(),
             doubts=self._doubts.sources_in_doubt(),
             senseless=senseless,
+            senseless_teams=self._fleet.senseless_teams(),
             worker_ahead_seconds=ahead,
             notices=self._waits(),
         )

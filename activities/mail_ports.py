@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from models.digests import Fate, Lane, Letter, MailPace, Untold
-from models.notices import Delivery, Notice
+from models.notices import Delivery, Notice, Notify
 
 
 class OutboxPort(Protocol):
     """Where notices wait until they are sent, and go together where that is better (models/digests.py)."""
 
-    def wishes(self, audiences: Sequence[str]) -> dict[str, tuple[tuple[str, ...], str | None]]:
+    def wishes(self, audiences: Sequence[str]) -> dict[str, tuple[tuple[str, ...], Notify | None]]:
         """Contacts, and how it wants to be told where it says so, of those audiences that are known."""
         ...
 

@@ -71,7 +71,7 @@ class NoticeActivities:
         away = []
         for each in rounds:
             contacts, choice = told.get(each.audience, ((), None))
-            wish = _Wish(contacts, usual if choice is None else Notify(choice))
+            wish = _Wish(contacts, usual if choice is None else choice)
             # With the call's context: whoever logs says of which call it is.
             away.append(self._postmen.submit(copy_context().run, self._go, each, wish, ends))
             wait(away[-1:], timeout=_MOMENT_SECONDS)

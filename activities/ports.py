@@ -469,6 +469,10 @@ class FleetPort(FleetFilePort, Protocol):
         """By cluster: what stands in the ledger of it and makes no sense, in a sentence each."""
         ...
 
+    def senseless_teams(self) -> dict[str, str]:
+        """By team: what stands in the ledger of how it wants to be told and makes no sense, in a sentence."""
+        ...
+
     def teams(self) -> tuple[Team, ...]: ...
 
     def calendar(self, cluster: str, since: datetime) -> tuple[Entry, ...]:

@@ -12,13 +12,16 @@ holds one of these (docs/notices.md):
     late            whether it is an objection that came too late to hold anything (held)
     ends            whether the rollout has ended, so that nothing can be answered (all)
     to_owner        whether the audience is the rollout's owner, where the names do not tell
+
+A notice among others (entry.txt) begins with when it was posted, and what it says of hardware is of then; `past` is set
+where a later one has made it past.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -26,10 +29,23 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from models.base import gpus_text
-from models.digests import is_urgent, still_asks
+from models.digests import Letter, is_urgent, still_asks, superseded
 from models.notices import Notice, NoticeKind
 from models.rollout.stages import Stage, command_line
 
+_SAYS_WHAT_TO_DO = frozenset(
+    {
+        NoticeKind.HELD,
+        NoticeKind.STUCK,
+        NoticeKind.BREACH,
+        NoticeKind.REQUEST,
+        NoticeKind.FLEET_HELD,
+        NoticeKind.BRINGUP,
+    }
+)
+_CUTS = frozenset(
+    {NoticeKind.PLANNED, NoticeKind.CHANGED, NoticeKind.BUFFERED, NoticeKind.ENFORCED, NoticeKind.ROLLED_BACK}
+)
 TO_OWNER = frozenset({NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.FLEET_HELD, NoticeKind.BRINGUP})
 """Kinds that go to the owner only; breach goes to the owner and to teams."""
 
@@ -56,16 +72,18 @@ def _parted(text: str) -> tuple[str, str]:
     return _one_line(subject), re.sub(r"\n{3,}", "\n\n", lines).strip() + "\n"
 
 
-def render_together(notices: Sequence[Notice], link: str = "") -> tuple[str, str]:
+def render_together(message: Letter, link: str = "") -> tuple[str, str]:
     """Subject and body of several notices to one audience: what wants an answer first, then by cluster what happened.
 
     `link`: where people answer in a browser; empty: nowhere. Each notice whole stands in the log.
     """
-    asking = still_asks(notices)
+    notices = message.notices
+    asking, past = still_asks(notices), superseded(notices)
     entries = [
-        _entry(notice, notice.key in asking) for notice in sorted(notices, key=lambda n: (n.cluster, notices.index(n)))
+        _entry(notice, message.posted_at[notice.key], asks=notice.key in asking, past=notice.key in past)
+        for notice in sorted(notices, key=lambda n: (n.cluster, notices.index(n)))
     ]
-    urgent = [n for n in notices if is_urgent(n)]
+    urgent = sorted((n for n in notices if is_urgent(n)), key=lambda n: n.key in past)
     text = (
         _templates()
         .get_template("digest.txt")
@@ -77,7 +95,7 @@ def render_together(notices: Sequence[Notice], link: str = "") -> tuple[str, str
             asked=[e for e in entries if e["key"] in asking and not e["urgent"]],
             told=[e for e in entries if e["key"] not in asking and not e["urgent"]],
             teams=any(e["key"] in asking and not e["to_owner"] for e in entries),
-            cuts=any(e["cut"] for e in entries),
+            cuts=any(e["cut"] and e["kind"] in _CUTS and not e["past"] for e in entries),
             owners=sorted({_one_line(n.owner) for n in notices} - {notices[0].audience}),
             link=link,
         )
@@ -85,13 +103,15 @@ def render_together(notices: Sequence[Notice], link: str = "") -> tuple[str, str
     return _parted(text)
 
 
-def _entry(notice: Notice, asks: bool) -> dict[str, Any]:
+def _entry(notice: Notice, posted_at: datetime, *, asks: bool, past: bool) -> dict[str, Any]:
     """One notice among others: the line that is its subject elsewhere, and what it says beside."""
-    words = {**_words(notice), "asks": asks}
+    words = {**_words(notice), "asks": asks, "past": past}
+    words["says_what_to_do"] = notice.kind in _SAYS_WHAT_TO_DO and not past
     body = _templates().get_template("entry.txt").render(words)
+    subject, _ = _parted(_templates().get_template(f"{notice.kind.value}.txt").render(words))
     return {
         **words,
-        "says": render(notice)[0],
+        "says": f"{_hour(posted_at)}: {subject}",
         "more": [line.strip() for line in body.splitlines() if line.strip()],
         "urgent": is_urgent(notice),
     }
@@ -127,6 +147,7 @@ def _words(notice: Notice) -> dict[str, Any]:
         "quota": quota,
         "missing_gpus": 0 if quota is None or backing is None else max(0, quota - backing),
         "to_owner": to_owner,
+        "past": False,
         "applied": notice.stage not in ("", Stage.PLANNED),
         "ends": bool(facts.get("ends")),
         "late": bool(facts.get("late")),
@@ -143,7 +164,8 @@ def _commands(notice: Notice) -> list[dict[str, str]]:
         return [_command(each) for each in (given if isinstance(given, list | tuple) else [given])]
     if notice.kind is NoticeKind.BRINGUP:  # its template says how to look at it
         return []
-    return [{"does": "See what holds it, and what can be done", "line": command_line("status", notice.cluster)}]
+    status = "backstop fleet status" if notice.kind is NoticeKind.FLEET_HELD else command_line("status", notice.cluster)
+    return [{"does": "See what holds it, and what can be done", "line": status}]
 
 
 def _command(given: Any) -> dict[str, str]:
@@ -171,6 +193,12 @@ def _utc(time: datetime) -> datetime:
 def _day(time: datetime) -> str:
     at = _utc(time)
     return f"{at.day} {_MONTHS[at.month - 1]} {at.year}"
+
+
+def _hour(time: datetime) -> str:
+    """Of the last days: without the year."""
+    at = _utc(time)
+    return f"{at.day} {_MONTHS[at.month - 1]}, {at:%H:%M} UTC"
 
 
 def _moment(time: datetime) -> str:

@@ -15,7 +15,7 @@ from activities.ports import ArchivePort
 from activities.rendering import render, render_together
 from models.audit import BACKSTOP, AuditEntry, AuditKind
 from models.base import count_text
-from models.digests import Letter, MailPace
+from models.digests import Letter, MailPace, about
 from models.errors import BackstopError, Refusal, Unavailable
 from models.fleet.state import FLEET
 from models.notices import Delivery, Notice, NoticeKind
@@ -57,7 +57,7 @@ class Sender:
     def _deliver(self, message: Letter) -> tuple[Delivery, ...]:
         contacts, _ = self._outbox.wishes([message.audience]).get(message.audience, ((), None))
         notice = message.notices[0] if len(message.notices) == 1 else together(message)
-        words = render(notice) if len(message.notices) == 1 else render_together(message.notices, self._link)
+        words = render(notice) if len(message.notices) == 1 else render_together(message, self._link)
         return self._notify.deliver(notice.model_copy(update={"contacts": contacts}), *words)
 
     def _note(self, message: Letter, own: Collection[str], text: str, **data: object) -> None:
@@ -98,5 +98,5 @@ def together(message: Letter) -> Notice:
 
 
 def _rollout_of(notice: Notice) -> str:
-    """Keys of a rollout's notices begin with it."""
-    return notice.key.rsplit("/", 2)[0] if notice.key.endswith(f"/{notice.kind}") else ""
+    """The rollout's, or the fleet rollout's; a request has none."""
+    return "" if notice.kind is NoticeKind.REQUEST else about(notice)

@@ -41,8 +41,10 @@ class Works:
         except BackstopError as error:
             log.warning("nobody knows whose jobs run in cluster %s: %s", cluster, error)
             return ()
+        quotas = tuple(quotas)
         classes = {quota.team: those_of(quota.classes, of_policy) for quota in quotas}
-        return team_work(running, classes, {team: used.scheduled_gpus for team, used in usage.items()})
+        blocks = {quota.team: sum(quota.protected_blocks) for quota in quotas}
+        return team_work(running, classes, {team: used.scheduled_gpus for team, used in usage.items()}, blocks)
 
     def on(self, snapshot: Snapshot, policy: Policy, now: datetime) -> Snapshot:
         """The snapshot with it, as far as plans ask for it: of what runs in quota."""

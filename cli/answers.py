@@ -136,6 +136,8 @@ class CalendarAnswer(JsonAnswer, schema="calendar"):
     foretold: dict[str, tuple[Foretold, ...]]
     left_out: tuple[str, ...] = ()
     """By an import: what is wrong with each event that was not taken."""
+    undo: str = ""
+    """Of a hold, an import, an end: how it is undone, or that it cannot be, a line each."""
 
 
 class BufferAnswer(JsonAnswer, schema="buffer"):
@@ -310,6 +312,8 @@ class DetachedAnswer(JsonAnswer, schema="detach"):
 
     cluster: Name
     limits: tuple[LimitBack, ...]
+    undo: str = ""
+    """How it is undone."""
 
 
 class ConfirmedAnswer(JsonAnswer, schema="confirm"):
@@ -317,6 +321,8 @@ class ConfirmedAnswer(JsonAnswer, schema="confirm"):
 
     source: Name
     clusters: tuple[Name, ...]
+    undo: str = ""
+    """That it cannot be undone, and what to do instead."""
 
 
 class LaunchedAnswer(JsonAnswer, schema="launch"):
@@ -327,6 +333,8 @@ class LaunchedAnswer(JsonAnswer, schema="launch"):
     plan: PlanAnswer | None
     approve: str
     """The command that approves this plan."""
+    undo: str = ""
+    """How the launch is undone."""
 
 
 class RefusedAdoption(Model):
@@ -380,6 +388,8 @@ class FleetPlanAnswer(JsonAnswer, schema="fleet-plan"):
     clusters: tuple[Prospect, ...]
     missing: tuple[str, ...] = ()
     approve: str
+    undo: str = ""
+    """How the launch is undone."""
 
 
 class FleetCommandTaken(JsonAnswer, schema="fleet-command"):

@@ -22,7 +22,9 @@ class Commands(LazyGroup):
             "Run everything on this machine: Temporal with its UI, the ledger and a worker, until Ctrl-C.",
         ),
         "worker": Listed("processes", SET_UP, "Run a worker for the configured Temporal, until Ctrl-C."),
-        "migrate": Listed("processes", SET_UP, "Bring the ledger's schema up to date."),
+        "migrate": Listed(
+            "processes", SET_UP, "Bring the ledger's schema up to date, or copy a whole ledger to PostgreSQL."
+        ),
         "backup": Listed(
             "processes",
             SET_UP,

@@ -28,11 +28,15 @@ def consent(
 
     Errors: BadInput where nobody can be asked and nobody said --yes; typer.Exit(1) for a no. Nothing has changed then.
     """
-    if yes:
-        return
+    if not yes:
+        needs_somebody(question, as_json=as_json)
+        shown_and_asked(question, consequence())
+
+
+def needs_somebody(question: str, *, as_json: bool = False) -> None:
+    """Errors: BadInput where nobody can be asked."""
     if not can_ask(as_json=as_json):
         raise BadInput(f"{question} Nobody can be asked here, and nothing was changed: say --yes if that is meant")
-    shown_and_asked(question, consequence())
 
 
 def shown_and_asked(question: str, parts: Sequence[RenderableType]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
-from cli.consent import consent, shown_and_asked
+from cli.consent import consent, needs_somebody, shown_and_asked
 from cli.options import checked, who
 from cli.session import ask
 from models.errors import BackstopError, Refusal
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.rollout.ahead import Ahead
     from models.rollout.messages import CommandAnswer, RolloutStatus
+    from models.rollout.stages import Command
 
     Outcome = tuple[str, CommandAnswer | BackstopError]
 
@@ -32,12 +33,15 @@ _SECONDS = 10.0
 def give(name: str, of: Selection, actor: str, reason: str, *, yes: bool, as_json: bool, **fields: str) -> None:
     """Asked for where it undoes, or is for several; the same to each of them."""
     from models.rollout.commands import CommandRequest
+    from models.rollout.stages import Command
 
     person = who(actor)
     checked(CommandRequest, actor=person, reason=reason, **fields)
     clusters = clusters_of(of, person)
-    _consent(name, clusters, person, yes=yes, as_json=as_json)
-    answered(said(name, clusters, person, reason, lambda _: fields), of, as_json=as_json)
+    left = {} if yes else _consent(Command(name), clusters, person, reason, as_json=as_json)
+    given = said(name, [c for c in clusters if c not in left], person, reason, lambda _: fields)
+    outcomes = {**dict(given), **left}
+    answered([(cluster, outcomes[cluster]) for cluster in clusters], of, as_json=as_json)
 
 
 def clusters_of(of: Selection, person: str) -> tuple[str, ...]:
@@ -70,42 +74,75 @@ def said(
 # --- before it ------------------------------------------------------------------------------------
 
 
-def _consent(name: str, clusters: Sequence[str], person: str, *, yes: bool, as_json: bool) -> None:
-    """Errors: as `consent`."""
-    from cli.views.consequence import close_parts, many_parts, undo_parts
+def _consent(
+    command: Command, clusters: Sequence[str], person: str, reason: str, *, as_json: bool
+) -> dict[str, BackstopError]:
+    """Those that are left out, and why: a yes is to what was shown, and to nothing else.
 
+    Errors: as `consent`; Refusal where no rollout would take it.
+    """
+    from cli.views.consequence import many_parts
+    from models.rollout.stages import Command
+
+    question, several = _question(command, clusters), len(clusters) > 1
+    if command not in (Command.ABORT, Command.ROLLBACK, Command.CLOSE):
+        if several:
+            parts = partial(many_parts, clusters)
+            consent(question, lambda: parts(_statuses(clusters, person)), yes=False, as_json=as_json)
+        return {}
+    if command is not Command.CLOSE:
+        needs_somebody(question, as_json=as_json)
+    aheads, silent = aheads_of(clusters, person)
+    if command is Command.CLOSE and not several and not any(a.at_risk or a.stage == "stuck" for a in aheads):
+        return {}
+    needs_somebody(question, as_json=as_json)
+    return _agreed_to(command, aheads, silent, {a.cluster: a.refusal(command, reason) for a in aheads})
+
+
+def _agreed_to(
+    command: Command, aheads: Sequence[Ahead], silent: Mapping[str, BackstopError], refusals: Mapping[str, str]
+) -> dict[str, BackstopError]:
+    """Those that are left out once the others were shown and agreed to. Errors: as `_consent`."""
+    from cli.views.consequence import close_parts, left_parts, undo_parts
+    from models.base import some_of
+    from models.rollout.stages import Command
+
+    going = [a for a in aheads if not refusals[a.cluster]]
+    refusing = [a for a in aheads if refusals[a.cluster]]
+    why = {f"{a.cluster} ({a.stage}), which would refuse it": (a.cluster, refusals[a.cluster]) for a in refusing}
+    why |= {cluster: (cluster, error.message) for cluster, error in silent.items()}
+    left: dict[str, BackstopError] = {
+        cluster: Refusal(f"{command} was not given to {whom}: {text}") for whom, (cluster, text) in why.items()
+    }
+    if not going:
+        raise Refusal(some_of([error.message for error in left.values()], by="; "))
+    shown = close_parts(going) if command is Command.CLOSE else undo_parts(going, ends=command is Command.ABORT)
+    question = _question(command, [a.cluster for a in going])
+    shown_and_asked(question, [*shown, *left_parts(refusing, refusals, silent)])
+    return left
+
+
+def _question(command: Command, clusters: Sequence[str]) -> str:
     what = clusters[0] if len(clusters) == 1 else f"{len(clusters)} rollouts"
-    question, several = f"{_SPELT.get(name, name.capitalize())} {what}?", len(clusters) > 1
-    if name in ("abort", "rollback"):
-        aheads = partial(aheads_of, clusters, person)
-        consent(question, lambda: undo_parts(aheads(), ends=name == "abort"), yes=yes, as_json=as_json)
-    elif name == "close" and not yes:
-        ends = aheads_of(clusters, person)
-        if several or any(a.at_risk or a.stage == "stuck" for a in ends):
-            consent(question, lambda: close_parts(ends), yes=yes, as_json=as_json)
-    elif several:
-        consent(question, lambda: many_parts(clusters, _statuses(clusters, person)), yes=yes, as_json=as_json)
+    return f"{_SPELT.get(command.value, command.value.capitalize())} {what}?"
 
 
-def aheads_of(clusters: Sequence[str], person: str) -> list[Ahead]:
-    """What the command would lead to; one that is refused is told, and left to be refused again.
+def aheads_of(clusters: Sequence[str], person: str) -> tuple[list[Ahead], dict[str, BackstopError]]:
+    """What a command would lead to in each, and those that cannot say so.
 
     Errors: those of the client, where none answers.
     """
     from cli.many import each
-    from cli.output import complain
 
     async def question(door: Backstop) -> list[tuple[str, Ahead | BackstopError]]:
         return await each(clusters, door.ahead)
 
     answers = ask(person, question)
     known = [a for _, a in answers if not isinstance(a, BackstopError)]
-    refused = [a for _, a in answers if isinstance(a, BackstopError)]
+    silent = {cluster: a for cluster, a in answers if isinstance(a, BackstopError)}
     if not known:
-        raise refused[0]
-    for error in refused:
-        complain(error.message)
-    return known
+        raise next(iter(silent.values()))
+    return known, silent
 
 
 def _statuses(clusters: Sequence[str], person: str) -> list[RolloutStatus | None]:
@@ -113,21 +150,26 @@ def _statuses(clusters: Sequence[str], person: str) -> list[RolloutStatus | None
     return [answers[cluster] for cluster in clusters]
 
 
-def agreed(aheads: Sequence[Ahead]) -> dict[str, str]:
-    """By cluster the plan that was shown and agreed to. Errors: typer.Exit(1) for a no."""
-    from cli.output import count, line
+def agreed(aheads: Sequence[Ahead], silent: Mapping[str, BackstopError]) -> dict[str, str]:
+    """By cluster the plan that was shown and agreed to. `silent`: who cannot say, and why.
+
+    Errors: typer.Exit(1) for a no.
+    """
+    from cli.output import line
+    from cli.views.consequence import approved_line
     from cli.views.plan import plan_parts, plans_parts
 
-    plans = [a.plan for a in aheads if a.plan is not None]
+    waiting = [a for a in aheads if a.plan is not None]
+    plans = [a.plan for a in waiting if a.plan is not None]
     if not plans:
         raise Refusal(f"no plan awaits approval in {', '.join(a.cluster for a in aheads)}: see backstop status CLUSTER")
     if len(plans) == 1:
         parts, question = plan_parts(plans[0]), f"Approve plan {plans[0].hash} of {plans[0].cluster}?"
     else:
         parts, question = plans_parts(plans), f"Approve these {len(plans)} plans?"
-    told = {q.team for plan in plans for q in plan.quotas if q.leaf and q.cut_gpus}
     rest = [line(f"{a.cluster}: no plan awaits approval; it is left out.") for a in aheads if a.plan is None]
-    shown_and_asked(question, [*parts, *rest, line(f"{count(len(told), 'team')} will be told.")])
+    rest += [line(f"{cluster} is left out: {error.message}.") for cluster, error in silent.items()]
+    shown_and_asked(question, [*parts, *rest, approved_line(waiting)])
     return {plan.cluster: plan.hash for plan in plans}
 
 
@@ -162,7 +204,7 @@ def _answered_many(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
     if as_json:
         show_json(CommandsTaken(answers=tuple(CommandOutcome.of(*outcome) for outcome in outcomes)).as_json())
     else:
-        rows = table("CLUSTER", "=STAGE", "WHAT BECAME OF IT")
+        rows = table("CLUSTER", "=STAGE", "~WHAT BECAME OF IT")
         for cluster, a in outcomes:
             if isinstance(a, BackstopError):
                 row(rows, cluster, "refused", a.message, style="red")

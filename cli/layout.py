@@ -10,7 +10,7 @@ line by itself, and the terminal may let it overflow. docs/adr/0042.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -161,7 +161,9 @@ class Column:
             return self.natural
         texts = {cell.plain for cell in self.cells}
         least = max(cell_len(self.name), min(_LEAST_NAME, self.natural))
-        return next(w for w in range(least, self.natural + 1) if _apart_from(texts, names, w))
+        widths = range(least, self.natural)
+        # Whole, where a name has the mark in it itself: it looks like the short form of another.
+        return next((w for w in widths if _apart_from(texts, names, w)), self.natural)
 
 
 def _apart_from(texts: set[str], names: set[str], width: int) -> bool:
@@ -210,6 +212,10 @@ class Grid:
     header: bool = True
     hint: bool = True
     """Whether it is said what there was no room for."""
+    listed: bool = False
+    """Whoever asked for it can ask for all of it: -o wide."""
+    single: bool = False
+    """Each row is one line: of text its beginning, which ends before a command that has no room."""
     margin: str = " " * _INDENT
     """Before what goes below a row."""
 
@@ -237,13 +243,16 @@ class Grid:
                 full = self._with_what_fits(fit, width)
                 return replace(full, columns=_widened(full.columns, width))
         narrowed = _narrowed(tries[-1].columns, width)
+        if narrowed is None and self.single:
+            names = tuple((c, w) for c, w in tries[-1].columns if c.kind != "prose")
+            return Fit(_narrowed(names, width) or names)
         return Fit(tuple(whole), records=True) if narrowed is None else replace(tries[-1], columns=narrowed)
 
     def _tries(self) -> Iterator[Fit]:
         """Fewer and fewer columns, first with all text beside them, then with it below."""
-        wanted = [(column, _wanted(column)) for column in self.columns]
+        wanted = [(column, self._wanted(column)) for column in self.columns]
         prose = tuple(column for column in self.columns if column.kind == "prose")
-        for below in dict.fromkeys(((), prose)):
+        for below in dict.fromkeys(((), () if self.single else prose)):
             for n in range(len(self.least) + 1):
                 left_out = tuple(column for column in self.columns if column.name in self.least[:n])
                 shown = tuple((c, w) for c, w in wanted if c not in left_out and c not in below)
@@ -253,10 +262,13 @@ class Grid:
         """A wide column may leave room for a narrow one that went before it."""
         for column in sorted(fit.left_out, key=lambda c: -self.least.index(c.name)):
             shown = {c.name for c, _ in fit.columns} | {column.name}
-            fuller = tuple((c, _wanted(c)) for c in self.columns if c.name in shown)
+            fuller = tuple((c, self._wanted(c)) for c in self.columns if c.name in shown)
             if _side_by_side(fuller) <= width:
                 fit = replace(fit, columns=fuller, left_out=tuple(c for c in fit.left_out if c is not column))
         return fit
+
+    def _wanted(self, column: Column) -> int:
+        return min(column.natural, _LEAST_PROSE) if self.single and column.kind == "prose" else _wanted(column)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         widest = _side_by_side([(c, c.natural) for c in self.columns])
@@ -275,14 +287,17 @@ class Grid:
             heads = [Text(c.name, style="bold") for c, _ in fit.columns]
             yield from _beside(fit.columns, heads)
         for n in range(self.row_count):
-            yield from _beside(fit.columns, [c.cells[n] for c, _ in fit.columns], self.margin)
+            cells = [_begun(c.cells[n], w) if self.single else c.cells[n] for c, w in fit.columns]
+            yield from _beside(fit.columns, cells, self.margin)
             for column in fit.below:
                 if column.cells[n].plain not in ("", "-"):
                     label = f"{column.name.lower()}: " if len(fit.below) > 1 else ""
                     yield from _indented(Text(label) + column.cells[n], self.margin, width)
         if fit.left_out and self.hint:
             names = ", ".join(c.name for c in self.columns if c in fit.left_out)
-            yield from wrapped(Text(f"No room for {names}: -o wide", style="dim"), width)
+            them = "it" if len(fit.left_out) == 1 else "them"
+            how = "-o wide" if self.listed else f"a wider terminal shows {them}"
+            yield from wrapped(Text(f"No room for {names}: {how}", style="dim"), width)
 
     def _records(self, width: int) -> Iterator[Text]:
         """Each row as a list of its cells, with an empty line between two."""
@@ -364,6 +379,21 @@ def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], margin
     yield from (Text(margin) + command for command in commands)
 
 
+def _begun(cell: Text, width: int) -> Text:
+    """As many of its words as fit; a command is there whole or not at all, and so is a name."""
+    if cell_len(cell.plain) <= width:
+        return cell
+    commands = [(start, end) for start, end in commands_in(cell.plain)]
+    ends = [
+        word.end()
+        for word in re.finditer(r"\S+", cell.plain)
+        if cell_len(cell.plain[: word.end()]) + GAP <= width and not any(a < word.end() < b for a, b in commands)
+    ]
+    text = cell[: ends[-1]] if ends else Text()
+    text.plain = text.plain.rstrip(" ,;:`(")
+    return text + Text(f" {ELLIPSIS}" if text.plain else ELLIPSIS, style=cell.style)
+
+
 def _indented(cell: Text, margin: str, width: int) -> Iterator[Text]:
     for text in wrapped(cell, width - cell_len(margin)):
         yield Text(margin) + text
@@ -390,3 +420,13 @@ class FactSheet:
         labels = max((cell_len(name) for name, _ in self.rows), default=0) + GAP
         for name, text in self.rows:
             yield from _labelled(Text(name.ljust(labels), "dim"), text, labels, width)
+
+
+Fitted = Text | Grid | FactSheet
+"""What knows its lines at a width."""
+
+
+def height(parts: Iterable[Fitted], width: int) -> int:
+    """Rows of a terminal that sentences, tables and fact sheets take, with those that it wraps by itself."""
+    lines = (text for part in parts for text in (wrapped(part, width) if isinstance(part, Text) else part.lines(width)))
+    return sum(max(1, -(-cell_len(text.plain) // width)) for text in lines)

@@ -61,6 +61,8 @@ class Listing:
     form: Form
     sort: str = ""
     filters: tuple[str, ...] = ()
+    forms: bool = True
+    """Whether the command takes -o; one that changes something has --json alone."""
 
     @property
     def for_people(self) -> bool:
@@ -114,7 +116,7 @@ class Listing:
             case Form.NAME:
                 show_names(names or ())
             case _:
-                show(*parts(), wide=self.form is Form.WIDE)
+                show(*parts(), wide=self.form is Form.WIDE if self.forms else None)
 
 
 def listing(output: Form | None, as_json: bool, sort: str = "", filters: Sequence[str] | None = None) -> Listing:
@@ -122,6 +124,11 @@ def listing(output: Form | None, as_json: bool, sort: str = "", filters: Sequenc
     if as_json and output not in (None, Form.JSON):
         raise BadInput(f"--json is given beside -o {output}: give one of them")
     return Listing(Form.JSON if as_json else output or Form.TABLE, sort, tuple(filters or ()))
+
+
+def told(as_json: bool) -> Listing:
+    """How a command that changes something tells what stands then."""
+    return Listing(Form.JSON if as_json else Form.TABLE, forms=False)
 
 
 def document(answer: Any) -> Any:
@@ -175,6 +182,12 @@ def _value(row: BaseModel, path: tuple[str, ...]) -> Any:
     for attribute in path:
         value = getattr(value, attribute) if value is not None else None
     return value
+
+
+def field_of(text: str) -> str:
+    """That a --filter is about; empty where it is none."""
+    match = _CONDITION.fullmatch(text)
+    return "" if match is None else match[1]
 
 
 def _condition(text: str, fields: dict[str, tuple[str, ...]]) -> Callable[[BaseModel], bool]:

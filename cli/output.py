@@ -40,8 +40,11 @@ def console() -> Console:
     return Console(file=sys.stdout, markup=False, emoji=False, highlight=False)
 
 
-def show(*parts: RenderableType, wide: bool = False) -> None:
-    """The parts one below the other. `wide`: all of them, however wide the terminal is."""
+def show(*parts: RenderableType, wide: bool | None = None) -> None:
+    """The parts one below the other. `wide`: all of them, however wide the terminal is; None: nobody can ask for it."""
+    if wide is not None:
+        for grid in _grids(parts):
+            grid.listed = True
     if sys.stdout.isatty():
         # A group: Rich joins texts that it is given by themselves, and wraps them its own way.
         console().print(Group(*parts), crop=False, width=ENDLESS if wide else None)
@@ -64,8 +67,9 @@ class Picture:
         """Rows of the terminal that the last picture takes."""
 
     @property
-    def rows(self) -> int:
-        return console().height
+    def size(self) -> tuple[int, int]:
+        """Columns and rows of the terminal."""
+        return console().size
 
     def draw(self, *parts: RenderableType) -> None:
         screen = console()
@@ -97,6 +101,13 @@ def _write(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         raise PipeClosed from None
+
+
+def _grids(parts: Iterable[RenderableType]) -> Iterator[Grid]:
+    for part in parts:
+        inner = part.renderable if isinstance(part, Padding) else part
+        if isinstance(inner, Grid):
+            yield inner
 
 
 def _plain(part: RenderableType) -> Iterator[str]:

@@ -71,12 +71,14 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups):
             remedy = "backstop migrate, then backstop up"
             return [*map(unheard, checks), Check(name="ledger", ok=False, text=text, remedy=remedy)]
         checks.append(Check(name="ledger", ok=True, text=f"answers; {ledger.open_rollouts} rollouts open"))
-        checks.append(senseless_check(ledger.senseless))
+        checks.append(senseless_check(ledger.senseless, ledger.senseless_teams))
         for cluster, check in sorted(ledger.schedulers.items()):
             well = f"its limits can be read, not set: {check.barred}" if check.barred else _LIMITS_ARE_OURS
             remedy = _SLURM_REMEDY if check.wrong else ""
             text = f"{cluster}: {check.wrong or well}"
             checks.append(Check(name="slurm", ok=not check.wrong, text=text, remedy=remedy))
+            if check.note:
+                checks.append(Check(name="slurm", ok=True, text=f"{cluster}: {check.note}"))
         checks += health_source_checks(ledger)
         checks += notice_checks(ledger, datetime.now(UTC))
         checks += [doubt_check(one) for one in ledger.doubts]

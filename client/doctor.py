@@ -168,7 +168,7 @@ def notice_checks(ledger: LedgerCheck, now: datetime) -> list[Check]:
             name="notices",
             ok=False,
             text=f"{_notices(w)} for {w.audience} since {w.since:%Y-%m-%d %H:%MZ}: {w.trouble or 'due, and not sent'}",
-            remedy="mend the contact in the fleet file; it is tried again by itself"
+            remedy=(w.remedy or "mend the contact in the fleet file; it is tried again by itself")
             if w.trouble
             else "the watch sends what is due: see its line here",
         )
@@ -198,16 +198,17 @@ def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
     )
 
 
-def senseless_check(found: Mapping[str, Sequence[str]]) -> Check:
-    """Whether what stands in the ledger makes sense, cluster by cluster."""
-    if not found:
-        return Check(name="rows", ok=True, text="what stands in the ledger makes sense")
+def senseless_check(found: Mapping[str, Sequence[str]], teams: Mapping[str, str]) -> Check:
+    """Whether what stands in the ledger makes sense, cluster by cluster and team by team."""
     told = [sentence for _, sentences in sorted(found.items()) for sentence in sentences]
+    told += [sentence for _, sentence in sorted(teams.items())]
+    if not told:
+        return Check(name="rows", ok=True, text="what stands in the ledger makes sense")
     return Check(
         name="rows",
         ok=False,
         text=some_of(told, _TOLD, by="; "),
-        remedy="put these rows right, by SQL or `backstop fleet import`; the other clusters go on meanwhile",
+        remedy="put these rows right, by SQL or `backstop fleet import`; all others go on meanwhile",
     )
 
 

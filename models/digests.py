@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, time, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 from models.base import Count, Model, Name, Time
 from models.notices import STARTS_A_CLOCK, Delivery, Notice, NoticeKind, Notify
@@ -53,6 +54,13 @@ class MailPace(Model):
 
 UNBOUNDED = MailPace(moment=timedelta(0), longest_moment=timedelta(0), most=1_000_000)
 """Nothing waits for companions."""
+
+
+class Told(NamedTuple):
+    """A message that has been formed. `urgent`: for urgent news, whatever else went with it."""
+
+    at: datetime
+    urgent: bool
 
 
 class Posted(Model):
@@ -98,15 +106,13 @@ def due_of(posted: Posted, pace: MailPace) -> datetime:
     return min(at, max(effective, posted.posted_at))
 
 
-def due(waiting: Sequence[Posted], told_at: Sequence[datetime], pace: MailPace) -> datetime | None:
-    """When the audience's next message goes; None where nothing waits. `told_at`: its messages so far."""
-    times = [_due_in(lane, [w for w in waiting if w.lane is lane], told_at, pace) for lane in Lane]
+def due(waiting: Sequence[Posted], told: Sequence[Told], pace: MailPace) -> datetime | None:
+    """When the audience's next message goes; None where nothing waits. `told`: its messages so far."""
+    times = [_due_in(lane, [w for w in waiting if w.lane is lane], told, pace) for lane in Lane]
     return min((at for at in times if at is not None), default=None)
 
 
-def together(
-    waiting: Sequence[Posted], told_at: Sequence[datetime], now: datetime, pace: MailPace
-) -> tuple[Posted, ...]:
+def together(waiting: Sequence[Posted], told: Sequence[Told], now: datetime, pace: MailPace) -> tuple[Posted, ...]:
     """What goes in one message now, the oldest first; empty where nothing does.
 
     What waits of a cluster goes with urgent news of it: no older news of it may follow.
@@ -114,7 +120,7 @@ def together(
     lanes = {
         lane: at
         for lane in Lane
-        if (at := _due_in(lane, [w for w in waiting if w.lane is lane], told_at, pace)) is not None and at <= now
+        if (at := _due_in(lane, [w for w in waiting if w.lane is lane], told, pace)) is not None and at <= now
     }
     if not lanes:
         return ()
@@ -125,10 +131,12 @@ def together(
     return tuple(sorted(going, key=lambda w: (w.posted_at, w.notice.key))[:MOST_TOGETHER])
 
 
-def _due_in(lane: Lane, waiting: Sequence[Posted], told_at: Sequence[datetime], pace: MailPace) -> datetime | None:
+def _due_in(lane: Lane, waiting: Sequence[Posted], told: Sequence[Told], pace: MailPace) -> datetime | None:
     if not waiting:
         return None
     first = min(w.posted_at for w in waiting)
+    # Ordinary mail never makes urgent news wait.
+    told_at = [message.at for message in told if message.urgent or lane is not Lane.URGENT]
     if lane is Lane.URGENT:
         return _paced(first, told_at, pace, pace.urgent_pause)
     if lane is Lane.EACH:
@@ -165,21 +173,52 @@ def _paced(at: datetime, told_at: Sequence[datetime], pace: MailPace, pause: tim
     return max(at, lately[-1] + pause if pause is not None else lately[-pace.most] + pace.window)
 
 
-def restated(posted: Posted, sent_at: datetime) -> Notice:
-    """As it is true when it is sent: a period that runs from the sending ends by as much later."""
+def restated(going: Sequence[Posted], sent_at: datetime) -> tuple[Notice, ...]:
+    """As they are true when they are sent together: a period that runs from the sending ends by as much later.
+
+    One that a later notice has made past starts no period any more.
+    """
+    past = superseded([posted.notice for posted in going])
+    return tuple(_restated(posted, sent_at, past=posted.notice.key in past) for posted in going)
+
+
+def _restated(posted: Posted, sent_at: datetime, *, past: bool) -> Notice:
     notice = posted.notice
     if notice.kind not in STARTS_A_CLOCK or notice.effective_at is None:
         return notice
-    return notice.model_copy(update={"effective_at": notice.effective_at + (sent_at - posted.posted_at)})
+    later = None if past else notice.effective_at + (sent_at - posted.posted_at)
+    return notice.model_copy(update={"effective_at": later})
+
+
+def about(notice: Notice) -> str:
+    """What it is about: a rollout, a request, a fleet rollout. Keys begin with it."""
+    return notice.key.rsplit("/", 2)[0]
+
+
+def superseded(notices: Sequence[Notice]) -> frozenset[str]:
+    """Keys of those that a later notice about the same has made past, of notices in the order of their posting."""
+    later: dict[str, set[NoticeKind]] = {}
+    past = set()
+    for notice in reversed(notices):
+        kinds = later.setdefault(about(notice), set())
+        if any(_makes_past(kind, notice) for kind in kinds):
+            past.add(notice.key)
+        kinds.add(notice.kind)
+    return frozenset(past)
+
+
+def _makes_past(later: NoticeKind, notice: Notice) -> bool:
+    """A hold stands beside what was so before it, another hold too; so does a risk, but beside an earlier risk."""
+    if later is NoticeKind.AT_RISK:
+        return notice.kind is NoticeKind.AT_RISK
+    if notice.kind is NoticeKind.HELD and notice.facts.get("late"):  # no gate waits for its answer
+        return later in (NoticeKind.ROLLED_BACK, NoticeKind.CLOSED)
+    return later is not NoticeKind.HELD
 
 
 def still_asks(notices: Sequence[Notice]) -> frozenset[str]:
-    """Keys of those that want an answer: no later one of the same cluster has overtaken them."""
-    last: dict[str, Notice] = {}
-    for notice in notices:
-        if notice.kind is not NoticeKind.AT_RISK:
-            last[notice.cluster] = notice
-    return frozenset(n.key for n in last.values() if asks(n))
+    """Keys of those that want an answer, and that no later one has made past."""
+    return frozenset(n.key for n in notices if asks(n)) - superseded(notices)
 
 
 def asks(notice: Notice) -> bool:
@@ -206,6 +245,8 @@ class Untold(Model):
     """It waits for its digest."""
     trouble: str = ""
     """Why a message that was due did not go; empty: none was due."""
+    remedy: str = ""
+    """What to do about that, where it is not the contact."""
 
 
 class Letter(Model):
@@ -215,6 +256,8 @@ class Letter(Model):
     audience: Name
     formed_at: Time
     notices: tuple[Notice, ...]
+    posted_at: dict[str, Time]
+    """By the notice's key."""
 
 
 class Fate(Model):

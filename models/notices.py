@@ -47,6 +47,11 @@ class Notify(StrEnum):
     """Of breaches, rollbacks and what endangers a promise; of nothing else."""
 
 
+def notify_of(text: str | None) -> Notify | None:
+    """The choice of an audience; None: it has made none, or another tool wrote a word that is no choice."""
+    return Notify(text) if text in set(Notify) else None
+
+
 STARTS_A_CLOCK = frozenset({NoticeKind.PLANNED, NoticeKind.CHANGED})
 """The notice period runs from when these were delivered."""
 

@@ -195,12 +195,14 @@ class Curve(Model):
 
 
 class SchedulerCheck(Model):
-    """What stands between us and a scheduler; empty: nothing."""
+    """What stands between us and a scheduler; empty: nothing does."""
 
     wrong: str = ""
     """With reading it, or with what stands there."""
     barred: str = ""
     """From writing to it: plans and rehearsals need no right to."""
+    note: str = ""
+    """Nothing does: what its administrator may want to know."""
 
 
 class LedgerCheck(Model):
@@ -212,6 +214,8 @@ class LedgerCheck(Model):
     """Health sources whose clusters fell together, and that a person has not confirmed."""
     senseless: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """By cluster: what stands in the ledger of it and makes no sense, in a sentence each."""
+    senseless_teams: dict[str, str] = Field(default_factory=dict)
+    """By team: how it wants to be told where that makes no sense, in a sentence."""
     worker_ahead_seconds: float = Field(default=0.0, exclude_if=lambda seconds: abs(seconds) <= CLOCK_SKEW_SECONDS)
     """By how much the worker's clock is ahead of Temporal's; below zero: behind. Left out where they agree."""
     prometheus: dict[str, str] = Field(default_factory=dict)

@@ -464,6 +464,16 @@ class ImportRow(SQLModel, table=True):
     result: str = Field(sa_type=Text)
 
 
+class ImportAnswerRow(SQLModel, table=True):
+    """An import that wrote nothing: a dry run's outcome, or why it was refused. Kept as long as parts are."""
+
+    __tablename__ = "import_answers"
+
+    import_id: str = Field(primary_key=True, sa_type=NameText)
+    at: datetime = Field(sa_type=UtcTime)
+    answer: str = Field(sa_type=Text)
+
+
 class ImportPartRow(SQLModel, table=True):
     __tablename__ = "import_parts"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -36,14 +37,20 @@ def back_up(home: Path, ledger_url: str, to: Path) -> list[Path]:
             raise Refusal(f"there is no {database}: only what `backstop up` keeps itself is copied")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise BadInput(f"DIR {str(to)!r} is there already: name a new folder")
-    part = to.with_name(f"{to.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    (part / "temporal").mkdir(parents=True)
-    _copy(temporal, part / "temporal" / temporal.name)
-    _copy(ledger, part / "ledger.db")
-    if (home / "notices.jsonl").is_file():
-        shutil.copy2(home / "notices.jsonl", part)
-    part.replace(to)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))  # nobody else's, whatever is there
+    try:
+        (part / "temporal").mkdir()
+        _copy(temporal, part / "temporal" / temporal.name)
+        _copy(ledger, part / "ledger.db")
+        if (home / "notices.jsonl").is_file():
+            shutil.copy2(home / "notices.jsonl", part)
+        if (told := home / "notices.jsonl.book").is_file():  # which notice went where: without it some would go again
+            _copy(told, part / told.name)
+        part.replace(to)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
     return sorted(path for path in to.rglob("*") if path.is_file())
 
 

@@ -1,16 +1,40 @@
-"""`backstop migrate`: the ledger's schema is up to date."""
+"""`backstop migrate`: the ledger's schema is up to date. With `--from`, all that another one holds is in it too."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+from activities.adapters.ledger.database import database_url
 from activities.adapters.ledger.facade import upgrade
+from activities.adapters.ledger.move import move
+from models.errors import BadInput
 from workers.main import run_and_exit
 from workers.private import keep_private
 from workers.settings import load_settings
 
 
+def source_file(given: str) -> Path:
+    """A home of `backstop up`, or what BACKSTOP_LEDGER_URL would say. Errors: BadInput, and no password in it."""
+    if "://" not in given:
+        return Path(given) / "ledger.db" if Path(given).is_dir() else Path(given)
+    url = database_url(given)
+    if url.drivername == "postgresql+psycopg":
+        raise BadInput("--from names a ledger in a file; one on PostgreSQL is copied by pg_dump")
+    return Path(str(url.database))
+
+
 async def _main() -> None:
     settings = load_settings()
     keep_private(settings.home)
+    if len(sys.argv) > 1:
+        others = move(
+            source_file(sys.argv[1]), settings.ledger_url, lambda t, rows: print(f"{rows:>12,}  {t}", flush=True)
+        )
+        for table in others:
+            print(f"{'not copied':>12}  {table}: none of Backstop's")
+        print("ledger: copied whole, read back and the same", flush=True)
+        return
     upgrade(settings.ledger_url)
     print("ledger: up to date", flush=True)
 

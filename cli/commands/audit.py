@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from cli.answers import ArchiveLine, AuditLine, ChainAnswer
+
+
+_DAY = re.compile(r"\d{8}|\d{4}-\d\d-\d\d|\d{4}-W\d\d-\d|\d{4}W\d{3}", re.ASCII)
+"""A day as ISO 8601 writes it, without a time."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -121,8 +126,11 @@ def _wanted(since: str, until: str, actors: Sequence[str], kinds: Sequence[str])
     now = datetime.now(UTC)
     begin = moment_of("--since", since, now, back=True) if since else None
     end = moment_of("--until", until, now, back=True) if until else None
-    if end is not None and len(until) == len("2026-11-01") and until[4:5] == "-":
-        end += timedelta(days=1)
+    if end is not None and _DAY.fullmatch(until):
+        try:
+            end += timedelta(days=1)
+        except OverflowError:
+            raise BadInput(f"--until {until} has no day after it: leave it out") from None
     if begin is not None and end is not None and end <= begin:
         raise BadInput(f"--until {until} is not after --since {since}")
     for kind in kinds:

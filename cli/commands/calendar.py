@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Filter, Listing, Output, Sort, listing
+from cli.consent import Yes
+from cli.lists import Filter, Listing, Output, Sort, listing, told
 from cli.options import (
     HALT,
     LOOK,
@@ -25,15 +26,18 @@ from cli.options import (
     who,
 )
 from cli.session import ask
+from models.base import some_of
 from models.cluster.windows import WindowKind
 from models.errors import BadInput
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.cluster.fleet_file import ClusterSpec
-    from models.cluster.windows import Declaration, Declared, Entry
+    from models.cluster.windows import Declaration, Declared, Entry, Window
     from models.planning.window_forecast import Foretold
 
+_NAMED = 12
+"""Windows that a sentence names."""
 Kind = Annotated[
     WindowKind, typer.Option(help="A freeze takes no capacity: nothing may change while it lasts.", show_default=False)
 ]
@@ -81,12 +85,15 @@ def hold(
     gpus: Annotated[
         int | None, typer.Option(metavar="N", help="How many GPUs it takes; by default all of them.", min=0)
     ] = None,
+    yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
     """Declare a maintenance window, an incident (SEV) or a freeze: gates stay shut while it lasts.
 
     What it takes does not count towards a breach. The quotas that lose their backing are named before it begins.
+
+    Of several clusters, or of all, it is shown first what it holds, and you are asked.
     """
     from cli.output import moment
     from models.cluster.windows import Declared, Window
@@ -108,18 +115,53 @@ def hold(
     if ends <= now:
         raise BadInput(f"--until {until} is over: it is {moment(now)}")
     window = checked(Window, kind=kind, starts=starts, ends=ends, reason=reason, islands=_names(islands), gpus=gpus)
+    person = who(actor)
+    if (fleet or len(names) > 1) and not yes:
+        names = _held_together(names, window, person, fleet=fleet, as_json=as_json)
     source = f"hold {secrets.token_hex(6)}"  # chosen here: whoever carries it out again declares nothing twice
 
     async def question(door: Backstop) -> tuple[Sequence[Entry], list[ClusterSpec]]:
         from models.questions import Declare
 
-        held = [c.name for c in await door.clusters()] if fleet else names
+        held = names or [c.name for c in await door.clusters()]
         declared = Declared(source=source, windows=tuple((name, window) for name in held))
         stand = (await door.ask(Declare(declared=(declared,)))).stand
         return stand, [c for c in await door.clusters() if c.name in set(held)]
 
-    entries, specs = ask(who(actor), question)
-    _answer(entries, (), specs, listing(None, as_json), changed=True)
+    entries, specs = ask(person, question)
+    _answer(entries, (), specs, told(as_json), undo=_ending(entries))
+
+
+def _held_together(names: list[str], window: Window, person: str, *, fleet: bool, as_json: bool) -> list[str]:
+    """The clusters that were shown, and agreed to. Errors: those of `consent`; BadInput where there is none."""
+    from cli.consent import needs_somebody, shown_and_asked
+    from cli.output import count
+    from cli.views.calendar import hold_parts
+    from models.planning.window_forecast import foretold
+
+    needs_somebody(f"Hold {'every cluster' if fleet else count(len(names), 'cluster')}?", as_json=as_json)
+
+    async def question(door: Backstop) -> tuple[list[ClusterSpec], list[str]]:
+        return await door.clusters(), [r.cluster for r in await door.rollouts() if r.open]
+
+    clusters, opened = ask(person, question)
+    specs = {c.name: c for c in clusters}
+    held = list(specs) if fleet else names
+    if not held:
+        raise BadInput("the ledger has no cluster: `backstop fleet import FILE` brings them in")
+    now = datetime.now(UTC)
+    takes = {
+        name: [f for f in foretold(name, spec.quotas, spec.islands, (*spec.windows, window), now) if _is(f, window)]
+        for name, spec in specs.items()
+        if name in held
+    }
+    parts = hold_parts(window, held, [name for name in held if name in set(opened)], takes, now)
+    shown_and_asked(f"Hold {count(len(held), 'cluster')}?", parts)
+    return held
+
+
+def _is(ahead: Foretold, window: Window) -> bool:
+    return (ahead.kind, ahead.starts, ahead.reason) == (window.kind, window.starts, window.reason)
 
 
 def show_calendar(
@@ -172,7 +214,9 @@ def import_calendar(
     wanted = {e.cluster for e in declaration.stand}
     left_out = (*calendar.left_out, *refused)
     known = [c for c in clusters if c.name in wanted]
-    _answer(declaration.stand, declaration.gone, known, listing(None, as_json), left_out, changed=True)
+    again = [_declared_again(entry) for entry in declaration.gone]
+    undo = "\n".join([*([_ending(declaration.new)] if declaration.new else []), *again])
+    _answer(declaration.stand, declaration.gone, known, told(as_json), left_out, undo=undo)
     if left_out:
         for sentence in left_out:
             complain(f"left out: {sentence}")
@@ -222,20 +266,22 @@ def end(
     if not reason.strip():
         raise BadInput("--reason must say why")
 
-    async def question(door: Backstop) -> Entry:
+    async def question(door: Backstop) -> tuple[Entry | None, Entry]:
         from models.questions import EndWindow
 
-        return await door.ask(EndWindow(cluster=cluster, number=number, reason=reason))
+        before = next((e for e in await door.calendar(cluster) if e.id == number), None)
+        return before, await door.ask(EndWindow(cluster=cluster, number=number, reason=reason))
 
-    entry = ask(who(actor), question)
+    before, entry = ask(who(actor), question)
+    undo = _declared_again(before or entry)  # which is over already where it is in no calendar
     if as_json:
-        show_json(CalendarAnswer(windows=(entry,), foretold={}).as_json())
+        show_json(CalendarAnswer(windows=(entry,), foretold={}, undo=undo).as_json())
     else:
-        show(line(("Over", "bold"), f": {span_text(entry.window)} of {cluster}."), line(_declared_again(entry)))
+        show(line(("Over", "bold"), f": {span_text(entry.window)} of {cluster}."), line(undo))
 
 
 def _declared_again(entry: Entry) -> str:
-    """How a window that was ended, or taken back, is declared as it was."""
+    """How a window is declared as it was before it was ended, or taken back."""
     window, now = entry.window, datetime.now(UTC)
     if window.ends <= now:
         return "It cannot be undone: its time is over."
@@ -279,8 +325,9 @@ def _answer(
     left_out: Sequence[str] = (),
     stand: int = 0,
     *,
-    changed: bool = False,
+    undo: str = "",
 ) -> None:
+    """`undo`: of what was changed, a line each."""
     from cli.answers import CalendarAnswer
     from cli.output import line
     from cli.views.calendar import calendar_parts
@@ -290,11 +337,11 @@ def _answer(
     foretold = {name: ahead for name, ahead in foretold.items() if ahead}
     how.tell(
         lambda: CalendarAnswer(
-            windows=tuple(entries), taken_back=tuple(gone), foretold=foretold, left_out=tuple(left_out)
+            windows=tuple(entries), taken_back=tuple(gone), foretold=foretold, left_out=tuple(left_out), undo=undo
         ),
         lambda: [
             *calendar_parts(entries, gone, foretold, now, of=stand),
-            *([line(_ending(entries))] if changed and entries else []),
+            *map(line, undo.splitlines()),
         ],
         [entry.cluster for entry in entries],
     )
@@ -302,9 +349,10 @@ def _answer(
 
 def _ending(entries: Sequence[Entry]) -> str:
     """How windows that were declared are ended."""
-    one = entries[0] if len(entries) == 1 else None
-    which = "CLUSTER ID" if one is None else f"{shlex.quote(one.cluster)} {one.id}"
-    return f"Undo: backstop calendar end {which} --reason '...'{', for each' if one is None else ''}"
+    each = [f"{shlex.quote(entry.cluster)} {entry.id}" for entry in entries]
+    if len(each) == 1:
+        return f"Undo: backstop calendar end {each[0]} --reason '...'"
+    return f"Undo: backstop calendar end CLUSTER ID --reason '...', for each of {some_of(each, _NAMED)}"
 
 
 def _foretold(cluster: ClusterSpec, now: datetime) -> tuple[Foretold, ...]:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from models.cluster.source_doubts import DoubtedSource
 
 
+_UNDO = "It cannot be undone; mend the source if it is wrong after all: what it says next counts."
+
+
 def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples("backstop confirm --source prometheus/local --reason 'two halls lost power'"),
@@ -53,8 +56,8 @@ def confirm(
 
     confirmed = ask(who(actor), question)
     if as_json:
-        show_json(ConfirmedAnswer(source=source, clusters=confirmed.clusters).as_json())
+        show_json(ConfirmedAnswer(source=source, clusters=confirmed.clusters, undo=_UNDO).as_json())
         return
     clusters = count(len(confirmed.clusters), "cluster")
     show(line((source, "bold"), f" is confirmed, and counts of {clusters}: {', '.join(confirmed.clusters)}"))
-    show(line("It cannot be undone; mend the source if it is wrong after all: what it says next counts."))
+    show(line(_UNDO))

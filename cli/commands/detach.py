@@ -57,7 +57,7 @@ def detach(
     back = _detached(cluster, restore, reason, person)
     if as_json:
         limits = tuple(LimitBack(name=n, before_gpus=b, after_gpus=a) for n, (b, a) in sorted(back.items()))
-        show_json(DetachedAnswer(cluster=cluster, limits=limits).as_json())
+        show_json(DetachedAnswer(cluster=cluster, limits=limits, undo=_UNDO).as_json())
         return
     show(line((cluster, "bold"), ": Backstop writes to its Slurm no more; its quotas stand in the ledger as they are."))
     show(*_limits(back, ">WAS", ">IS"), line(_UNDO))

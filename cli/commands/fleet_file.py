@@ -187,6 +187,8 @@ def export(
     from cli.output import complain, write
     from client.inputs.fleet_yaml import fleet_yaml
 
+    if removed and cluster:
+        raise BadInput(f"--cluster {cluster[0]} is given beside --removed {removed}: give one of them")
     if removed:
         document = ask(who(actor), lambda door: _removed(door, removed))
     else:
@@ -196,7 +198,8 @@ def export(
             for name, why in sorted(page.wrong.items()):
                 complain(f"left out: {name}: {why}")
             for name, teams in sorted(page.cut_floors.items()):
-                complain(f"{name}: written with smaller floors, as their quotas stand below them: {', '.join(teams)}")
+                below = "as their quotas, or what they are part of, stand below them"
+                complain(f"{name}: written with smaller floors, {below}: {', '.join(teams)}")
     write(file, "FILE", fleet_yaml(document))
 
 
@@ -265,7 +268,7 @@ def remove(
 
     bring_back = f"backstop fleet export --removed {_word(cluster)} | backstop fleet import -"
     also = line(f"  to bring the cluster and its quotas back: {bring_back}")
-    answer = _done(asked, f"Remove {cluster} from the ledger?", also, yes=yes, actor=actor)
+    answer = _done(asked, f"Remove {cluster} from the ledger?", also, yes=yes, as_json=as_json, actor=actor)
     _tell(answer, "removed", f"Undo: {bring_back}", as_json=as_json)
 
 
@@ -292,7 +295,7 @@ def rename(
         return RenameCluster(cluster=cluster, name=name, reason=reason, dry_run=dry_run)
 
     also = line("  rename it in the fleet file too, and for exporters that write the ledger's tables")
-    answer = _done(asked, f"Rename {cluster} to {name}?", also, yes=yes, actor=actor, renamed=True)
+    answer = _done(asked, f"Rename {cluster} to {name}?", also, yes=yes, as_json=as_json, actor=actor, renamed=True)
     _tell(answer, f"renamed to {name}", f"Undo: backstop fleet rename {_word(name)} {_word(cluster)}", as_json=as_json)
 
 
@@ -302,7 +305,9 @@ def _word(name: str) -> str:
     return shlex.quote(name)
 
 
-def _done(asked: Any, sentence: str, also: Any, *, yes: bool, actor: str, renamed: bool = False) -> Departure:
+def _done(
+    asked: Any, sentence: str, also: Any, *, yes: bool, as_json: bool, actor: str, renamed: bool = False
+) -> Departure:
     """Shown, asked, and done. Errors: Refusal where something is under way; those of `consent`."""
     from cli.views.fleet_diff import undone_parts
 
@@ -310,7 +315,7 @@ def _done(asked: Any, sentence: str, also: Any, *, yes: bool, actor: str, rename
     shown: Departure = ask(speaker, lambda door: door.ask(asked(True)))
     if shown.barred:
         raise Refusal(f"{shown.cluster} stays as it is: {shown.barred}")
-    consent(sentence, lambda: [*undone_parts(shown, renamed=renamed), also], yes=yes)
+    consent(sentence, lambda: [*undone_parts(shown, renamed=renamed), also], yes=yes, as_json=as_json)
     done: Departure = ask(speaker, lambda door: door.ask(asked(False)))
     return done
 

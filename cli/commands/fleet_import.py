@@ -130,7 +130,7 @@ def import_(
 
     terms = ImportTerms(dry_run=dry_run, prune=prune, reset=reset, whole=whole)
     if document is not None and prune and not (dry_run or yes):
-        terms = _agreed(document, terms, who(actor))
+        terms = _agreed(document, terms, who(actor), as_json=as_json)
 
     async def question(door: Backstop) -> tuple[ImportAnswer, FleetOutcome | None]:
         counts: dict[str, int] = {}
@@ -182,7 +182,7 @@ def _refuse_without_file(given: bool, **options: bool) -> None:
             raise BadInput(f"--{name.replace('_', '-')} is given without a fleet file")
 
 
-def _agreed(document: FleetDocument, terms: ImportTerms, actor: str) -> ImportTerms:
+def _agreed(document: FleetDocument, terms: ImportTerms, actor: str, *, as_json: bool) -> ImportTerms:
     """Somebody has seen what goes, and said yes to it. Errors: those of `consent`."""
     from cli.output import line
 
@@ -191,7 +191,8 @@ def _agreed(document: FleetDocument, terms: ImportTerms, actor: str) -> ImportTe
     if gone := shown.of(Verb.REMOVED):
         lines = [line(("- ", "red"), each.sentence) for each in gone]
         many = shown.totals[Verb.REMOVED]
-        consent(f"Remove {'1 entry' if many == 1 else f'{many:,} entries'}?", lambda: lines, yes=False)
+        question = f"Remove {'1 entry' if many == 1 else f'{many:,} entries'}?"
+        consent(question, lambda: lines, yes=False, as_json=as_json)
     return terms.model_copy(update={"agreed": shown.removal})
 
 

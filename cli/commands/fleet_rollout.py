@@ -113,7 +113,8 @@ def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> N
     if as_json:
         from cli.answers import FleetPlanAnswer
 
-        show_json(FleetPlanAnswer(**plan.model_dump(), approve=_approve_line(plan.hash)).as_json())
+        answer = FleetPlanAnswer(**plan.model_dump(), approve=_approve_line(plan.hash), undo=UNDO_OF_LAUNCH)
+        show_json(answer.as_json())
         return
     show(*plan_parts(plan, request.pilots, request.pace), line())
     shadow = " (shadow: no quota is written)." if request.shadow else "."
@@ -330,13 +331,24 @@ def abort(
 def _ending(person: str, *, undo: bool) -> list[RenderableType]:
     """What an abort leads to, by the fleet rollout's own word, and by that of each rollout that ends with it."""
     from cli.giving import aheads_of
-    from cli.views.consequence import undo_parts
+    from cli.output import line
+    from cli.views.consequence import refusing_parts, undo_parts
     from cli.views.fleet_rollout import abort_parts
+    from models.rollout.stages import Command
 
     status = ask(person, lambda door: door.fleet_status())
     ending = status.would_undo if undo else status.would_end
     parts = abort_parts(status, undo=undo)
-    return parts if not ending else [*undo_parts(aheads_of(ending, person), ends=True), *parts]
+    if not ending:
+        return parts
+    aheads, silent = aheads_of(ending, person)
+    refusals = {a.cluster: why for a in aheads if (why := a.refusal(Command.ABORT, "asked ahead"))}
+    going = [a for a in aheads if a.cluster not in refusals]
+    first = undo_parts(going, ends=True) if going else []
+    unknown = [
+        line(f"{c} is told to end too, and cannot say what would follow: {e.message}.") for c, e in silent.items()
+    ]
+    return [*first, *refusing_parts([a for a in aheads if a.cluster in refusals], refusals), *unknown, *parts]
 
 
 def _give(name: FleetCommand, actor: str, reason: str, as_json: bool, **fields: Any) -> None:

@@ -17,7 +17,7 @@ from models.errors import BadInput, Refusal
 if TYPE_CHECKING:
     from models.cluster.policy import Policy
     from models.cluster.snapshot import Snapshot
-    from models.planning.haircut import Haircut
+    from models.planning.haircut import Haircut, WorkCut
 
 
 class By(StrEnum):
@@ -168,4 +168,13 @@ def _chosen(comparison: Haircut, explained: int, by: By, how: Listing) -> Haircu
     names = [one.name for one in how.rows(parts, kind)]
     own = getattr(comparison, f"{by}s")
     keys = {str(key): key for key in own}
-    return comparison.model_copy(update={f"{by}s": {keys[name]: own[keys[name]] for name in names}})
+    shown = {*names}
+    works = tuple(tuple(cut for cut in at_each if _row_of(cut, by) in shown) for at_each in comparison.works)
+    return comparison.model_copy(update={f"{by}s": {keys[name]: own[keys[name]] for name in names}, "works": works})
+
+
+def _row_of(cut: WorkCut, by: By) -> str:
+    """A cluster that gives GPUs in use is in the last wave: no cut goes deeper."""
+    from models.cluster.policy import Tier
+
+    return {By.TEAM: cut.team, By.CLUSTER: cut.cluster}.get(by, Tier.BUSY.value)

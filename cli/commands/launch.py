@@ -196,6 +196,7 @@ def _confirm(cluster: str, actor: str, overlay: Overlay) -> None:
 def launched_answer(answer: LaunchAnswer, *, shadow: bool) -> LaunchedAnswer:
     from cli.answers import LaunchedAnswer, PlanAnswer
     from models.rollout.stages import Command, command_line
+    from models.rollout.undo_lines import undo_of_launch
 
     approve = command_line(Command.APPROVE, answer.cluster)
     approve = "" if answer.plan is None else f"{approve} --plan {answer.plan.hash}"
@@ -206,21 +207,21 @@ def launched_answer(answer: LaunchAnswer, *, shadow: bool) -> LaunchedAnswer:
         shadow=shadow,
         plan=None if answer.plan is None else PlanAnswer.of(answer.plan),
         approve=approve,
+        undo=undo_of_launch(answer.cluster),
     )
 
 
 def _launched(answer: LaunchAnswer, *, shadow: bool, as_json: bool) -> None:
     from cli.output import line, show, show_json
     from cli.views.plan import plan_parts
-    from models.rollout.undo_lines import undo_of_launch
 
-    approve = launched_answer(answer, shadow=shadow).approve
+    made = launched_answer(answer, shadow=shadow)
     if as_json:
-        show_json(launched_answer(answer, shadow=shadow).as_json())
+        show_json(made.as_json())
         return
     if answer.plan is not None:
         show(*plan_parts(answer.plan), line())
     show(line((f"Rollout {answer.rollout} is open", "bold"), " (shadow: no quota is written)." if shadow else "."))
-    if approve:
-        show(line("Nothing changes until the plan is approved. If it is right, say:"), line(f"  {approve}"))
-    show(line(undo_of_launch(answer.cluster)))
+    if made.approve:
+        show(line("Nothing changes until the plan is approved. If it is right, say:"), line(f"  {made.approve}"))
+    show(line(made.undo))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Filter, Listing, Output, Sort, listing
+from cli.lists import Filter, Listing, Output, Sort, listing, told
 from cli.options import LOOK, Actor, AsJson, NeededReason, examples, who
 from cli.session import ask
 from models.errors import BadInput
@@ -47,7 +47,7 @@ def set_milestones(
 
         return await _with_waves(door, await door.ask(PlanMilestones(**dict(given))))
 
-    _answer(ask(who(actor), question), listing(None, as_json))
+    _answer(ask(who(actor), question), told(as_json))
 
 
 def note(
@@ -70,7 +70,7 @@ def note(
 
         return await _with_waves(door, await door.ask(NoteMilestone(milestone=name, number=number, reason=reason)))
 
-    _answer(ask(who(actor), question), listing(None, as_json))
+    _answer(ask(who(actor), question), told(as_json))
 
 
 def show_all(

@@ -33,7 +33,11 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples("backstop worker", "TEMPORAL_ADDRESS=temporal:7233 backstop worker"), rich_help_panel=SET_UP
     )(worker)
     app.command(
-        epilog=examples("backstop migrate", "BACKSTOP_LEDGER_URL=postgresql://ledger/backstop backstop migrate"),
+        epilog=examples(
+            "backstop migrate",
+            "BACKSTOP_LEDGER_URL=postgresql://ledger/backstop backstop migrate",
+            "BACKSTOP_LEDGER_URL=postgresql://ledger/backstop backstop migrate --from ./state",
+        ),
         rich_help_panel=SET_UP,
     )(migrate)
     app.command(
@@ -64,9 +68,19 @@ def worker(home: Home = "", trace: Trace = False) -> None:
     become("workers.main", (), _settings(home, trace))
 
 
-def migrate(home: Home = "") -> None:
-    """Bring the ledger's schema up to date."""
-    become("workers.migrate", (), _settings(home, trace=False))
+def migrate(
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="DIR|URL", help="Also copy this ledger, in a file, into an empty PostgreSQL."),
+    ] = "",
+    home: Home = "",
+) -> None:
+    """Bring the ledger's schema up to date, or copy a whole ledger to PostgreSQL.
+
+    With --from all rows of a ledger in a file (a home of `backstop up`, or sqlite:///FILE) go into the empty one that
+    BACKSTOP_LEDGER_URL names, in one transaction, and are read back. Nothing may have the file open.
+    """
+    become("workers.migrate", (source,) if source else (), _settings(home, trace=False))
 
 
 def backup(

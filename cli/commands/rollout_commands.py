@@ -101,7 +101,7 @@ def approve(
         raise BadInput(
             "--plan is missing: nobody can be shown a plan and asked here; `backstop status CLUSTER` shows its hash"
         )
-    hashes = agreed(aheads_of(clusters_of(of, person), person))
+    hashes = agreed(*aheads_of(clusters_of(of, person), person))
     answered(
         said("approve", tuple(hashes), person, reason, lambda name: {"plan_hash": hashes[name]}), of, as_json=False
     )

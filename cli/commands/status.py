@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cli.lists import Filter, Listing, Output, Sort, listing
+from cli.lists import Filter, Form, Listing, Output, Sort, field_of, listing
 from cli.names import note_holds, note_stages
 from cli.options import LOOK, Actor, AsJson, ClusterOrAll, examples, who
 from cli.unattended import LastWord, ask_or_read
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _NONE_OPEN = "It has no open rollout."
+_UNKNOWN = ("wave", "unbacked_gpus", "would_unbacked_gpus")
+"""Fields that the ledger alone does not have."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -166,14 +168,17 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
 
 
 def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
-    """No worker answers. Waves and what is unbacked are Temporal's and the rollouts' to say."""
+    """No worker answers. Errors: Unavailable for a filter by what the ledger does not know."""
     from cli.answers import RolloutsAnswer
-    from cli.output import line
+    from cli.output import complain, line
     from cli.views.overview import overview_parts
     from client.lost_rollouts import noted
     from models.reports.rollout_summary import RolloutSummary
 
+    _refuse_unknown(filters, word, how)
     lines = tuple(how.rows(filter(filters.leave, map(noted, word.rollouts)), RolloutSummary))
+    if how.form is Form.NAME:
+        complain(word.sentence)
 
     def parts() -> list[RenderableType]:
         said = line((word.sentence, "red"))
@@ -183,6 +188,14 @@ def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
         return [said, line(), *overview_parts(lines, datetime.now(UTC), all_lines=True)]
 
     how.tell(lambda: RolloutsAnswer(rollouts=lines, ledger_word_at=word.at), parts, [r.cluster for r in lines])
+
+
+def _refuse_unknown(filters: Filters, word: LastWord, how: Listing) -> None:
+    """Waves and what is unbacked are Temporal's and the rollouts' to say: nothing can be told of who is like that."""
+    asked = ["--wave"] * bool(filters.wave) + ["--at-risk"] * filters.at_risk
+    asked += [f"--filter {text}" for text in how.filters if field_of(text) in _UNKNOWN]
+    if asked:
+        raise Unavailable(f"{word.sentence} Waves and what is unbacked are not in it, so {asked[0]} cannot be told.")
 
 
 def _show_last_word_of(cluster: str, word: LastWord, how: Listing) -> None:

@@ -20,6 +20,7 @@ _MOST = 20
 def page(haircut: Haircut, at: int) -> str:
     """The report as HTML; `at`: which of its buffers is explained."""
     fleet = haircut.fleet[at]
+    works = haircut.works[at] if haircut.works else ()
     with style():
         figures = [_buffers(haircut, at), _clusters(haircut, at), _waves(haircut, at)]
     return rendered(
@@ -34,6 +35,8 @@ def page(haircut: Haircut, at: int) -> str:
             {"value": big(fleet.unbacked_gpus), "text": _unbacked(fleet.unbacked_gpus)},
         ],
         figures=figures,
+        works=[clean(cut.text) for cut in works[:_MOST]],
+        more=f"And {len(works) - _MOST} more: backstop haircut --json." if len(works) > _MOST else "",
         tables=[_buffer_table(haircut, at), _table(haircut, "cluster", at), _table(haircut, "team", at)],
     )
 

@@ -8,12 +8,14 @@ from datetime import datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.output import line, moment, none_of, row, table
+from cli.output import count, line, moment, none_of, row, table
 from cli.views.status import foretold_line
-from models.cluster.windows import Entry, WindowKind, span_text
+from models.base import some_of
+from models.cluster.windows import Entry, Window, WindowKind, span_text
 from models.planning.window_forecast import Foretold
 
 _FILE = "fleet file"
+_NAMED = 12
 
 
 def calendar_parts(
@@ -49,10 +51,30 @@ def calendar_parts(
             entry.declared_by if entry.source else f"{entry.declared_by}, {_FILE}" if entry.declared_by else _FILE,
             style="yellow" if window.starts <= now < window.ends else "",
         )
-    ahead = [
+    ahead = _losses(foretold, now)
+    return [rows, *((Text(), *back) if back else ()), *((Text(), *ahead) if ahead else ())]
+
+
+def hold_parts(
+    window: Window,
+    clusters: Sequence[str],
+    rollouts: Sequence[str],
+    foretold: Mapping[str, Sequence[Foretold]],
+    now: datetime,
+) -> list[RenderableType]:
+    """What one window for several clusters would hold. `rollouts`: those of them that have one open."""
+    names = f"{count(len(clusters), 'cluster')}: {some_of(clusters, _NAMED)}."
+    held = "No rollout is open there."
+    if rollouts:
+        stays = "its gate stays" if len(rollouts) == 1 else "their gates stay"
+        held = f"{count(len(rollouts), 'open rollout')}: {stays} shut while it lasts ({some_of(rollouts, _NAMED)})."
+    return [line((span_text(window), "bold"), f": {window.reason}"), line(names), line(held), *_losses(foretold, now)]
+
+
+def _losses(foretold: Mapping[str, Sequence[Foretold]], now: datetime) -> list[RenderableType]:
+    return [
         line((f"{name}: ", "bold")).append_text(foretold_line(f, now)) for name, all_ in foretold.items() for f in all_
     ]
-    return [rows, *((Text(), *back) if back else ()), *((Text(), *ahead) if ahead else ())]
 
 
 def _gpus(entry: Entry) -> object:

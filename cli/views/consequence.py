@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from cli.output import count, gpus, line, row, table
 from models.base import some_of
+from models.errors import BackstopError
 from models.rollout.ahead import Ahead
 from models.rollout.messages import RolloutStatus
 
@@ -28,15 +29,44 @@ def undo_parts(rollouts: Sequence[Ahead], *, ends: bool) -> list[RenderableType]
             note = "changed by others: left alone" if t.by_others else ""
             row(rows, cluster, t.team, t.gpus, t.back_gpus, t.backing_gpus, note)
         more = len(lines) - _SHOWN
-        parts += [rows, *([line(f"and {more} more: backstop status CLUSTER")] if more > 0 else []), Text()]
-    parts += [line((a.cluster, "bold"), f" ({a.stage}): {_unwritten(a)}.") for a in rollouts if not a.back][:_SHOWN]
-    return [*parts, line(_sum(rollouts, ends=ends)), *_told({t for a in rollouts for t in a.told})]
+        parts += [rows, *([_more(more)] if more > 0 else []), Text()]
+    parts += _bounded([line((a.cluster, "bold"), f" ({a.stage}): {_unwritten(a)}.") for a in rollouts if not a.back])
+    return [*parts, line(_sum(rollouts, ends=ends)), _told(rollouts, {t for a in rollouts for t in a.told})]
+
+
+def left_parts(
+    refusing: Sequence[Ahead], refusals: Mapping[str, str], silent: Mapping[str, BackstopError]
+) -> list[RenderableType]:
+    """Those that the command does not go to."""
+    said = [
+        line((cluster, "bold"), f" is left out: {error.message}. --yes does it all the same.")
+        for cluster, error in silent.items()
+    ]
+    return [*refusing_parts(refusing, refusals), *_bounded(said)]
+
+
+def refusing_parts(refusing: Sequence[Ahead], refusals: Mapping[str, str]) -> list[RenderableType]:
+    """Rollouts whose stage does not let it be."""
+    return _bounded([line((a.cluster, "bold"), f" ({a.stage}) will refuse: {refusals[a.cluster]}.") for a in refusing])
+
+
+def _bounded(lines: Sequence[RenderableType]) -> list[RenderableType]:
+    more = len(lines) - _SHOWN
+    return [*lines[:_SHOWN], *([_more(more)] if more > 0 else [])]
+
+
+def _more(number: int) -> Text:
+    return line(f"and {number} more: backstop status CLUSTER")
 
 
 def _unwritten(a: Ahead) -> str:
     if a.shadow:
         return "a shadow: no quota was written"
-    return "no quota has another value than before the rollout" if a.undoes else "nothing has been applied yet"
+    if a.undoes:
+        return "no quota has another value than before the rollout"
+    if a.undone or a.stage == "rolled_back":
+        return "what it applied is undone already"
+    return "nothing has been applied yet"
 
 
 def _sum(rollouts: Sequence[Ahead], *, ends: bool) -> str:
@@ -62,10 +92,23 @@ def _sum(rollouts: Sequence[Ahead], *, ends: bool) -> str:
     return f"{said}."
 
 
-def _told(teams: set[str]) -> list[RenderableType]:
-    if not teams:
-        return [line("No team is told.")]
-    return [line(f"Told: {some_of(sorted(teams), _NAMED)} ({count(len(teams), 'team')}).")]
+def _told(rollouts: Sequence[Ahead], teams: set[str]) -> Text:
+    if teams:
+        return line(f"Told: {some_of(sorted(teams), _NAMED)} ({count(len(teams), 'team')}).")
+    return line("A shadow: no team is told." if all(a.shadow for a in rollouts) else "No team is told.")
+
+
+def approved_line(rollouts: Sequence[Ahead]) -> Text:
+    """How many teams hear of it once their plans are approved. A build that does not say: all that a plan cuts."""
+    told: set[str] = set()
+    for a in rollouts:
+        if a.approve_told is not None:
+            told.update(a.approve_told)
+        elif a.plan is not None and not a.shadow:
+            told.update(q.team for q in a.plan.quotas if q.leaf and q.cut_gpus)
+    if told:
+        return line(f"{count(len(told), 'team')} will be told.")
+    return line("A shadow: no team is told." if all(a.shadow for a in rollouts) else "No team will be told.")
 
 
 def close_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
@@ -80,7 +123,7 @@ def close_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
     left = f"; what {some_of(stuck, _NAMED)} could not undo stays as it is" if stuck else ""
     sentence = f"{count(len(rollouts), 'rollout')} {'ends' if len(rollouts) == 1 else 'end'}, and the promise with "
     ends = f"{sentence}{'it' if len(rollouts) == 1 else 'them'}; the values stay{left}."
-    return [rows, Text(), line(ends), *_told({t for a in rollouts for t in a.close_told})]
+    return [rows, Text(), line(ends), _told(rollouts, {t for a in rollouts for t in a.close_told})]
 
 
 def many_parts(clusters: Sequence[str], rollouts: Sequence[RolloutStatus | None]) -> list[RenderableType]:

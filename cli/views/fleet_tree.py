@@ -10,7 +10,7 @@ from datetime import datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from cli.layout import FactSheet, Grid
+from cli.layout import FactSheet, Fitted, Grid, height
 from cli.output import clean, line, moment, row, span, table
 from cli.views.fleet_rollout import facts_of, title_of, wave_name
 from cli.views.status import awaited
@@ -32,8 +32,10 @@ _FIRST = (MemberState.FAILED, MemberState.RUNNING, MemberState.STARTING, MemberS
 """Which leaves are shown where there is no room for all."""
 _MOST_ASKED = 20
 """Rollouts that are asked themselves at each look."""
-_LEAST_LEAVES = 2
-"""Of each wave, however low the screen is."""
+_LEAST_LEAVES = (2, 1)
+"""Of each wave, before one shows more; where there is no room for that, none."""
+_BELOW = 2
+"""Rows below the picture: the cursor's, and one for why there is no answer."""
 
 
 @dataclass(frozen=True)
@@ -50,31 +52,53 @@ def to_ask(s: FleetStatus) -> list[str]:
     return [m.cluster for state in states for m in s.members if m.state is state and m.rollout][:_MOST_ASKED]
 
 
-def tree_parts(seen: FleetSeen, now: datetime, rows: int | None = None) -> list[RenderableType]:
-    """Its facts, and below them the tree. `rows`: of the screen; what does not fit is counted. None: all of it."""
+def tree_parts(seen: FleetSeen, now: datetime, screen: tuple[int, int] | None = None) -> list[RenderableType]:
+    """Its facts, and below them the tree. `screen`: its columns and rows; None: all of it, however much that is.
+
+    Where a screen is too low for all of it each leaf is one line, and leaves that have no room are counted.
+    """
     s = seen.status
     facts = [fact for fact in facts_of(s) if fact[0] in ("now", "hold", "needs", "ended")]
-    parts: list[RenderableType] = [title_of(s, now), FactSheet(facts), Text()]
-    left = None if rows is None else max(0, rows - 2 * len(facts) - 3 - 2 * len(s.waves))
-    rooms = _rooms(s, left)
-    for n, wave in enumerate(s.waves):
-        last = n == len(s.waves) - 1
+    head: list[Fitted] = [title_of(s, now), FactSheet(facts), Text()]
+    whole = [wave.clusters for wave in s.waves]
+    if screen is None:
+        return [*head, *_branches(seen, whole, now)]
+    columns, rows = screen
+    left = rows - _BELOW - height(head, columns)
+    if sum(whole) + len(whole) <= left:
+        tree = _branches(seen, whole, now)
+        if height(tree, columns) <= left:
+            return [*head, *tree]
+    return [*head, *_branches(seen, _rooms(s, left - len(whole)), now, single=True)]
+
+
+def _branches(seen: FleetSeen, rooms: Sequence[int], now: datetime, *, single: bool = False) -> list[Fitted]:
+    parts: list[Fitted] = []
+    for n, (wave, room) in enumerate(zip(seen.status.waves, rooms, strict=True)):
+        last = n == len(rooms) - 1
         parts.append(line("└─ " if last else "├─ ", (wave_name(wave.wave), "bold"), f"  {_progress(wave)}"))
-        own = sorted((m for m in s.members if m.wave is wave.wave), key=_rank)
-        parts += _leaves(own, rooms[n], "   " if last else "│  ", seen, now)
+        own = sorted((m for m in seen.status.members if m.wave is wave.wave), key=_rank)
+        parts += _leaves(own, room, "   " if last else "│  ", seen, now, single=single)
     return parts
 
 
-def _rooms(s: FleetStatus, left: int | None) -> list[int]:
-    """How many leaves each wave may show: the wave that is under way has the first choice."""
+def _rooms(s: FleetStatus, left: int) -> list[int]:
+    """How many leaves each wave shows on so many lines: a few of each, then the wave under way has the first choice."""
     sizes = [wave.clusters for wave in s.waves]
-    if left is None:
-        return sizes
-    rooms = [min(size, _LEAST_LEAVES) for size in sizes]
+    least = next((few for few in _LEAST_LEAVES if sum(_lines(min(few, size), size) for size in sizes) <= left), 0)
+    rooms = [min(least, size) for size in sizes]
+    left -= sum(map(_lines, rooms, sizes))
     for n in sorted(range(len(sizes)), key=lambda n: (s.waves[n].wave is not s.wave, n)):
-        more = min(sizes[n] - rooms[n], max(0, left - sum(rooms)))
-        rooms[n] += more
+        before = _lines(rooms[n], sizes[n])
+        most = before + left
+        rooms[n] = sizes[n] if sizes[n] <= most else max(rooms[n], most - 1)
+        left -= _lines(rooms[n], sizes[n]) - before
     return rooms
+
+
+def _lines(shown: int, of: int) -> int:
+    """Of a wave's leaves, with the line that counts the others; where none is shown its own line has the counts."""
+    return shown + (0 < shown < of)
 
 
 def _rank(m: Member) -> tuple[bool, int, str]:
@@ -93,10 +117,14 @@ def _progress(wave: WaveStatus) -> str:
     return ", ".join([f"{wave.done} of {wave.clusters} monitored", *more])
 
 
-def _leaves(members: Sequence[Member], room: int, trunk: str, seen: FleetSeen, now: datetime) -> list[RenderableType]:
+def _leaves(
+    members: Sequence[Member], room: int, trunk: str, seen: FleetSeen, now: datetime, *, single: bool
+) -> list[Fitted]:
     shown, hidden = members[:room], members[room:]
+    if not shown:
+        return []
     leaves: Grid = table("=", "CLUSTER", "=STAGE", "=SINCE", "~WAITS FOR", least=["SINCE"])
-    leaves.header, leaves.hint, leaves.margin = False, False, f"{trunk}│    "
+    leaves.header, leaves.hint, leaves.margin, leaves.single = False, False, f"{trunk}│    ", single
     for n, m in enumerate(shown):
         mark, style = _MARKS[m.state]
         last = n == len(shown) - 1 and not hidden
@@ -110,7 +138,7 @@ def _leaves(members: Sequence[Member], room: int, trunk: str, seen: FleetSeen, n
             _waits(m, seen.rollouts.get(m.cluster)),
             style="yellow" if m.needs else style,
         )
-    parts: list[RenderableType] = [leaves] if shown else []
+    parts: list[Fitted] = [leaves]
     if hidden:
         counts = Counter(_WORDS.get(m.state, m.state.value) for m in hidden)
         text = ", ".join(f"{count} {what}" for what, count in counts.items())

@@ -14,6 +14,8 @@ from cli.output import gpus, line, none_of, row, table
 from models.base import fraction_text
 from models.planning.haircut import Haircut, Part, TeamPart
 
+_TOLD = 5
+"""Teams of which it is said whose work stands on what they give."""
 _FIELDS = tuple(dict.fromkeys([*Part.model_fields, *TeamPart.model_fields]))
 
 
@@ -33,6 +35,7 @@ def fleet_parts(haircut: Haircut, at: int) -> list[RenderableType]:
         _cuts(haircut, "wave", at, with_clusters=True),
         Text(),
         line(sentence(haircut, at)),
+        *_works(haircut, at),
     ]
 
 
@@ -40,7 +43,17 @@ def parts_by(haircut: Haircut, what: str, at: int, of: int = 0) -> list[Renderab
     """The GPUs cut at each buffer, a line for each `what`: wave, cluster or team. `of`: how many there are."""
     if of and not rows_of(haircut, what):
         return [none_of(of, what)]
-    return [_cuts(haircut, what, at), Text(), line(sentence(haircut, at))]
+    return [_cuts(haircut, what, at), Text(), line(sentence(haircut, at)), *_works(haircut, at)]
+
+
+def _works(haircut: Haircut, at: int) -> list[RenderableType]:
+    """Whose work stands on the GPUs in use that are cut, where that is known: of some teams."""
+    cuts = haircut.works[at] if haircut.works else ()
+    more = len(cuts) - _TOLD
+    return [
+        *(line(cut.text) for cut in cuts[:_TOLD]),
+        *([line(f"and {more} more; --json has them.")] if more > 0 else []),
+    ]
 
 
 def sentence(haircut: Haircut, at: int) -> str:

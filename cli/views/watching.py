@@ -33,8 +33,8 @@ class Watched(Generic[_T]):
     """What is followed, and how it is told."""
 
     look: Callable[[], Awaitable[_T]]
-    parts: Callable[[_T, int | None], Sequence[RenderableType]]
-    """On a screen that has so many rows; None: all of it."""
+    parts: Callable[[_T, tuple[int, int] | None], Sequence[RenderableType]]
+    """On a screen of so many columns and rows; None: all of it."""
     changes: Callable[[_T | None, _T], Sequence[str]]
     """A line for each since the look before."""
     ended: Callable[[_T], bool]
@@ -80,7 +80,7 @@ async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: boo
 
     fleet = Watched[FleetSeen](
         look=look,
-        parts=lambda seen, rows: tree_parts(seen, datetime.now(UTC), rows),
+        parts=lambda seen, screen: tree_parts(seen, datetime.now(UTC), screen),
         changes=lambda before, now: fleet_changes(before, now, datetime.now(UTC)),
         ended=lambda seen: seen.status.stage.ended,
         document=lambda seen: seen.status.model_dump(mode="json", by_alias=True),
@@ -146,7 +146,7 @@ async def _lines(watched: Watched[_T], seen: _T, every: float, as_json: bool) ->
 async def _picture(watched: Watched[_T], seen: _T, every: float) -> None:
     with Picture() as picture:
         while True:
-            parts = watched.parts(seen, picture.rows)
+            parts = watched.parts(seen, picture.size)
             picture.draw(*parts)
             if watched.ended(seen):
                 return

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cli.output import count, gpus, line, moment
+from models.base import some_of
 from models.flex.flex_now import FlexNow
 from models.reports.flex_offers import flex_offers
 from models.reports.why import TeamWhy, WhyAnswers
@@ -30,13 +31,17 @@ def summary(answers: WhyAnswers, flexes: Sequence[FlexNow], *, hint: bool) -> li
         where = f" in {one.cluster}" if len(teams) > 1 else ""
         kept = f"{'The most' if len(reasons) > 1 else 'All'} of it, {most.gpus}{where}: {most.text}."
     else:
-        kept = f"{beyond} more {_are(beyond)} beyond the quota." if beyond else "Nothing is in the way."
+        there = f" in {some_of([t.cluster for t in teams], _ELSEWHERE)}" if answers.unanswered else ""
+        kept = f"{beyond} more {_are(beyond)} beyond the quota." if beyond else f"Nothing is in the way{there}."
     freed = next((f" What would free it: {t.weaker.text}." for t in teams if t.weaker is not None), "")
     offers = flex_offers(teams, flexes) if reasons or beyond else ()
     free = "".join(f" Flex has {'at most ' * o.at_most}{o.gpus} free in {o.cluster}." for o in offers[:1])
-    more = len(reasons) - 1 + len(answers.unanswered)
-    said = f" {count(more, 'reason')} more: --all." if hint and more > 0 else ""
-    return [line((_could(teams), "bold")), line(kept, freed, free, said)]
+    more = max(0, len(reasons) - 1)
+    said = f" {count(more, 'reason')} more{'' if answers.unanswered else ': --all'}." if hint and more else ""
+    unknown = ""
+    if answers.unanswered:
+        unknown = f" Nothing is known of {some_of(sorted(answers.unanswered), _ELSEWHERE)}{': --all' if hint else ''}."
+    return [line((_could(teams), "bold")), line(kept, freed, free, said, (unknown, "yellow"))]
 
 
 def _are(number: int) -> str:

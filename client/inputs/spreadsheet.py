@@ -8,6 +8,7 @@ line `sep=;`, empty rows and empty columns at the end, 96.0 for 96. What could m
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,7 +97,7 @@ def _csv_line(row: Sequence[str]) -> str:
 
 def _tidied(name: str, text: str, delimiter: str, skipped: int) -> tuple[list[list[str]], list[int]]:
     """The rows that hold anything, without the empty columns at the end; and each one's line."""
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows, lines, begins = list[list[str]](), list[int](), 1
     try:
         for row in reader:

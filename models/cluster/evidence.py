@@ -34,4 +34,5 @@ class Evidence:
     def work(self) -> tuple[TeamWork, ...]:
         """What running jobs hold by class, of the teams whose jobs are known by name."""
         scheduled = {team: usage.scheduled_gpus for team, usage in self.usage.items()}
-        return team_work(self.jobs, self.classes_by_team, scheduled)
+        blocks = {quota.team: sum(quota.protected_blocks) for quota in self.reading.quotas}
+        return team_work(self.jobs, self.classes_by_team, scheduled, blocks)

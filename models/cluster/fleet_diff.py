@@ -13,17 +13,18 @@ refused. A cluster goes in whole or, where one of its lines is refused, not at a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from models.base import Model, Name, canonical_json, count_text, gpus_text, some_of
+from models.base import Model, Name, canonical_json, count_text, gpus_text, in_one_sentence, some_of
 from models.cluster.contacts import is_masked, shown
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team, merged_policy
 from models.cluster.import_lines import FilePlace, ImportTerms, Line, Verb
 from models.cluster.policy import Policy
-from models.cluster.quota import Quota, QuotaTree, check_islands
+from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands, floors_above
 from models.cluster.readings import Present
 from models.cluster.sources import ClassesInSlurm, PrometheusSource, SlurmSource
 from models.cluster.windows import Window, span_text
@@ -85,8 +86,10 @@ def resolved(
         return now, [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
     after, stays = _overlaid(given, now, terms, at)
     lines = [*_differences(now, after, given, at), *stays]
-    if fault := _senseless(after) if any(line.verb is Verb.LEFT_OUT for line in stays) else "":
+    if fault := _senseless(now, after) if stays else "":
         why = f"with what the file leaves out it makes no sense: {fault}; name that in the file, or --prune it"
+        if not any(line.verb is Verb.LEFT_OUT for line in stays):
+            why = f"with the values that stay it makes no sense: {fault}; say in the file what is to stand beside them"
         lines = [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
     if any(line.verb is Verb.REFUSED for line in lines):
         return now, [line for line in lines if line.verb is Verb.REFUSED]
@@ -101,10 +104,15 @@ def _as_said(given: ClusterSpec) -> ClusterNow:
         islands={i.name: i.total_gpus for i in given.islands},
         policy=given.policy,
         quotas=tuple(_present(quota) for quota in given.quotas),
-        windows=given.windows,
+        windows=tuple(_ordered(window) for window in given.windows),
         slurm=given.slurm,
         prometheus=given.prometheus,
     )
+
+
+def _ordered(window: Window) -> Window:
+    """With its islands in the order in which the ledger has them."""
+    return window if window.islands is None else window.but(islands=tuple(sorted(window.islands)))
 
 
 def _present(quota: Quota, now: Present | None = None, *, partial: bool = False) -> Present:
@@ -184,15 +192,31 @@ def _keeping(standing: Present, wanted: Present) -> Present:
     return kept.model_copy(update=floors)
 
 
-def _senseless(after: ClusterNow) -> str:
-    """Why the quotas with those that stay are no tree; empty: they are."""
+def _senseless(now: ClusterNow, after: ClusterNow) -> str:
+    """Why the quotas with those that stay are no tree; empty: they are.
+
+    A floor that was above a quota before the import, where a rollout lowered that one, is not the file's.
+    """
     quotas = [present.as_quota() for present in after.quotas]
     try:
         QuotaTree(quotas)
         check_islands(quotas, after.islands)
+        before = _above_their_parents(now)
+        if _above_their_parents(after) - before:
+            check_floors([q if q.team not in before else q.but(minimum_gpus=0, protected_blocks=()) for q in quotas])
     except ValueError as error:
         return str(error)
     return ""
+
+
+def _above_their_parents(cluster: ClusterNow) -> set[str]:
+    """Teams whose floors are above what a quota that they are part of holds."""
+    try:
+        quotas = [present.as_quota() for present in cluster.quotas]
+        QuotaTree(quotas)
+    except ValueError:  # another tool left it so
+        return set()
+    return {quota.team for _, quota, _ in floors_above(quotas)}
 
 
 # --- what differs ---------------------------------------------------------------------------------------
@@ -209,12 +233,25 @@ def told(value: object) -> str:
     return value if isinstance(value, str) else canonical_json(value)
 
 
-def _moves(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[tuple[str, Verb, str, str]]:
+BEYOND = "beyond what is shown"
+"""Why a line has the same text on both sides: a long list whose first names are the same, say."""
+
+
+def _moves(
+    before: Mapping[str, Any], after: Mapping[str, Any], text: Callable[[Any], str] = told
+) -> Iterator[dict[str, Any]]:
+    """What a line says of each value that differs, however much of it its text shows."""
     for name in sorted(before.keys() | after.keys()):
-        old, new = before.get(name), after.get(name)
-        if old != new:
-            verb = Verb.ADDED if old is None else Verb.REMOVED if new is None else Verb.CHANGED
-            yield name, verb, old or "", new or ""
+        if name not in before:
+            yield {"name": name, "verb": Verb.ADDED, "after": text(after[name])}
+        elif name not in after:
+            yield {"name": name, "verb": Verb.REMOVED, "before": text(before[name])}
+        elif before[name] != after[name]:
+            yield {"name": name, "verb": Verb.CHANGED, **_texts_of(text(before[name]), text(after[name]))}
+
+
+def _texts_of(old: str, new: str) -> dict[str, str]:
+    return {"before": old, "after": new, **({"why": BEYOND} if old == new else {})}
 
 
 _Places = Mapping[str, FilePlace]
@@ -227,45 +264,43 @@ def _differences(now: ClusterNow, after: ClusterNow, given: ClusterSpec, at: Fil
     lines: list[Line] = []
     moves = _quotas_place(now.slurm) != _quotas_place(after.slurm)
 
-    def told_of(
-        kind: str, before: Mapping[str, str], after_: Mapping[str, str], place: Mapping[str, FilePlace]
-    ) -> None:
-        for name, verb, old, new in _moves(before, after_):
-            line = Line(
-                verb=verb, kind=kind, cluster=now.name, name=name, before=old, after=new, path=place.get(name, at)
+    def told_of(kind: str, moved: Iterable[dict[str, Any]], place: Mapping[str, FilePlace]) -> None:
+        for said in moved:
+            line = Line(kind=kind, cluster=now.name, path=place.get(said["name"], at), **said)
+            guarded = (kind == "island" and line.verb is Verb.REMOVED) or (
+                (kind, line.name) == ("field", "slurm") and moves
             )
-            guarded = (kind == "island" and verb is Verb.REMOVED) or ((kind, name) == ("field", "slurm") and moves)
             lines.append(_refused(line, now.busy) if guarded and now.busy else line)
 
     fields = ("gpu_model", "gpus_per_node", "slurm", "prometheus")
-    told_of(
-        "field",
-        {f: told(getattr(now, f)) for f in fields},
-        {f: told(getattr(after, f)) for f in fields},
-        {f: (*at, f) for f in fields},
-    )
+    before, wanted = ({f: getattr(of, f) for f in fields} for of in (now, after))
+    told_of("field", _moves(before, wanted), {f: (*at, f) for f in fields})
     places: dict[str, FilePlace] = {name: (*at, "islands", n) for name, n in islands.items()}
-    told_of("island", _texts(now.islands), _texts(after.islands), places)
-    settings = {key: told(value) for key, value in now.policy.items()}
-    told_of(
-        "policy", settings, {k: told(v) for k, v in after.policy.items()}, {k: (*at, "policy", k) for k in after.policy}
-    )
-    windows = [{f"{span_text(w)}: {w.reason}": "" for w in of.windows} for of in (now, after)]
-    for text in sorted(windows[0].keys() ^ windows[1].keys()):
-        verb = Verb.ADDED if text in windows[1] else Verb.REMOVED
-        lines.append(Line(verb=verb, kind="window", cluster=now.name, name=text, path=(*at, "windows")))
+    told_of("island", _moves(now.islands, after.islands, gpus_text), places)
+    told_of("policy", _moves(now.policy, after.policy), {k: (*at, "policy", k) for k in after.policy})
+    lines += [line.model_copy(update={"path": (*at, "windows")}) for line in _window_lines(now, after)]
     quotas = _quota_lines(now, after, {team: (*at, "quotas", n) for team, n in teams.items()}, at)
     # Classes promise nothing to anybody: no rollout waits for them, and none takes them for a drift.
     return [*lines, *(_refused(line, now.busy) if now.busy and line.field != "classes" else line for line in quotas)]
 
 
+def _window_lines(now: ClusterNow, after: ClusterNow) -> list[Line]:
+    """Those that come or go, in words that no two of them share."""
+    moved = set(now.windows) ^ set(after.windows)
+    texts: dict[Window, str] = {}
+    for clock in ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f"):
+        texts = {w: f"{span_text(w, clock)}: {w.reason}" for w in moved}
+        if len(set(texts.values())) == len(texts):
+            break
+    return [
+        Line(verb=Verb.ADDED if window in after.windows else Verb.REMOVED, kind="window", cluster=now.name, name=text)
+        for window, text in sorted(texts.items(), key=lambda each: each[1])
+    ]
+
+
 def _quotas_place(source: SlurmSource | None) -> SlurmSource | None:
     """Where the quotas are: all that a source says but how classes are written, which a site may want out at once."""
     return source and source.model_copy(update={"classes": ClassesInSlurm.OFF, "yields": {}})
-
-
-def _texts(counts: Mapping[str, int]) -> dict[str, str]:
-    return {name: gpus_text(count) for name, count in counts.items()}
 
 
 _QUOTA_FIELDS = ("gpus", "islands", "protected_blocks", "minimum_gpus", "parent", "namespaces", "classes")
@@ -284,9 +319,8 @@ def _quota_lines(now: ClusterNow, after: ClusterNow, places: Mapping[str, FilePl
                 old, new = getattr(before[team], field), getattr(wanted[team], field)
                 if old != new:
                     place = (*of["path"], field)
-                    yield Line(
-                        verb=Verb.CHANGED, field=field, before=told(old), after=told(new), **{**of, "path": place}
-                    )
+                    texts = _texts_of(told(old), told(new))
+                    yield Line(verb=Verb.CHANGED, field=field, **{**of, **texts, "path": place})
 
 
 def _refused(line: Line, why: str) -> Line:
@@ -306,12 +340,20 @@ def resolved_policy(fleet: Fleet, now: Mapping[str, Any], *, prune: bool) -> tup
     said = fleet.policy.model_dump(mode="json", exclude_unset=True)
     after = said if prune else {**now, **said}
     lines = [
-        Line(verb=verb, kind="policy", name=key, before=old, after=new, path=("policy", key) if new else ("policy",))
-        for key, verb, old, new in _moves({k: told(v) for k, v in now.items()}, {k: told(v) for k, v in after.items()})
+        Line(kind="policy", path=("policy", moved["name"]) if moved["name"] in after else ("policy",), **moved)
+        for moved in _moves(now, after)
     ]
     stays = sorted(now.keys() - said.keys()) if not prune else ()
     left = [Line(verb=Verb.LEFT_OUT, kind="policy", name=k, before=told(now[k]), path=("policy",)) for k in stays]
     return after, [*lines, *left]
+
+
+def default_refused(lines: Iterable[Line], why: str) -> list[Line]:
+    """The lines of a default policy that would make no sense, or leave a cluster without any: it stays as it is."""
+    return [
+        line if line.verb is Verb.LEFT_OUT else line.model_copy(update={"verb": Verb.REFUSED, "why": why})
+        for line in lines
+    ]
 
 
 def resolved_teams(fleet: Fleet, now: Mapping[str, Team], *, prune: bool) -> tuple[dict[str, Team | None], list[Line]]:
@@ -348,7 +390,17 @@ def _team_text(team: Team) -> str:
 
 def _unmasked(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """The contacts, a masked one (`slack://***`, as an export writes it) as it stands; or why that cannot be."""
-    left, contacts = list(standing), list[str]()
+    written_out = Counter(contact for contact in team.contacts if not is_masked(contact))
+    left, contacts = [], list[str]()
+    for one in standing:  # what the file writes out is not among those that it masks
+        if written_out[one]:
+            written_out[one] -= 1
+        else:
+            left.append(one)
+    for mask, said in Counter(filter(is_masked, team.contacts)).items():
+        have = sum(shown(one) == mask for one in left)
+        if said < have:
+            return (), _which_goes(mask, said, have)
     for contact in team.contacts:
         if not is_masked(contact):
             contacts.append(contact)
@@ -362,6 +414,13 @@ def _unmasked(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str
         left.remove(same)
         contacts.append(same)
     return tuple(contacts), ""
+
+
+def _which_goes(mask: str, said: int, have: int) -> str:
+    times = "once" if said == 1 else f"{said} times"
+    goes, stay = "goes" if have - said == 1 else "go", "the one that stays" if said == 1 else "those that stay"
+    about = f"{mask} stands for {have} contacts, and the file has it {times}"
+    return f"{about}: nobody can tell which {goes}; write out {stay}"
 
 
 def other_lines(others: Iterable[OtherCluster], *, prune: bool) -> list[Line]:
@@ -378,6 +437,6 @@ def policy_fault(default: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """Why a cluster's policy and the default under it are none, as they stand after the import; empty: they are one."""
     try:
         merged_policy(Policy.model_validate(dict(default)), own)
-    except ValueError as error:
-        return str(error)
+    except ValidationError as error:
+        return " ".join(in_one_sentence(error).split())
     return ""

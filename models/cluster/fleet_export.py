@@ -41,7 +41,8 @@ def cluster_document(now: ClusterNow, health: Mapping[str, Island]) -> dict[str,
     document["islands"] = [_island(name, now.islands[name], health.get(name)) for name in sorted(now.islands)]
     if now.policy:
         document["policy"] = now.policy
-    document["quotas"] = [_quota(quota) for quota in now.quotas]
+    most = _most_of_floors(now)
+    document["quotas"] = [_quota(quota, most[quota.team]) for quota in now.quotas]
     if now.windows:
         document["windows"] = [w.model_dump(mode="json", exclude_none=True) for w in now.windows]
     for field in ("slurm", "prometheus"):
@@ -59,9 +60,22 @@ def _island(name: str, total_gpus: int, seen: Island | None) -> dict[str, Any]:
     return island
 
 
-def _quota(present: Present) -> dict[str, Any]:
-    """A value that a breach left below its floors has them cut down to it: else no import would take the file."""
-    fitting = present.as_quota()
+def _most_of_floors(now: ClusterNow) -> dict[str, int]:
+    """By team the largest floor that a file may give it: its value, and that of every quota that it is part of."""
+    by_team, most = now.by_team, {}
+    for quota in now.quotas:
+        path: list[str] = []
+        at: str | None = quota.team
+        while at in by_team and at not in path:  # a circle that another tool left has no top
+            path.append(at)
+            at = by_team[at].parent
+        most[quota.team] = min(by_team[team].gpus for team in path)
+    return most
+
+
+def _quota(present: Present, most: int) -> dict[str, Any]:
+    """Floors are cut down to what the value, or one above it, was lowered to: else no import would take the file."""
+    fitting = present.model_copy(update={"gpus": most}).as_quota()
     quota: dict[str, Any] = {"team": present.team, "gpus": present.gpus}
     for field in ("islands", "protected_blocks"):
         if getattr(fitting, field):
@@ -78,8 +92,9 @@ def _quota(present: Present) -> dict[str, Any]:
 
 
 def cut_floors(now: ClusterNow) -> list[str]:
-    """Teams whose floors the file cannot say, because their value is below them."""
-    return [q.team for q in now.quotas if max(q.minimum_gpus, sum(q.protected_blocks)) > q.gpus]
+    """Teams whose floors the file cannot say, because their value, or one that they are part of, is below them."""
+    most = _most_of_floors(now)
+    return [q.team for q in now.quotas if max(q.minimum_gpus, sum(q.protected_blocks)) > most[q.team]]
 
 
 def in_file_order(cluster: dict[str, Any]) -> dict[str, Any]:

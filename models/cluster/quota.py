@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Self
 
@@ -262,6 +262,16 @@ def check_floors(quotas: Sequence[Quota], under: tuple[str | int, ...] = ()) -> 
     Asked of what people import: a rollout may lower a parent below a floor of its children. `under`: where the
     quotas are, for the path of the fault. Errors: ValueError naming the field, its value and both teams.
     """
+    for number, quota, above in floors_above(quotas):
+        what = f"minimum_gpus is {quota.minimum_gpus}"
+        if quota.minimum_gpus < quota.floor:
+            what = f"protected_blocks sum to {quota.floor}"
+        what += f", above the quota {above.gpus} of {above.team}, which team {quota.team} is part of"
+        raise fault_at((*under, "quotas", number), what)
+
+
+def floors_above(quotas: Sequence[Quota]) -> Iterator[tuple[int, Quota, Quota]]:
+    """Each quota of a tree whose floor is above what one that it is part of holds: its place, itself and that one."""
     floored = [(number, q) for number, q in enumerate(quotas) if q.floor and q.parent is not None]
     by_team = {q.team: q for q in quotas} if floored else {}
     for number, quota in floored:
@@ -269,8 +279,4 @@ def check_floors(quotas: Sequence[Quota], under: tuple[str | int, ...] = ()) -> 
         while above is not None and quota.floor <= by_team[above].gpus:
             above = by_team[above].parent
         if above is not None:
-            what = f"minimum_gpus is {quota.minimum_gpus}"
-            if quota.minimum_gpus < quota.floor:
-                what = f"protected_blocks sum to {quota.floor}"
-            what += f", above the quota {by_team[above].gpus} of {above}, which team {quota.team} is part of"
-            raise fault_at((*under, "quotas", number), what)
+            yield number, quota, by_team[above]

@@ -127,11 +127,11 @@ class Entry(Model):
     declared_by: str
 
 
-def span_text(window: Window) -> str:
-    """What is declared, and from when to when: for people and the archive."""
+def span_text(window: Window, clock: str = "%H:%M") -> str:
+    """What is declared, and from when to when: for people and the archive. `clock`: how exactly."""
     what = "" if window.gpus is None else f" of {gpus_text(window.gpus)}"
     where = "" if window.islands is None else f" in {', '.join(window.islands)}"
-    return f"{window.kind}{what}{where} from {window.starts:%Y-%m-%d %H:%MZ} until {window.ends:%Y-%m-%d %H:%MZ}"
+    return f"{window.kind}{what}{where} from {window.starts:%Y-%m-%d {clock}Z} until {window.ends:%Y-%m-%d {clock}Z}"
 
 
 class Declaration(Model):

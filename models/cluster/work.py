@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from models.base import Model, Name, PositiveCount, Words, count_text, gpus_text
+from pydantic import Field
+
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Words, count_text, gpus_text
 from models.cluster.classes import rank_of
 from models.cluster.jobs import Job, RunsOn
 
@@ -20,10 +22,25 @@ class ClassWork(Model):
     """Empty: their team has no two classes."""
     gpus: PositiveCount
     jobs: PositiveCount
+    unnamed: Count = Field(default=0, exclude_if=lambda jobs: not jobs)
+    """Those of its jobs that name none of their team's classes, and so count as the strongest."""
 
     @property
     def text(self) -> str:
-        return f"{self.job_class}, {gpus_text(self.gpus)} of {count_text(self.jobs, 'job')}"
+        return f"{self.job_class}, {gpus_text(self.gpus)} of {count_text(self.jobs, 'job')}{self._named}"
+
+    @property
+    def whose(self) -> str:
+        return f"{count_text(self.jobs, 'job')} of class {self.job_class}{self._named}"
+
+    @property
+    def _named(self) -> str:
+        """How many name no class, where any do."""
+        if not self.unnamed:
+            return ""
+        name = "names" if self.unnamed == 1 else "name"
+        of = "it" if self.jobs == 1 else f"{self.unnamed} of {self.jobs}"
+        return f" ({of} {name} none of its classes)"
 
 
 class TeamWork(Model):
@@ -32,10 +49,17 @@ class TeamWork(Model):
     team: Name
     on: RunsOn = RunsOn.QUOTA
     classes: tuple[ClassWork, ...]
+    protected_gpus: GpuCount = Field(default=0, exclude_if=lambda gpus: not gpus)
+    """What its strongest class holds for the quota's protected blocks: it could not yield."""
 
     @property
     def classed(self) -> bool:
         return any(held.job_class for held in self.classes)
+
+    @property
+    def named(self) -> bool:
+        """Whether any of the jobs says its class."""
+        return any(held.unnamed < held.jobs for held in self.classes)
 
     @property
     def gpus(self) -> int:
@@ -48,39 +72,57 @@ class TeamWork(Model):
     @property
     def order(self) -> str:
         """Who yields first, and who after them."""
-        return f"first to yield: {'; then '.join(held.text for held in self.classes)}"
+        kept = f", {self.protected_gpus} of them protected" if self.protected_gpus else ""
+        return f"first to yield: {'; then '.join(held.text for held in self.classes)}{kept}"
 
     def under(self, gpus: int) -> str:
         """Who holds what could yield, where so many GPUs are to be given back. Empty where they do not have so many."""
         if gpus > self.gpus:
             return ""
         weakest, *stronger = self.classes
+        could = self.gpus - self.protected_gpus
+        protected = f"its {count_text(self.protected_gpus, 'protected GPU')}"
+        if self.protected_gpus and not stronger:
+            return f"beyond {protected}, {could} could yield" if could else "all that it runs is protected"
         hold = "holds" if weakest.jobs == 1 else "hold"
-        whose = f"{count_text(weakest.jobs, 'job')} of class {weakest.job_class} {hold}"
-        said = f"{whose} {weakest.gpus} of the {self.gpus} that could yield"
-        return f"{said}; beyond them class {stronger[0].job_class} yields" if gpus > weakest.gpus else said
+        said = f"{weakest.whose} {hold} {weakest.gpus} of the {could} that could yield"
+        beyond = [f"class {stronger[0].job_class} yields"] if weakest.gpus < min(gpus, could) else []
+        if gpus > could:
+            beyond.append(f"only {protected} {'is' if self.protected_gpus == 1 else 'are'} left")
+        return f"{said}; beyond them {', and then '.join(beyond)}" if beyond else said
 
 
 def team_work(
-    jobs: Iterable[Job], classes: Mapping[str, Sequence[str]], scheduled: Mapping[str, int]
+    jobs: Iterable[Job],
+    classes: Mapping[str, Sequence[str]],
+    scheduled: Mapping[str, int],
+    blocks: Mapping[str, int] | None = None,
 ) -> tuple[TeamWork, ...]:
     """By team, quota before flex; of those alone whose jobs by name account for all that they hold.
 
     `classes`: of each team, the strongest first. `scheduled`: GPUs that samples of use say; a team of which they say
-    nothing has its jobs alone. Samples may leave out what runs on flex.
+    nothing has its jobs alone. Samples may leave out what runs on flex, and so jobs on flex account for nothing in
+    quota. `blocks`: GPUs of each team's protected blocks.
     """
     held: dict[tuple[str, RunsOn], list[Job]] = {}
     for job in jobs:
         if job.ended is None and job.team in classes:
             held.setdefault((job.team, job.on), []).append(job)
-    named: dict[str, int] = {}
-    for (team, _), own in held.items():
-        named[team] = named.get(team, 0) + sum(j.gpus for j in own)
+
+    def named(team: str, on: RunsOn) -> int:
+        parts = RunsOn if on is RunsOn.FLEX else (on,)
+        return sum(j.gpus for part in parts for j in held.get((team, part), ()))
+
     return tuple(
-        TeamWork(team=team, on=on, classes=_by_class(own, classes[team]))
+        _of_team(team, on, own, classes[team], (blocks or {}).get(team, 0) if on is RunsOn.QUOTA else 0)
         for (team, on), own in sorted(held.items(), key=lambda one: (one[0][0], one[0][1] is RunsOn.FLEX))
-        if named[team] >= scheduled.get(team, 0)
+        if named(team, on) >= scheduled.get(team, 0)
     )
+
+
+def _of_team(team: str, on: RunsOn, jobs: Sequence[Job], classes: Sequence[str], block_gpus: int) -> TeamWork:
+    strongest = sum(j.gpus for j in jobs if rank_of(j.job_class, classes) == 0)
+    return TeamWork(team=team, on=on, classes=_by_class(jobs, classes), protected_gpus=min(block_gpus, strongest))
 
 
 def _by_class(jobs: Sequence[Job], classes: Sequence[str]) -> tuple[ClassWork, ...]:
@@ -89,6 +131,11 @@ def _by_class(jobs: Sequence[Job], classes: Sequence[str]) -> tuple[ClassWork, .
     for job in jobs:
         by_rank.setdefault(rank_of(job.job_class, classes), []).append(job)
     return tuple(
-        ClassWork(job_class=classes[rank] if len(classes) > 1 else "", gpus=sum(j.gpus for j in own), jobs=len(own))
+        ClassWork(
+            job_class=classes[rank] if len(classes) > 1 else "",
+            gpus=sum(j.gpus for j in own),
+            jobs=len(own),
+            unnamed=sum(len(classes) > 1 and j.job_class not in classes for j in own),
+        )
         for rank, own in sorted(by_rank.items(), reverse=True)
     )

@@ -283,7 +283,7 @@ def mailed(f: FleetRollout, keys: Sequence[str], answer: TellAnswer, now: dateti
         if key in answer.refused:
             f = f.noting(AuditKind.NOTICE, f"{f.owner} could not be told: {answer.refused[key]}", now, failed=True)
         elif (at := answer.waiting.get(key)) is not None:
-            f = f.noting(AuditKind.NOTICE, f"{f.owner} is told with others, {at:%Y-%m-%d %H:%MZ}: fleet_held", now)
+            f = f.noting(AuditKind.NOTICE, f"{f.owner} is to be told at {at:%Y-%m-%d %H:%MZ}: fleet_held", now)
         elif key in answer.delivered:
             f = f.noting(AuditKind.NOTICE, f"{f.owner} was told: fleet_held", now, key=key)
     return f

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from models.fleet.commands import FleetCommand, FleetCommandRequest
 from models.fleet.pacing import settings_back
-from models.fleet.state import FleetRollout, Member, MemberState, Wave
+from models.fleet.state import PAUSED, FleetRollout, Member, MemberState, Wave
 from models.rollout.undo_lines import NEVER, REASON
 
 UNDO_OF_LAUNCH = f"Undo: backstop fleet abort {REASON}"
@@ -24,36 +24,60 @@ def _names(members: Iterable[Member]) -> str:
     return " ".join(shlex.quote(m.cluster) for m in members)
 
 
-def _moving(members: Iterable[Member], f: FleetRollout) -> list[str]:
-    """The commands that put waiting members where they were."""
+_Left = dict[str, list[Member]]
+"""By reason: the members that no command puts back."""
+
+
+def _moving(members: Iterable[Member], f: FleetRollout) -> tuple[list[str], _Left]:
+    """The commands that put waiting members where they were, and what they leave."""
     by_wave: dict[Wave, list[Member]] = {}
     for m in members:
         by_wave.setdefault(m.wave, []).append(m)
-    late = {Wave.AFTER} | ({Wave.PILOT} if f.wave is not Wave.PILOT else set())
-    may = {w: each for w, each in by_wave.items() if w not in late}
-    return [
+    late = {Wave.AFTER: "nothing is moved to after all waves"}
+    late |= {Wave.PILOT: "the pilots are over"} if f.wave is not Wave.PILOT else {}
+    lines = [
         f"backstop fleet move {_names(each)} --wave {w.number} {REASON}"
-        for w, each in sorted(may.items(), key=lambda item: item[0].number)
+        for w, each in sorted(by_wave.items(), key=lambda item: item[0].number)
+        if w not in late
     ]
+    return lines, {why: by_wave[w] for w, why in late.items() if w in by_wave}
 
 
-def _lines(lines: list[str], rest: str) -> str:
+def _lines(lines: list[str], left: _Left) -> str:
+    """All that is undone, and of what is not why."""
     if not lines:
-        return f"{NEVER}{rest}."
-    return f"Undo: {', and '.join(lines)}"
+        whose = {why: f"{_names(each)}: " if len(left) > 1 else "" for why, each in left.items()}
+        return f"{NEVER}: {'; '.join(f'{whose[why]}{why}' for why in left)}."
+    rest = "; ".join(f"not of {_names(each)}: {why}" for why, each in left.items())
+    return f"Undo: {', and '.join(lines)}{f' ({rest})' if rest else ''}"
 
 
 def _skipped(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:
-    waited = [m for c in request.clusters if not (m := before.members[c]).rollout]
-    return _lines(_moving(waited, after), ": rollouts that are open go on, and the fleet rollout leaves them alone")
+    members = [before.members[c] for c in request.clusters]
+    lines, left = _moving((m for m in members if not m.rollout), after)
+    if opened := [m for m in members if m.rollout]:
+        one = len(opened) == 1
+        go_on = "its rollout goes on" if one else "their rollouts go on"
+        left[f"{go_on}, and the fleet rollout leaves {'it' if one else 'them'} alone"] = opened
+    return _lines(lines, left)
 
 
 def _moved(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:
     members = [before.members[c] for c in request.clusters]
     skipped = [m for m in members if m.state is MemberState.SKIPPED]
-    lines = _moving((m for m in members if m.state is not MemberState.SKIPPED), after)
+    lines, left = _moving((m for m in members if m.state is not MemberState.SKIPPED), after)
     lines += [f"backstop fleet skip {_names(skipped)} {REASON}"] if skipped else []
-    return _lines(lines, ": the pilots are over")
+    return _lines(lines, left)
+
+
+def _paused(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:
+    """A resume lifts every hold and lets failures go."""
+    others = [h.id for h in after.holds if h.id != PAUSED]
+    if not others:
+        forgets = " (known failures count no more then)" if after.failed else ""
+        return f"Undo: backstop fleet resume {REASON}{forgets}"
+    failures = ", and known failures would count no more" if after.failed else ""
+    return f"{NEVER} alone: `backstop fleet resume` would also lift {' and '.join(others)}{failures}."
 
 
 def _promoted(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:
@@ -64,7 +88,7 @@ def _promoted(before: FleetRollout, after: FleetRollout, request: FleetCommandRe
 
 FLEET_UNDO: dict[FleetCommand, Callable[[FleetRollout, FleetRollout, FleetCommandRequest], str]] = {
     "approve": lambda *_: f"Undo: backstop fleet abort --undo {REASON} (what it has started is undone)",
-    "pause": lambda *_: f"Undo: backstop fleet resume {REASON}",
+    "pause": _paused,
     "resume": lambda *_: f"Undo: backstop fleet pause {REASON} (failures that were let go count no more)",
     "skip": _skipped,
     "move": _moved,

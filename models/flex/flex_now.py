@@ -69,7 +69,7 @@ class FlexNow(Model):
     jobs: tuple[Job, ...] = ()
     """Jobs on flex, those first that would be preempted first; as far as jobs are known by name."""
     yields: tuple[TeamWork, ...] = ()
-    """Of teams whose jobs have classes: what each class holds, the first to yield first."""
+    """Of teams whose jobs have classes: what each class holds, the first to yield first; on flex where any says one."""
     lives: FlexLives | None = None
     """How long flex jobs lived; None where no job is known by name."""
 
@@ -134,7 +134,7 @@ def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL, since: datetime | 
         islands=_islands(sample, running, sum(scheduled.values())),
         on_flex=tuple(sorted(on_flex, key=lambda o: (-o.above_gpus, o.team))),
         jobs=first_to_go(running, {o.team: o.above_gpus for o in on_flex}, seen.classes_by_team),
-        yields=tuple(work for work in seen.work if work.classed),
+        yields=tuple(work for work in seen.work if work.classed and (work.on is RunsOn.QUOTA or work.named)),
         lives=flex_lives(seen.jobs, since) if seen.jobs and since is not None else None,
     )
 

@@ -216,7 +216,7 @@ def _sums_of_one(jobs: Sequence[Running], beyond: Beyond, most: int, grain: int)
     for job in jobs:
         size = job.size // grain
         row = size if rows and job.counts_in_quota else 0
-        if size <= top and row <= rows:
+        if size <= (apart if job.counts_in_quota else top):
             before = found[: rows + 1 - row, : top + 1 - size] + 1
             found[row:, size : top + 1] = np.minimum(found[row:, size : top + 1], before)
     fewest: npt.NDArray[np.int64] = found.min(axis=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from models.base import count_text, gpus_text, some_of
 from models.cluster.classes import those_of
@@ -35,28 +35,52 @@ def work_short(works: Iterable[TeamWork], short: Collection[str]) -> tuple[TeamW
 
 def cut_of_work(plan: Plan | None, team: str) -> str:
     """Who of the team yields first to the plan's cut, in a sentence; empty where nobody knows, or nothing is in use."""
-    work = None if plan is None else next((w for w in plan.work if w.team == team), None)
-    if plan is None or work is None:
-        return ""
-    busy = sum(c.gpus for q in plan.quotas if q.team == team for c in q.cuts if c.tier is Tier.BUSY)
-    under = work.under(busy)
-    are = "is" if busy == 1 else "are"
-    return f"Of the cut of {team}, {gpus_text(busy)} {are} in use: {under}." if busy and under else ""
+    busy = [] if plan is None else [cut for cut in busy_cuts(plan) if cut.team == team]
+    return busy[0].told(team) if busy else ""
 
 
-def short_of_work(works: Sequence[TeamWork], backing: Mapping[str, int] | None) -> str:
-    """Who yields first of each of these where hardware is missing, a sentence each; empty where nobody knows."""
+class BusyCut(NamedTuple):
+    """GPUs in use that a plan cuts of one team, and who holds what could yield. Units: whole GPUs."""
+
+    team: str
+    gpus: int
+    under: str
+
+    def told(self, whose: str) -> str:
+        are = "is" if self.gpus == 1 else "are"
+        return f"Of the cut of {whose}, {gpus_text(self.gpus)} {are} in use: {self.under}."
+
+
+def busy_cuts(plan: Plan) -> Iterator[BusyCut]:
+    """Of each team whose jobs are known by name and have classes."""
+    works = {work.team: work for work in plan.work}
+    for quota in plan.quotas if works else ():
+        busy = sum(cut.gpus for cut in quota.cuts if cut.tier is Tier.BUSY) if quota.team in works else 0
+        if busy and (under := works[quota.team].under(busy)):
+            yield BusyCut(quota.team, busy, under)
+
+
+def short_of_work(works: Sequence[TeamWork], backing: Mapping[str, int] | None, quotas: Mapping[str, int]) -> str:
+    """Who yields first of each of these where hardware is missing, a sentence each; empty where nobody knows.
+
+    `backing`, `quotas`: GPUs by leaf, of the same values.
+    """
     known = {} if backing is None else backing
-    return some_of([_short(work, known[work.team]) for work in works if work.team in known], 3, by="; ")
+    said = [_short(work, known[work.team], quotas[work.team]) for work in works if work.team in known.keys() & quotas]
+    return some_of(said, 3, by="; ")
 
 
-def _short(work: TeamWork, backing: int) -> str:
-    without = work.gpus - backing
+def _short(work: TeamWork, backing: int, quota: int) -> str:
+    held = min(work.gpus, quota)
+    beyond, without = work.gpus - held, held - backing
+    runs = "runs beyond the quota and yields" if beyond == 1 else "run beyond the quota and yield"
+    first = f"; {beyond} more {runs} first" if beyond else ""
     if without <= 0:
-        return f"healthy hardware stands behind all that {work.team} runs in quota; were it to lose more, {work.order}"
+        stands = f"healthy hardware stands behind all that {work.team} runs in quota{first}"
+        return f"{stands}; were it to lose more, {work.order}"
     have = "has no healthy one behind it" if without == 1 else "have no healthy ones behind them"
-    held = f"{without} of the {gpus_text(work.gpus)} that jobs of {work.team} hold in quota"
-    return f"{held} {have}: {work.under(without)}"
+    said = f"{without} of the {gpus_text(held)} that jobs of {work.team} hold in quota {have}{first}"
+    return f"{said}: {work.under(without + beyond)}"
 
 
 def advice(snapshot: Snapshot, policy: Policy) -> str:
@@ -75,4 +99,4 @@ def _alike(snapshot: Snapshot, policy: Policy) -> Iterator[str]:
         several = work.on is RunsOn.QUOTA and len(work.classes) == 1 and work.jobs > 1
         if quota is not None and quota.protected_blocks and several:
             named = len(those_of(quota.classes, policy.classes)) > 1
-            yield f"{work.team} ({count_text(work.jobs, 'job')}{f' of class {work.classes[0].job_class}' * named})"
+            yield f"{work.team} ({work.classes[0].whose if named else count_text(work.jobs, 'job')})"

@@ -12,9 +12,10 @@ from fractions import Fraction
 from functools import reduce
 from typing import TypeVar
 
-from models.base import Model, Share
+from models.base import Model, Name, Share, Words
 from models.cluster.policy import Policy, Tier
 from models.cluster.snapshot import Snapshot
+from models.planning.busy_work import busy_cuts
 from models.planning.plan import Plan, make_plan
 
 USUAL = (Fraction(5, 100), Fraction(10, 100), Fraction(15, 100), Fraction(20, 100))
@@ -80,6 +81,16 @@ class TeamPart(Model):
         return self.quota_gpus
 
 
+class WorkCut(Model):
+    """What one team gives in one cluster of the GPUs that its jobs use. Units: whole GPUs."""
+
+    cluster: Name
+    team: Name
+    gpus: int
+    text: Words
+    """Which class's jobs hold how many of those that could yield, in a sentence."""
+
+
 class Haircut(Model):
     """The report. Each tuple has one part for each buffer, in their order.
 
@@ -94,6 +105,8 @@ class Haircut(Model):
     waves: dict[Tier, tuple[Part, ...]]
     clusters: dict[str, tuple[Part, ...]]
     teams: dict[str, tuple[TeamPart, ...]]
+    works: tuple[tuple[WorkCut, ...], ...] = ()
+    """Of the teams that give GPUs in use, where their jobs are known by name and have classes: the largest first."""
 
 
 PartT = TypeVar("PartT", Part, TeamPart)
@@ -133,6 +146,7 @@ def haircut(
         waves=waves,
         clusters=_largest_first(parts),
         teams=_largest_first({team: tuple(row) for team, row in teams.items()}),
+        works=tuple(_works(row[n] for row in plans) for n in range(len(buffers))),
     )
 
 
@@ -157,6 +171,15 @@ def _teams(plan: Plan) -> Mapping[str, TeamPart]:
         for q in plan.quotas
         if q.leaf
     }
+
+
+def _works(plans: Iterable[Plan]) -> tuple[WorkCut, ...]:
+    cuts = (
+        WorkCut(cluster=p.cluster, team=cut.team, gpus=cut.gpus, text=cut.told(f"{cut.team} in {p.cluster}"))
+        for p in plans
+        for cut in busy_cuts(p)
+    )
+    return tuple(sorted(cuts, key=lambda cut: (-cut.gpus, cut.cluster, cut.team)))
 
 
 def _largest_first(rows: Mapping[str, tuple[PartT, ...]]) -> dict[str, tuple[PartT, ...]]:

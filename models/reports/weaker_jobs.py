@@ -2,8 +2,9 @@
 
 A block belongs to the strongest class, and inside a quota the weaker one yields. For one island after the other they
 are asked by class, those there before those elsewhere, which free quota alone; and again with all that are there first.
-Of what serves that is told which takes the least of stronger classes, then the fewest GPUs. Source: DESIGN.md, "Jobs
-and flex".
+Of what serves that is told which takes the least of stronger classes, then the fewest GPUs. Of a team whose jobs by
+name do not account for all that it holds nothing is said; where somebody's place is not known, that it is so. Source:
+DESIGN.md, "Jobs and flex".
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class WeakerJobs(Model):
 
     strongest: Words
     jobs: tuple[WeakerJob, ...]
+    certain: bool = True
+    """False: nobody says where all jobs run, so that the block may still find no place."""
 
     @property
     def text(self) -> str:
@@ -41,9 +44,11 @@ class WeakerJobs(Model):
             f"{one}: {jobs_text((j.job, j.gpus) for j in self.jobs if j.job_class == one)}" for one in classes
         )
         islands = sorted({j.island for j in self.jobs if j.island is not None})
-        where = f" in {some_of(islands, 3)}" if islands else ""
+        all_placed = all(j.island is not None for j in self.jobs)
+        where = f" in {some_of(islands, 3)}" if all_placed else ""
+        would = "would start" if self.certain else "could start, as far as is known where jobs run,"
         return (
-            f"the block would start if {count_text(len(self.jobs), 'job')} of its own quota{where} yielded ({named}): "
+            f"the block {would} if {count_text(len(self.jobs), 'job')} of its own quota{where} yielded ({named}): "
             f"a block is of the strongest class, {self.strongest}, and inside a quota the weaker yields"
         )
 
@@ -51,13 +56,17 @@ class WeakerJobs(Model):
 def weaker_jobs(
     seen: Evidence, snapshot: Snapshot, held: Mapping[str, int], team: str, wanted: int
 ) -> WeakerJobs | None:
-    """Of a block of this size that does not fit as it is; None where weaker jobs of its own would not free it."""
+    """Of a block of this size that does not fit as it is; None where weaker jobs of its own would not free it.
+
+    None too where its own jobs by name do not account for all that it holds: others may stand in its way.
+    """
     classes = seen.classes_by_team.get(team, ())
     running = [j for j in seen.jobs if j.ended is None]
     weaker = [j for j in running if j.team == team and j.on is RunsOn.QUOTA and rank_of(j.job_class, classes) > 0]
     weaker.sort(key=lambda j: (-rank_of(j.job_class, classes), -j.started.timestamp(), j.job))
 
     used = seen.usage[team].scheduled_gpus if team in seen.usage else held[team]
+    named = sum(j.gpus for j in running if j.team == team and j.on is RunsOn.QUOTA)
 
     def fits(gone: Sequence[Job]) -> bool:
         without = {**held, team: min(held[team], max(0, used - sum(j.gpus for j in gone)))}
@@ -65,7 +74,7 @@ def weaker_jobs(
         left = [j for j in running if j.team != team or j.job not in names]
         return startable_block(snapshot, without, team, left) >= wanted
 
-    if not weaker or not fits(weaker):
+    if not weaker or named < used or not fits(weaker):
         return None
     sets = []
     for island in sorted({j.island or "" for j in weaker}):
@@ -78,7 +87,18 @@ def weaker_jobs(
         jobs=tuple(
             WeakerJob(job=j.job, job_class=j.job_class or "", gpus=j.gpus, island=j.island) for j in weaker if j in best
         ),
+        certain=_all_placed(snapshot, held, running),
     )
+
+
+def _all_placed(snapshot: Snapshot, held: Mapping[str, int], running: Sequence[Job]) -> bool:
+    """Whether it is known in which island all stands that is in quota; of a quota with one island it always is."""
+    tree, known = snapshot.tree, dict.fromkeys(held, 0)
+    roam = {leaf for leaf in held if len(tree.by_team[leaf].islands or snapshot.islands) > 1}
+    in_quota = [j for j in running if j.on is RunsOn.QUOTA and j.team in roam]
+    for job in in_quota:
+        known[job.team] += 0 if job.island is None else job.gpus
+    return all(j.island is not None for j in in_quota) and all(known[leaf] >= held[leaf] for leaf in roam)
 
 
 def _fewest(ordered: Sequence[Job], fits: Callable[[Sequence[Job]], bool]) -> list[Job]:

@@ -6,14 +6,16 @@ person agrees to is what happens.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from pydantic import Field
 
 from models.base import GpuCount, Model, Name
 from models.planning.plan import Plan
-from models.rollout.commands import backing_of, undoing
-from models.rollout.stages import Stage
+from models.rollout.commands import backing_of, reason_lacking, undoing
+from models.rollout.mailing import newly_cut
+from models.rollout.stages import Command, Refused, Stage, answer
 from models.rollout.state import Rollout
 from models.rollout.status import present_values
 
@@ -42,32 +44,48 @@ class Ahead(Model):
     plan: Plan | None = None
     """What an approval would name; null: nothing awaits one."""
     undoes: tuple[str, ...] = ()
-    """The effects that an abort or a rollback would undo, the first one first; none: nothing has been applied."""
+    """The effects that an abort or a rollback would undo, the first one first; none: no effect stands."""
+    undone: bool = False
+    """What was applied has been undone by an earlier rollback."""
     back: tuple[TeamBack, ...] = ()
     """The quotas that would change with it, or that others have changed."""
     unbacked_gpus: GpuCount = 0
     """Of all that would then be promised: what no healthy GPU stands behind today."""
     told: tuple[Name, ...] = ()
-    """Teams that an abort or a rollback is told."""
+    """Teams that an abort or a rollback is told. Of a shadow none: nobody but its owner's log hears of it."""
+    approve_told: tuple[Name, ...] | None = None
+    """Teams that are told once `plan` is approved, and where quotas stand written; null: an earlier build, all cut."""
     close_told: tuple[Name, ...] = ()
     """Teams that a close is told: their promise ends."""
     at_risk: dict[str, GpuCount] = Field(default_factory=dict)
     """GPUs that quotas lack now, by team."""
 
+    def refusal(self, command: Command, reason: str) -> str:
+        """Why the rollout would refuse it now, as far as that can be told without it; empty: it would not."""
+        cell = answer(self.stage, command, effects_stand=bool(self.undoes))
+        if isinstance(cell, Refused):
+            return cell.reason
+        if command is Command.CLOSE:
+            return reason_lacking(self.stage, at_risk=bool(self.at_risk), reason=reason) or ""
+        return ""
+
 
 def ahead_of(r: Rollout, now: datetime) -> Ahead:
     """As things stand. Where a rollback is under way or done, what is still owed."""
+    plan = _awaiting(r)
     known = Ahead(
         cluster=r.cluster,
         rollout=r.id,
         stage=r.stage,
         shadow=r.shadow,
-        plan=_awaiting(r),
-        close_told=tuple(r.baseline.tree.leaves) if r.values_stand else r.affected,
+        plan=plan,
+        undone=r.rollbacks > 0 and not r.effects_stand,
+        close_told=_heard(r, r.baseline.tree.leaves if r.values_stand else r.affected),
+        approve_told=() if plan is None else _heard(r, _told_of(r, plan)),
         at_risk=r.at_risk,
     )
     if not r.effects_stand or r.stage.ended:
-        return known.but(told=tuple(sorted(r.announced.cuts)))
+        return known.but(told=_heard(r, sorted(r.announced.cuts)))
     undone = r if r.stage in (Stage.ROLLING_BACK, Stage.STUCK) else undoing(r, now, actor=r.owner, reason="asked ahead")
     if undone.undo is None:  # stuck before there was one: somebody newer owns the cluster
         return known
@@ -75,8 +93,13 @@ def ahead_of(r: Rollout, now: datetime) -> Ahead:
         undoes=tuple(kind.value for kind in undone.owed),
         back=() if r.shadow else _back(r, undone),
         unbacked_gpus=undone.undo.unbacked_gpus,
-        told=r.affected,
+        told=_heard(r, r.affected),
     )
+
+
+def _heard(r: Rollout, teams: Iterable[str]) -> tuple[str, ...]:
+    """A shadow's notices go to the log alone."""
+    return () if r.shadow else tuple(teams)
 
 
 def _awaiting(r: Rollout) -> Plan | None:
@@ -86,6 +109,16 @@ def _awaiting(r: Rollout) -> Plan | None:
         approved = envelope is not None and envelope.plan_hash == r.proposal.plan.hash
         return None if approved else r.proposal.plan
     return None if r.plan is None or r.stay.replan or r.approved else r.plan
+
+
+def _told_of(r: Rollout, plan: Plan) -> Iterable[str]:
+    """At the gate those whose cut is larger than they know; in place, when it is written, those whom it is about."""
+    if not r.stage.guarded:
+        return newly_cut(r, plan)
+    before = r.plan_standing
+    if r.proposal is None or before is None:
+        return [q.team for q in plan.quotas if q.leaf and q.cut_gpus]
+    return [q.team for q in plan.quotas if q.leaf and before.values.get(q.team) != q.after_gpus]
 
 
 def _back(r: Rollout, undone: Rollout) -> tuple[TeamBack, ...]:

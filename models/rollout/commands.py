@@ -65,9 +65,14 @@ def _paused(r: Rollout) -> bool:
 
 
 def _refuse_close(r: Rollout, request: CommandRequest) -> str | None:
-    if request.reason.strip() or not (r.at_risk or r.breach_of or r.stage is Stage.STUCK):
+    return reason_lacking(r.stage, at_risk=bool(r.at_risk or r.breach_of), reason=request.reason)
+
+
+def reason_lacking(stage: Stage, *, at_risk: bool, reason: str) -> str | None:
+    """What a close of a promise that does not hold wants to hear; None: nothing."""
+    if reason.strip() or not (at_risk or stage is Stage.STUCK):
         return None
-    return f"close needs a reason while {'stuck' if r.stage is Stage.STUCK else 'a quota is at risk'}"
+    return f"close needs a reason while {'stuck' if stage is Stage.STUCK else 'a quota is at risk'}"
 
 
 def _refuse_retry(r: Rollout, _: CommandRequest) -> str | None:
@@ -386,7 +391,8 @@ def _undo(r: Rollout, command: Command, request: CommandRequest, now: datetime) 
         ended = r.telling(NoticeKind.CLOSED, sorted(r.announced.cuts), detail=request.reason).but(
             ended_because=request.reason
         )
-        return ended.reaching(Stage.ABORTED, now, request.reason, request.actor), "aborted; nothing had been applied"
+        had = "what it had applied is undone already" if r.rollbacks else "nothing had been applied"
+        return ended.reaching(Stage.ABORTED, now, request.reason, request.actor), f"aborted; {had}"
     undone = undoing(r, now, actor=request.actor, reason=request.reason, then=then)
     said = "rolling back to the baseline" + ("; then the rollout ends" if then is Stage.ABORTED else "")
     missing = undone.undo.unbacked_gpus if undone.undo is not None else 0

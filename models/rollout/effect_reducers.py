@@ -5,7 +5,7 @@ Every function answers a new Rollout; none decides what to do next (models/rollo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from models.audit import BACKSTOP, AuditKind
 from models.cluster.readings import LimitMode
 from models.errors import BlastRadius, Conflict, Drift
 from models.notices import NoticeKind
+from models.planning.plan import Plan
 from models.rollout import granting
 from models.rollout.changes import change_for
 from models.rollout.commands import holding, lifting, undoing
@@ -71,15 +72,28 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
 def _cut_by(r: Rollout, change: Change, receipt: Receipt) -> dict[str, Any]:
     """For reports: how many GPUs of leaves the write took away (below zero: gave back), and what of them was phantom.
 
-    What a breach takes beyond what stood is what hardware no longer holds: all of it was phantom.
+    Of the baseline the plan says what was phantom; of values that were written since (a realignment, another attempt)
+    what was seen of them. What a breach takes beyond what stood is what hardware no longer holds: all of it was
+    phantom.
     """
     if r.shadow or change.kind not in (EffectKind.SET_SOFT, EffectKind.RESTORE):
         return {}
     leaves = [w.team for w in change.writes if w.leaf and w.team in receipt.before]
     gpus = sum(receipt.before[t] - receipt.after.get(t, receipt.before[t]) for t in leaves)
-    planned = r.plan.phantom_gpus if r.plan is not None and change.kind is EffectKind.SET_SOFT else max(0, gpus)
-    phantom = min(planned, max(0, gpus))
+    stood = max(0, gpus)
+    if change.kind is EffectKind.SET_SOFT and r.plan is not None:
+        stood = _phantom_of_what_stood(r, {team: receipt.before[team] for team in leaves}, r.plan)
+    phantom = min(stood, max(0, gpus))
     return {"cut": {"gpus": gpus, "phantom_gpus": phantom, "to_flex_gpus": max(0, gpus) - phantom}}
+
+
+def _phantom_of_what_stood(r: Rollout, stood: Mapping[str, int], plan: Plan) -> int:
+    """GPUs that leaves were promised before the write and that no healthy one stood behind."""
+    baseline = {q.team: q.gpus for q in r.baseline.quotas}
+    seen = None if r.seen is None or r.seen.health is None else r.seen
+    if seen is None or stood.items() <= baseline.items() or not stood.items() <= seen.reading.values.items():
+        return plan.phantom_gpus
+    return max(0, seen.now.assigned_gpus - seen.now.backed_gpus)
 
 
 def _written(r: Rollout, change: Change, receipt: Receipt) -> Rollout:

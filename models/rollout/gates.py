@@ -151,14 +151,13 @@ def _notice(r: Rollout, now: datetime) -> Condition:
         return Condition(name="notice", met=False, text="teams are told once the plan is approved")
     if r.announced.undelivered:
         return Condition(name="notice", met=False, text=f"not delivered: {'; '.join(r.announced.undelivered)}")
+    trouble = f" (trying again: {r.post.trouble})" if r.post.trouble else ""
     if r.announced.delivered_at is None and r.post.waiting:
         teams = some_of(sorted({n.audience for n in r.post.mail if n.key in r.post.waiting}), 5)
         at = _at(max(r.post.waiting.values()))
-        return Condition(
-            name="notice", met=False, text=f"told with other notices at {at}, and the notice runs from then: {teams}"
-        )
+        text = f"to be told at {at}, and the notice runs from then: {teams}{trouble}"
+        return Condition(name="notice", met=False, text=text)
     if r.announced.delivered_at is None:
-        trouble = f" (trying again: {r.post.trouble})" if r.post.trouble else ""
         return Condition(name="notice", met=False, text=f"notices are being sent{trouble}")
     due = r.announced.delivered_at + r.policy.notice
     length = duration_text(r.policy.notice)

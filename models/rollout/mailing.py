@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from models.audit import AuditKind
 from models.base import shortened
 from models.notices import STARTS_A_CLOCK, Notice, NoticeKind
+from models.planning.plan import Plan
 from models.rollout.fitting import MOST_UNDELIVERED
 from models.rollout.messages import RecordRequest
 from models.rollout.state import Rollout
@@ -21,12 +22,11 @@ def noticing(r: Rollout, now: datetime) -> Rollout:
     """Once a plan is approved, tell whom it cuts; later only those whose cut grew."""
     if r.plan is None or r.stay.replan or not r.approved:
         return r
-    cuts = {q.team: q.cut_gpus for q in r.plan.quotas if q.leaf and q.cut_gpus}
-    grown = [t for t, cut in cuts.items() if cut > r.announced.cuts.get(t, 0)]
+    grown = newly_cut(r, r.plan)
     if grown:
         kind = NoticeKind.CHANGED if r.announced.cuts else NoticeKind.PLANNED
         r = r.announcing(
-            cuts={**r.announced.cuts, **{t: cuts[t] for t in grown}},
+            cuts={**r.announced.cuts, **grown},
             acks=tuple(t for t in r.announced.acks if t not in grown or t not in r.announced.cuts),
             delivered_at=None,
             undelivered=(),
@@ -35,6 +35,11 @@ def noticing(r: Rollout, now: datetime) -> Rollout:
     if r.announced.delivered_at is None and not r.announced.undelivered and not _in_the_mail(r):
         return r.announcing(delivered_at=now)
     return r
+
+
+def newly_cut(r: Rollout, plan: Plan) -> dict[str, int]:
+    """By leaf team the cut of a plan, as far as it is larger than the team was told. Units: whole GPUs."""
+    return {q.team: q.cut_gpus for q in plan.quotas if q.leaf and q.cut_gpus > r.announced.cuts.get(q.team, 0)}
 
 
 def _in_the_mail(r: Rollout) -> bool:
@@ -97,7 +102,7 @@ def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetim
         if notice.key in answer.waiting and notice.key not in asked:
             at = answer.waiting[notice.key]
             r = r.noting(
-                AuditKind.NOTICE, f"{notice.audience} is told with others, {at:%Y-%m-%d %H:%MZ}: {notice.kind}", now
+                AuditKind.NOTICE, f"{notice.audience} is to be told at {at:%Y-%m-%d %H:%MZ}: {notice.kind}", now
             )
         elif notice.key in answer.delivered:
             r = r.noting(

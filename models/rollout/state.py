@@ -456,7 +456,8 @@ class Rollout(Model):
         if self.seen is None or kind not in (NoticeKind.AT_RISK, NoticeKind.BREACH):
             return ""
         of = [work for work in self.seen.work if work.team in (self.breach_of if team == self.owner else (team,))]
-        said = short_of_work(of, self.backing_of_what_stands)
+        stands = {**{q.team: q.gpus for q in self.baseline.quotas}, **self.written}
+        said = short_of_work(of, self.backing_of_what_stands, stands)
         return f"{said[:1].upper()}{said[1:]}." if said else ""
 
     def _moves(self, kind: NoticeKind) -> tuple[dict[str, int], dict[str, int]]:

@@ -128,7 +128,7 @@ def _risks(r: Rollout) -> tuple[Risk, ...]:
             quota_gpus=quotas.get(team, 0),
             backing_gpus=max(0, quotas.get(team, 0) - missing),
             breach_at=due[team].next_breach(r.policy.breach_after) if team in due else None,
-            yields=short_of_work([w for w in work if w.team == team], {team: quotas.get(team, 0) - missing}),
+            yields=short_of_work([w for w in work if w.team == team], {team: quotas.get(team, 0) - missing}, quotas),
         )
         for team, missing in r.at_risk.items()
     )

@@ -70,7 +70,8 @@ def _objected(before: Rollout, after: Rollout, request: CommandRequest) -> str:
 def _resumed(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     if not _takes(after, Command.PAUSE):
         return f"{NEVER}: nothing stops a rollback."
-    return f"Undo: {_line(after, Command.PAUSE, REASON)} (a soak has begun anew all the same)"
+    soaks = " (a soak has begun anew all the same)" if after.stage in (Stage.BUFFERED, Stage.ENFORCED) else ""
+    return f"Undo: {_line(after, Command.PAUSE, REASON)}{soaks}"
 
 
 def _resolved(before: Rollout, after: Rollout, request: CommandRequest) -> str:
@@ -92,8 +93,12 @@ def _going_back(before: Rollout, after: Rollout, request: CommandRequest) -> str
 def _retried(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     if after.stage is Stage.ROLLING_BACK:
         return f"{NEVER}: nothing stops a rollback; what fails again leaves it stuck as before."
-    command = Command.ROLLBACK if after.effects_stand else Command.ABORT
-    return f"Undo: {_line(after, command, REASON)}"
+    if not after.effects_stand:
+        return f"Undo: {_line(after, Command.ABORT, REASON)}"
+    # What a breach left stands on hardware; a rollback would raise it to the exact baseline.
+    if not _takes(after, Command.PAUSE) or _paused(after):
+        return f"{NEVER}."
+    return f"{NEVER}; to hold the next attempt: {_line(after, Command.PAUSE, REASON)}"
 
 
 def _closed(before: Rollout, after: Rollout, request: CommandRequest) -> str:

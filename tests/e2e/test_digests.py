@@ -43,7 +43,7 @@ async def test_a_digest_starts_the_notice_period_and_a_rollback_does_not_wait_fo
             while not (waits := (await world.state(names[0]))["post"]["waiting"]):
                 await asyncio.sleep(0.1)
             assert {datetime.fromisoformat(at) for at in waits.values()} == {hour}
-            waiting = f"told with other notices at {hour:%Y-%m-%d %H:%M:%SZ}, and the notice runs from then: research"
+            waiting = f"to be told at {hour:%Y-%m-%d %H:%M:%SZ}, and the notice runs from then: research"
             assert waiting in (await world.status(names[0])).model_dump_json()
             await eventually(lambda: bool(web.requests), "the digest has come")
             for name in names:
@@ -64,5 +64,5 @@ async def test_a_digest_starts_the_notice_period_and_a_rollback_does_not_wait_fo
             assert {n["cluster"] for n in told} == {names[0]}, "news of the others waits for the next day"
             assert world.sql.one("SELECT count(*) FROM notices WHERE message IS NULL") > 0
             said = "\n".join(json.loads(entry)["text"] for (entry,) in world.sql.rows("SELECT entry FROM audit"))
-            assert "research is told with others, " in said
+            assert "research is to be told at " in said
             await world.say(names[0], Command.CLOSE)

@@ -27,9 +27,11 @@ from activities.fleets import FleetActivities
 from activities.health_watch import WatchActivities
 from activities.ports import OpenRollout
 from activities.tallies import Tallier
+from client.doctor import senseless_check
 from models.audit import AuditEntry, AuditKind
 from models.cluster.snapshot import snapshot_of
 from models.fleet.messages import FleetLaunch, FleetPlanRequest
+from models.notices import Notify
 from models.planning.plan import make_plan
 from models.questions import (
     Archive,
@@ -319,6 +321,28 @@ def test_a_senseless_row_is_its_own_cluster_s_trouble(rubbish: Rubbish, site: Si
     assert row.named in " ".join(told)
     assert bool(told) == bool(row.named)
     threw("the ledger's tables")
+
+
+def test_a_team_told_in_no_known_way_is_told_as_the_policy_says_and_holds_up_nobody(
+    site: Site, tool: ForeignTool
+) -> None:
+    with_teams = FLEET | {"teams": [{"name": "a", "contacts": ["a@x.example"]}, {"name": "v-1", "notify": "digest"}]}
+    import_fleet(site.ledger, with_teams, "teams", now=datetime.now(UTC))
+    odd = "UPDATE teams SET notify = 'daily' WHERE name = 'a'"
+    assert tool.refused(odd)
+    with unguarded(tool):
+        assert tool.run(odd)
+    assert [(team.name, team.notify) for team in site.ledger.fleet.teams()] == [("a", None), ("v-1", Notify.DIGEST)]
+    assert len(site.ledger.fleet.fleet_page("", 9).teams) == 2
+    assert site.ledger.outbox.wishes(["a"]) == {"a": (("a@x.example",), None)}
+    answer = site.ask(CheckLedger())
+    assert (answer.senseless, list(answer.senseless_teams)) == ({}, ["a"])
+    (said,) = answer.senseless_teams.values()
+    assert said.startswith("team a in the ledger does not make sense: notify is 'daily', not one of each, digest, ")
+    check = senseless_check(answer.senseless, answer.senseless_teams)
+    assert (check.ok, check.text) == (False, said)
+    import_fleet(site.ledger, with_teams | {"teams": [{"name": "a", "notify": "each"}]}, "again", now=datetime.now(UTC))
+    assert site.ask(CheckLedger()).senseless_teams == {}
 
 
 def test_one_old_sample_of_20_million_spoils_no_derivation(site: Site, tool: ForeignTool) -> None:

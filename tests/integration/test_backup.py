@@ -8,8 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from models.errors import BadInput, Refusal
+from models.errors import BadInput, Refusal, Unavailable
 from workers.backup import back_up
+
+
+def test_a_backup_that_fails_leaves_nothing_and_takes_nothing_away(tmp_path: Path) -> None:
+    """A folder of somebody's that is called as a half copy once was is not Backstop's to remove."""
+    home, to = tmp_path / "home", tmp_path / "backups" / "copy"
+    theirs = tmp_path / "backups" / "copy.part"
+    theirs.mkdir(parents=True)
+    (theirs / "thesis.txt").write_text("years of work")
+    (home / "temporal").mkdir(parents=True)
+    with closing(sqlite3.connect(home / "temporal" / "temporal.db")) as made:
+        made.executescript("CREATE TABLE t (n)")
+    (home / "ledger.db").write_text("no database " * 1000)
+    with pytest.raises(Unavailable, match=r"ledger\.db cannot be copied"):
+        back_up(home, f"sqlite:///{home / 'ledger.db'}", to)
+    assert [path.name for path in to.parent.iterdir()] == ["copy.part"]
+    (home / "ledger.db").unlink()
+    with closing(sqlite3.connect(home / "ledger.db")) as made:
+        made.executescript("CREATE TABLE t (n)")
+    back_up(home, f"sqlite:///{home / 'ledger.db'}", to)
+    assert sorted(path.name for path in to.parent.iterdir()) == ["copy", "copy.part"]
+    assert (theirs / "thesis.txt").read_text() == "years of work"
+    assert to.stat().st_mode & 0o077 == 0, "it has all that the home has"
 
 
 def test_a_backup_is_refused_where_it_would_not_be_one(tmp_path: Path) -> None:
@@ -21,13 +43,14 @@ def test_a_backup_is_refused_where_it_would_not_be_one(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"there is no .*temporal\.db"):
         back_up(home, url, to)
     assert not to.exists()
-    for path in (home / "temporal" / "temporal.db", home / "ledger.db"):
+    for path in (home / "temporal" / "temporal.db", home / "ledger.db", home / "notices.jsonl.book"):
         with closing(sqlite3.connect(path)) as made:
             made.executescript("PRAGMA journal_mode = WAL; CREATE TABLE t (n); INSERT INTO t VALUES (1)")
     with closing(sqlite3.connect(home / "ledger.db", isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
         writer.execute("INSERT INTO t VALUES (2)")  # under way, and not yet said to be done
-        assert [path.name for path in back_up(home, url, to)] == ["ledger.db", "temporal.db"]
+        copied = ["ledger.db", "notices.jsonl.book", "temporal.db"]
+        assert [path.name for path in back_up(home, url, to)] == copied
         writer.execute("COMMIT")
     with closing(sqlite3.connect(to / "ledger.db")) as copy:
         assert copy.execute("SELECT n FROM t").fetchall() == [(1,)]

@@ -23,8 +23,10 @@ from activities.adapters.notify.notifier import Notifier
 from activities.adapters.notify.reach import Reach, networks_of
 from activities.notices import NoticeActivities
 from activities.sending import Sender
+from client.doctor import notice_checks
 from models.digests import Lane, MailPace
 from models.notices import Notice, NoticeKind
+from models.questions import LedgerCheck
 from models.wire import TellAnswer, TellRequest
 from tests.integration.ledger.world import import_fleet
 from tests.integration.notice_servers import Mail, Web, mail_server, web_server
@@ -43,6 +45,16 @@ def sql(url: str, query: str) -> list[tuple[Any, ...]]:
             return connection.execute(query).fetchall()
     with psycopg.connect(url) as connection:
         return connection.execute(query).fetchall()
+
+
+def run(url: str, statement: str) -> None:
+    """Another tool's."""
+    if url.startswith("sqlite"):
+        with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
+            connection.execute(statement)
+        return
+    with psycopg.connect(url) as postgres:
+        postgres.execute(statement)
 
 
 class Office:
@@ -232,6 +244,36 @@ def test_an_address_that_fails_holds_up_no_other(office: Office) -> None:
     assert office.ledger.outbox.waits(PACE) == ()
 
 
+@pytest.mark.parametrize("broken", ["notice = '{}'", "lane = 'soon'"])
+def test_a_notice_that_nobody_can_read_holds_up_no_other(broken: str, office: Office) -> None:
+    """Another tool, or a newer build, has left it so: alone, and in a message that is being tried again."""
+    office.mail.refused.add("eager@team.example")
+    for cluster in ("c01", "c02"):
+        office.tell(cluster, "buffered", "daily", "eager", before_gpus=9, after_gpus=8, detail=f"of {cluster}")
+    office.passes(NOON + timedelta(seconds=30))
+    assert sql(office.url, "SELECT count(*) FROM messages") == [(1,)], "eager's, tried again"
+    stood = sql(office.url, "SELECT key, notice, lane FROM notices WHERE cluster = 'c01'")
+    run(office.url, f"UPDATE notices SET {broken} WHERE cluster = 'c01'")
+    office.mail.refused.clear()
+    office.tell("c03", "rolled_back", "eager", before_gpus=9, after_gpus=8, detail="of c03")
+    office.passes(datetime(2026, 3, 3, 8, tzinfo=UTC), timedelta(minutes=30))
+    for team, told in (("daily", ["c02"]), ("eager", ["c02", "c03"])):
+        text = "".join(m.get_content() for m in office.mail.to(f"{team}@team.example"))
+        assert [c for c in ("c01", "c02", "c03") if f"of {c}" in text] == told
+    waits = office.ledger.outbox.waits(PACE)
+    assert [(w.audience, w.notices, w.due) for w in waits] == [("daily", 1, office.now), ("eager", 1, office.now)]
+    for check in notice_checks(LedgerCheck(open_rollouts=0, notices=waits), office.now):
+        assert "this build cannot read c01/1/120000/" in check.text
+        assert check.remedy.startswith("if a newer build posted it")
+    for key, notice, lane in stood:
+        run(office.url, f"UPDATE notices SET notice = '{notice}', lane = '{lane}' WHERE key = '{key}'")
+    office.passes(datetime(2026, 3, 4, 8, tzinfo=UTC), timedelta(hours=1))
+    for team in ("daily", "eager"):
+        text = "".join(m.get_content() for m in office.mail.to(f"{team}@team.example"))
+        assert text.count("of c01") == 1, "once it can be read it is told"
+    assert office.ledger.outbox.waits(PACE) == ()
+
+
 def test_the_clusters_policy_speaks_for_teams_that_do_not(
     sqlite_ledger_url: str, tmp_path: Path, servers: tuple[Mail, Web]
 ) -> None:
@@ -305,7 +347,7 @@ def test_a_worker_that_dies_while_it_sends_a_digest_loses_nothing_and_repeats_no
     assert len(late.waiting) == 1
     office.passes(eight + timedelta(minutes=5), timedelta(minutes=1))
     ((_, body),) = office.messages("daily")
-    assert [body.count(f"- {cluster}: ") for cluster in FEW] == [1] * 12
+    assert [body.count(f" UTC: {cluster}: ") for cluster in FEW] == [1] * 12
     ((sent, over),) = sql(office.url, "SELECT count(*), count(sent_at) FROM messages")
     assert (sent, over) == (1, 1)
     archived = [json.loads(entry) for (entry,) in sql(office.url, "SELECT entry FROM audit")]

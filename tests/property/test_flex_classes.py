@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 from itertools import combinations
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.flex.division import FlexTeam
+from models.flex.floor import Claim, StoryJob
 from models.flex.scenario import FlexJob, FlexStep, FlexStory, JobTarget, Scene
-from models.flex.simulation import told
+from models.flex.simulation import _Play, told
 from models.flex.yielding import Running, by_class
 from tests.property.test_flex_jobs import TEAMS, fit, has, spec_of, stories
 from tests.tried import examples
@@ -101,6 +103,30 @@ def test_no_stronger_job_waits_where_weaker_ones_of_its_team_would_make_room(sto
             kinds = (stay_and_could_go(story, scene, job.team, for_flex=it) for it in (True, False))
             weaker = sum((s.gpus for some in kinds for s in some if rank(s) > rank(spec)), Fraction(0))
             assert weaker < spec.gpus, (scene, job)
+
+
+@settings(max_examples=examples(2000), deadline=None)
+@given(story=crowded())
+def test_a_claim_by_class_takes_its_own_team_s_alone_and_lets_no_team_grow_beyond_its_share(story: FlexStory) -> None:
+    """Of jobs of all sizes, each claim by itself: others in the same step may do more."""
+    claim = _Play._claim
+
+    def watched(play: _Play, before: Mapping[str, StoryJob], gone: dict[str, tuple[str, Claim] | None]) -> bool:
+        ran = {name: job.spec.team for name, job in play.at_work().items()}
+        had = {team: (play.has(team), play.share(team)) for team in set(ran.values())}
+        met = claim(play, before, gone)
+        runs = play.at_work()
+        taken = [(name, gone[name]) for name in ran.keys() - runs.keys()]
+        by_class = [(name, by[0]) for name, by in taken if by is not None and by[1] is Claim.CLASS]
+        for name, claimant in by_class:
+            team = runs[claimant].spec.team
+            assert ran[name] == team
+            assert play.has(team) <= max(had[team])
+        assert len(by_class) in (0, len(taken))
+        return met
+
+    with patch.object(_Play, "_claim", watched):
+        told(story)
 
 
 @settings(max_examples=examples(600), deadline=None)

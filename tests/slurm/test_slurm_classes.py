@@ -179,12 +179,19 @@ def lab_guest(site: Site) -> str:
 
 
 def test_what_backstop_made_goes_with_it_and_jobs_in_it_run_on(site: Site) -> None:
-    before = may_use(site, "a")
     brought_in(site, written(site))
     first_write(site)
     engine = submit(site, "a", "engines", 8, "engine")
     running(site, engine)
     waiting = submit(site, "a", "engines", 8, "waits", "--begin=now+1hour")
+    without_gpus = site.lab.run(
+        *("sbatch", "--parsable", "-o", "/dev/null", "-A", site.team("b"), "-c", "1", "--begin=now+1hour"),
+        *(f"--qos=lab-{site.root}-b-engines", "--wrap", "sleep 3600"),
+    )
+    held = submit(site, "b", "training", 8, "held")
+    running(site, held)
+    site.lab.run("scontrol", "requeuehold", "State=SpecialExit", held)
+    site.lab.until(lambda: site.lab.job(held)[0] == "SPECIAL_EXIT", "it waits for whoever releases it")
     land(site, EffectKind.CLOSE, 2)
     note_stage(site.ledger, "r-1", "closed", ended=True, completed=True)
     name = f"class:lab-{site.root}"
@@ -194,12 +201,19 @@ def test_what_backstop_made_goes_with_it_and_jobs_in_it_run_on(site: Site) -> No
     assert site.slurms.detach(site.cluster, restore=True, look=True) == gone
     assert len(qos(site)) == 4, "a look changes nothing"
     assert site.slurms.detach(site.cluster, restore=True) == gone
-    assert qos(site) == {"a-engines": ("99", "flex", "cluster", "00:00:00", "")}, "without effect, while jobs are in it"
+    idle = ("flex", "cluster", "00:00:00", "")
+    assert qos(site) == {
+        "a-engines": ("99", *idle),
+        "b-engines": ("99", *idle),
+        "b-training": ("100", *idle),
+    }, "without effect, while jobs are in it"
     assert may_use(site, "a") == ["a-engines", "normal"]
-    assert may_use(site, "b") == before
+    assert may_use(site, "b") == ["b-engines", "b-training", "normal"]
     assert site.lab.job(engine)[0] == "RUNNING"
-    assert site.lab.job(waiting)[1] == "BeginTime"
-    site.lab.run("scancel", engine, waiting)
+    assert site.lab.job(waiting)[1] == site.lab.job(without_gpus)[1] == "BeginTime"
+    site.lab.run("scontrol", "release", held)
+    site.lab.until(lambda: site.lab.job(held) == ("PENDING", "BeginTime"), "it starts anew in two minutes")
+    site.lab.run("scancel", engine, waiting, without_gpus, held)
 
 
 @pytest.mark.nightly
@@ -223,6 +237,58 @@ def test_classes_that_are_named_no_more_go_and_an_order_may_turn_round(site: Sit
     land(site, EffectKind.SET_SOFT, 5, ("a", 24, 24), to=LimitMode.HARD)
     assert qos(site) == {}, "off takes them out"
     assert may_use(site, "a") == ["normal"]
+
+
+@pytest.mark.nightly
+def test_classes_that_are_off_go_without_a_rollout_too_and_the_doctor_names_what_is_left(site: Site) -> None:
+    brought_in(site, written(site))
+    first_write(site)
+    land(site, EffectKind.CLOSE, 2)
+    note_stage(site.ledger, "r-1", "closed", ended=True, completed=True)
+    waiting = submit(site, "a", "engines", 8, "waits", "--begin=now+1hour")
+    policy(site, *CLASSES, source=site.source)
+    names = [f"lab-{site.root}-{name}" for name in ("a-engines", "a-training", "b-engines", "b-training")]
+    takes_out = "its next write takes out those that nobody's jobs are in"
+    (check,) = site.slurms.check().values()
+    assert check.wrong == ""
+    assert check.note == f"classes are off, and Backstop's QOS {', '.join(names)} are still there: {takes_out}"
+    generation = site.quotas.read(site.cluster).generation
+    landed(
+        site,
+        EffectKind.GRANT,
+        1,
+        ("a", 24, 23),
+        rollout="request/q-1",
+        expected_generation=generation,
+        to=LimitMode.HARD,
+    )
+    assert qos(site) == {"a-engines": ("99", "flex", "cluster", "00:00:00", "")}
+    site.lab.run("scancel", waiting)
+    (check,) = site.slurms.check().values()
+    assert check.note.startswith(f"classes are off, and Backstop's QOS {names[0]} is still there: {takes_out}; ")
+
+
+@pytest.mark.nightly
+def test_where_classes_are_off_the_doctor_says_what_an_administrator_would_type(site: Site) -> None:
+    brought_in(site, site.source)
+    (check,) = site.slurms.check().values()
+    assert check.wrong == ""
+    off, _, typed = check.note.partition(", or an administrator: ")
+    both = f"{site.team('a')}, {site.team('b')}"
+    assert off == f"classes of 2 teams are not in Slurm ({both}): slurm: {{classes: write}} in the fleet file"
+    *commands, others = typed.split("; ")
+    assert others == "and likewise for the others"
+    for command in commands:
+        site.lab.run(*shlex.split(command))
+    assert qos(site) == {
+        "a-training": ("100", "flex,a-engines", "cluster", "00:00:00", ""),
+        "a-engines": ("99", "flex", "requeue", "00:00:00", "gres/gpu=16"),
+    }
+    assert may_use(site, "a") == ["a-engines", "a-training", "normal"]
+    (check,) = site.slurms.check().values()
+    assert check.note.startswith(f"classes of 1 team are not in Slurm ({site.team('b')}): ")
+    first_write(site)
+    assert len(qos(site)) == 2, "they are the site's own"
 
 
 @pytest.mark.nightly

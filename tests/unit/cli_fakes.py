@@ -165,7 +165,7 @@ class FakeBackstop:
     lost_rollouts: list[Overview] = field(default_factory=list)
     taken: tuple[str, ...] = ()
     """Clusters whose launch is refused, and every command to them."""
-    aheads: dict[str, Ahead] = field(default_factory=dict)
+    aheads: dict[str, Ahead | BackstopError] = field(default_factory=dict)
     week: Past = field(default_factory=lambda: a_past(3))
     plan: PlanNow = field(
         default_factory=lambda: PlanNow(
@@ -212,7 +212,7 @@ class FakeBackstop:
                 )
                 return Declaration(stand=entries, new=entries, gone=())
             case EndWindow():
-                return next(e for e in self.entries if e.id == question.number)
+                return _ended(next(e for e in self.entries if e.id == question.number))
             case MilestonesNow() | PlanMilestones() | NoteMilestone():
                 return self.plan
             case YearOfHealth():
@@ -245,7 +245,10 @@ class FakeBackstop:
 
     async def ahead(self, cluster: str) -> Ahead:
         self._ask("ahead", cluster)
-        return self.aheads.get(cluster, AHEAD).model_copy(update={"cluster": cluster})
+        found = self.aheads.get(cluster, AHEAD)
+        if isinstance(found, BackstopError):
+            raise found
+        return found.model_copy(update={"cluster": cluster})
 
     async def status(self, cluster: str) -> RolloutStatus:
         self._ask("status", cluster)
@@ -425,6 +428,14 @@ class FakeBackstop:
     async def doctor(self) -> list[Check]:
         self._ask("doctor")
         return self.checks
+
+
+def _ended(entry: Entry) -> Entry:
+    """As the ledger leaves it: cut short where it has begun."""
+    now = datetime.now(UTC)
+    if not entry.window.starts < now < entry.window.ends:
+        return entry
+    return entry.model_copy(update={"window": entry.window.model_copy(update={"ends": now})})
 
 
 @contextmanager

@@ -181,6 +181,8 @@ class World:
         self.mark = ""
         self.look_wanted = False
         """The watch has signalled: counts at the next decision, whatever is under way."""
+        self.cuts: list[dict[str, int]] = []
+        """What each write took away, as reports have it."""
         self.undo_line = ""
         """What whoever said the last command was told of how to undo it."""
         self.actions: list[Action] = []
@@ -389,6 +391,7 @@ class World:
             answer = TellAnswer(delivered={n.key: () for n in batch}, failed={}, refused={})
             self.r = mailing.mailed(self.r, batch, answer, self.now)
         self.story += [entry.text for entry in self.r.post.outbox]
+        self.cuts += [entry.data["cut"] for entry in self.r.post.outbox if "cut" in entry.data]
         if self.r.post.outbox:
             self.r = mailing.recorded(self.r, calls.record(self.r, self.now))
         return len(self.told) > told

@@ -141,6 +141,28 @@ def test_the_undo_that_is_printed_is_taken_in_the_stage_where_it_is_offered(stag
         say_as_typed(world, words)
 
 
+@pytest.mark.parametrize(
+    ("stage", "command", "said"),
+    [
+        ("planned", Command.RESUME, "Undo: backstop pause c1 --reason '...'"),
+        ("buffered", Command.RESUME, "Undo: backstop pause c1 --reason '...' (a soak has begun anew all the same)"),
+        ("enforced", Command.RESUME, "Undo: backstop pause c1 --reason '...' (a soak has begun anew all the same)"),
+        ("monitored", Command.RESUME, "Undo: backstop pause c1 --reason '...'"),
+        ("rolled_back", Command.RETRY, "Undo: backstop abort c1 --reason '...'"),
+        (
+            "breached",
+            Command.RETRY,
+            "It cannot be undone; to hold the next attempt: backstop pause c1 --reason '...'",
+        ),
+    ],
+)
+def test_an_undo_says_no_more_than_is_so(stage: str, command: Command, said: str) -> None:
+    """A rollback would raise what a breach left to the exact baseline, which no hardware stands behind."""
+    world = AT[stage]()
+    world.say(command, run=False, **prepared(world, command))
+    assert world.undo_line == said
+
+
 def test_some_undo_is_offered_in_each_stage_that_is_no_end() -> None:
     offered: dict[str, set[Command]] = {}
     for stage, make in AT.items():
@@ -223,3 +245,56 @@ def test_the_plan_that_is_shown_is_the_one_that_an_approval_takes() -> None:
     assert shown is not None
     world.say(Command.APPROVE, plan_hash=shown.hash)
     assert ahead_of(world.r, world.now).plan is None
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+def test_those_are_said_to_be_told_of_an_approval_who_are(shadow: bool) -> None:
+    """Of 361 the ceiling is 306. `a` gives its 40 idle GPUs, `b` 15 busy ones; of 300 healthy 292: `b` gives 29."""
+    world = World((quota("a", 40, busy=0), quota("b", 321)), **{**QUICK, "notice": "1d"}, shadow=shadow)
+
+    def approved() -> tuple[dict[str, int], list[str]]:
+        """What the plan cuts, and who hears of its approval."""
+        ahead = ahead_of(world.r, world.now)
+        assert ahead.plan is not None
+        world.sent.clear()
+        world.say(Command.APPROVE, plan_hash=ahead.plan.hash)
+        heard = sorted(notice.audience for notice in world.sent if not notice.shadow)
+        assert list(ahead.approve_told or ()) == heard
+        return {q.team: q.cut_gpus for q in ahead.plan.quotas}, heard
+
+    assert approved() == ({"a": 40, "b": 15}, [] if shadow else ["a", "b"])
+    world.healthy(300)
+    world.r = world.r.staying(replan="asked by the test")
+    world.run()
+    assert approved() == ({"a": 40, "b": 29}, [] if shadow else ["b"])
+    assert ahead_of(world.r, world.now).told == (() if shadow else ("a", "b"))
+
+
+def at_risk() -> World:
+    world = monitored()
+    world.healthy(300)
+    return world
+
+
+@pytest.mark.parametrize("stage", [*AT, "at_risk"])
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [(Command.ABORT, "why"), (Command.ROLLBACK, "why"), (Command.CLOSE, "why"), (Command.CLOSE, "")],
+)
+def test_what_is_said_to_refuse_does_and_nothing_else(stage: str, command: Command, reason: str) -> None:
+    world = {**AT, "at_risk": at_risk}[stage]()
+    said = ahead_of(world.r, world.now).refusal(command, reason)
+    if not said:
+        world.say(command, run=False, reason=reason)
+        return
+    with pytest.raises(Refused, match=re.escape(said)):
+        world.say(command, run=False, reason=reason)
+
+
+def test_one_that_was_rolled_back_says_that_what_it_applied_is_undone() -> None:
+    for world in (rolled_back(), waiting().start()):
+        ahead = ahead_of(world.r, world.now)
+        said = world.say(Command.ABORT)
+        assert ahead.undone == (said == "aborted; what it had applied is undone already")
+        assert ahead.undone or said == "aborted; nothing had been applied"
+    assert world.stage is Stage.ABORTED

@@ -236,7 +236,7 @@ def test_the_calendar_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_window_is_ended_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(fake()) as door:
         assert run(["calendar", "end", "h100-worked", "7", "--reason", "done"]) == 0
-    assert door.asked == [("end_window", "h100-worked", 7, "done")]
+    assert door.asked == [("calendar", "h100-worked"), ("end_window", "h100-worked", 7, "done")]
     assert capsys.readouterr().out.startswith("Over: maintenance of 39 GPUs from ")
 
 

@@ -230,7 +230,7 @@ def test_an_export_is_a_file_and_says_what_it_could_not_write(
         (
             "backstop: contacts of 1 team hold secrets and are written as ***: an import here keeps them\n"
             "backstop: left out: i: makes no sense\n"
-            "backstop: k: written with smaller floors, as their quotas stand below them: a\n"
+            "backstop: k: written with smaller floors, as their quotas, or what they are part of, stand below them: a\n"
         ),
     )
     out = tmp_path / "out.yaml"
@@ -269,3 +269,31 @@ def test_a_template_is_what_an_import_takes(what: str, capsys: pytest.CaptureFix
     code, out, _ = told(capsys, "template", what)
     assert (code, out.splitlines()[0][:2]) == (0, "# " if what == "fleet" else "te" if what == "teams" else "cl")
     assert told(capsys, "template", "sheet")[0] == 2
+
+
+def test_what_was_removed_is_written_whole(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "export", "--removed", "b", "--cluster", "a") == (
+        2,
+        "",
+        "backstop: --cluster a is given beside --removed b: give one of them\n",
+    )
+    assert fake.asked == []
+
+
+@pytest.mark.parametrize(
+    "words", [["remove", "h"], ["rename", "h", "h2"], ["import", "FILE", "--prune"]], ids=["remove", "rename", "import"]
+)
+def test_json_on_a_terminal_is_not_asked_beside(
+    fake: FakeBackstop,
+    file: str,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A document for a program has nothing beside it: without --yes it is bad input there too."""
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr("typer.confirm", lambda _: pytest.fail("nobody is to be asked"))
+    code, out, err = told(capsys, *[file if word == "FILE" else word for word in words], "--json")
+    assert (code, out) == (2, "")
+    assert "say --yes if that is meant" in err

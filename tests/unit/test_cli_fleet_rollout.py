@@ -6,12 +6,14 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from cli.commands.schemas import makers
 from cli.main import run
+from models.errors import Unavailable
 from models.fleet import reducers
 from models.fleet.actions import PickMembers
 from models.fleet.commands import FleetCommandRequest, obey
@@ -29,7 +31,8 @@ from models.fleet.messages import (
 from models.fleet.order import pick, plan_hash, taken_by
 from models.fleet.state import FleetRollout, FleetStage, Pace, Wave
 from models.fleet.status import status_of
-from tests.unit.cli_fakes import FakeBackstop, answering
+from models.rollout.stages import Stage
+from tests.unit.cli_fakes import AHEAD, FakeBackstop, answering
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
@@ -240,10 +243,33 @@ def test_a_slip_is_named_and_nothing_is_sent(words: list[str], said: str, capsys
 def test_a_hold_of_several_clusters_declares_one_window_each(capsys: pytest.CaptureFixture[str]) -> None:
     for words, held in ((["a", "b", "a"], ["a", "b"]), (["--fleet"], ["h100-worked"])):
         with answering(FakeBackstop()) as door:
-            assert run(["hold", *words, "--kind", "freeze", "--until", "1d", "--reason", "year end"]) == 0
+            assert run(["hold", *words, "--kind", "freeze", "--until", "1d", "--reason", "year end", "--yes"]) == 0
         assert [name for d in door.declared for name, _ in d.windows] == held
         assert len(door.declared) == 1
     assert "year end" in capsys.readouterr().out
+
+
+def test_what_a_fleet_s_abort_ends_is_told_of_those_that_can_be_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of three that it would undo one comes back, one is on its way back already, and of one nobody knows."""
+    names = ("h100-0000", "h100-0001", "h100-0002")
+    found = status_at(fleet(8)).model_copy(update={"would_undo": names})
+    aheads: dict[str, Any] = {
+        names[1]: AHEAD.model_copy(update={"stage": Stage.ROLLING_BACK}),
+        names[2]: Unavailable(f"{names[2]}: no worker has answered"),
+    }
+    monkeypatch.setattr("cli.consent.can_ask", lambda **_: True)
+    monkeypatch.setattr("typer.confirm", lambda _: True)
+    with answering(FakeBackstop(fleet=found, aheads=aheads)) as door:
+        assert run(["fleet", "abort", "--undo", "--reason", "r"]) == 0
+    assert [asked[1] for asked in door.asked if asked[0] == "fleet_command"] == ["abort"]
+    out = capsys.readouterr().out
+    assert "1 rollout ends; 39 GPUs come back to 1 team;" in out
+    assert f"{names[1]} (rolling_back) will refuse: a rollback is running and nothing stops it" in out
+    assert (
+        f"{names[2]} is told to end too, and cannot say what would follow: {names[2]}: no worker has answered." in out
+    )
 
 
 def test_the_audit_of_a_fleet_reads_its_own_chain(capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,10 +184,38 @@ def test_a_large_fleet_fits_the_screen_and_what_is_hidden_is_counted(rows: int) 
 
     seen = FleetSeen(at(1000, {"h100-0500": {"needs": "look at it", "state": MemberState.RUNNING}}))
     out = io.StringIO()
-    Console(file=out, width=80).print(Group(*tree_parts(seen, NOON + HOUR, rows)))
+    Console(file=out, width=80).print(Group(*tree_parts(seen, NOON + HOUR, (80, rows))))
     lines = out.getvalue().splitlines()
     assert len(lines) <= rows
     assert any("h100-0500" in text for text in lines), "who needs a person comes first"
     shown = sum(bool(re.search(r"─ [●○✔✖-]  ", text)) for text in lines)
     hidden = sum(int(found) for found in re.findall(r"and (\d+) more", out.getvalue()))
     assert shown + hidden == 1000
+
+
+WHY = "health is unknown since 2026-11-20 10:00Z: mend the health source of this cluster, which holds the launch"
+
+
+@pytest.mark.parametrize("rows", [14, 24, 40])
+@pytest.mark.parametrize("clusters", [8, 60])
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_what_clusters_wait_for_pushes_no_line_off_the_screen(rows: int, clusters: int, columns: int) -> None:
+    """Each waits for something in a hundred characters, and one for a command that no line has room for."""
+    from rich.console import Console, Group
+
+    names = [f"h100-{n:04d}" for n in range(clusters)]
+    command = f"backstop resolve {names[4]} --hold objection-research --reason 'research has agreed to Monday'"
+    long: dict[str, Any] = {name: {"held": WHY} for name in names[1:]}
+    seen = FleetSeen(at(clusters, {**long, names[4]: {"needs": f"objected: {command}"}}))
+    out = io.StringIO()
+    Console(file=out, width=columns).print(Group(*tree_parts(seen, NOON + HOUR, (columns, rows))), crop=False)
+    lines = out.getvalue().splitlines()
+    assert sum(max(1, -(-len(text) // columns)) for text in lines) < rows, out.getvalue()
+    waves = [text for text in lines if re.match(r"[├└]─ ", text)]
+    assert len(waves) == 5
+    leaves = [text for text in lines if re.search(r"─ [●○✔✖-]  ", text)]
+    assert rows < 24 or len(leaves) >= 5
+    words = {word.rstrip(",;:") for word in f"{WHY} objected: {command} …".split()}
+    assert command in out.getvalue() or "backstop resolve" not in out.getvalue(), "whole or not at all"
+    for text in leaves:
+        assert {word.rstrip(",;:") for word in text.partition(" waiting ")[2].split()} <= words, "no word is broken"

@@ -252,6 +252,8 @@ def audited(request: pytest.FixtureRequest, fake: FakeBackstop) -> list[str]:
         (["--since", "2026-01-30T12:00Z"], [3, 4]),
         (["--until", "2026-01-30T12:00Z"], [0, 1, 2]),
         (["--until", "2026-01-30"], [0, 1, 2, 3]),
+        (["--until", "20260130"], [0, 1, 2, 3]),
+        (["--until", "2026-W05-5"], [0, 1, 2, 3]),
         (["--since", "2026-01-29", "--until", "2026-01-29"], [1]),
         (["--filter", "kind=e*"], [2]),
     ],
@@ -285,6 +287,7 @@ def test_a_time_may_be_so_long_ago(audited: list[str], capsys: pytest.CaptureFix
         (["--kind", "rumour"], "--kind must be one of command, transition, effect, notice, hold, guard, plan, not"),
         (["--since", "soon"], "--since must be such as 28d, 2026-11-01 or 2026-11-01T12:00Z, not 'soon'"),
         (["--since", "2026-01-31", "--until", "2026-01-30"], "--until 2026-01-30 is not after --since 2026-01-31"),
+        (["--until", "9999-12-31"], "--until 9999-12-31 has no day after it: leave it out"),
     ],
 )
 def test_a_slip_in_the_audit_is_one_sentence(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -25,7 +26,10 @@ from rich.console import Console, Group, RenderableType
 
 import cli.views
 from cli.answers import ClusterAnswer, FlexOffered
+from cli.giving import answered
+from cli.main import run
 from cli.output import row, show, table
+from cli.selection import Selection
 from cli.views import (
     backtest,
     buffer,
@@ -54,7 +58,8 @@ from models.cluster.derived_buffer import TERMS
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_lines import Departure, FleetOutcome, Line, Verb
 from models.cluster.snapshot import snapshot_of
-from models.cluster.windows import Entry
+from models.cluster.windows import Entry, Window, WindowKind
+from models.errors import Refusal, Unavailable
 from models.fleet.kept import KeptFleet
 from models.fleet.messages import FleetLaunch, FleetPlan
 from models.fleet.state import Pace, Wave
@@ -68,10 +73,10 @@ from models.reports.milestones import standings
 from models.reports.why import WhyAnswers
 from models.rollout.ahead import Ahead, TeamBack
 from models.rollout.gates import Condition
-from models.rollout.messages import UndoStatus
-from models.rollout.stages import Stage, command_line
+from models.rollout.messages import CommandAnswer, UndoStatus
+from models.rollout.stages import Command, Stage, command_line
 from tests.tried import examples
-from tests.unit.cli_fakes import NOON, status
+from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.test_cli_fleet_rollout import fleet as fleet_state
 from tests.unit.test_cli_fleet_rollout import prospects, status_at
 from tests.unit.test_cli_overview import one
@@ -108,6 +113,7 @@ def wide(kind: str, n: int) -> str:
     return f"{kind}{'集' * (body // 2)}{'x' * (body % 2)}-{n:03d}"
 
 
+REFUSED = "a rollback is running and nothing stops it; wait for rolled_back"
 NAMINGS: list[Naming] = [tail, head, middle, wide]
 
 
@@ -397,6 +403,14 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
     ),
     "consequence.undo_parts": lambda n: consequence.undo_parts(aheads(n), ends=True),
     "consequence.close_parts": lambda n: consequence.close_parts(aheads(n)),
+    "consequence.left_parts": lambda n: consequence.left_parts(
+        aheads(n),
+        {a.cluster: REFUSED for a in aheads(n)},
+        {n("cluster", 3): Unavailable(f"{n('cluster', 3)}: no answer")},
+    ),
+    "consequence.refusing_parts": lambda n: consequence.refusing_parts(
+        aheads(n), {a.cluster: REFUSED for a in aheads(n)}
+    ),
     "consequence.many_parts": lambda n: consequence.many_parts(
         [n("cluster", 1), n("cluster", 2)], [full_status(n), None]
     ),
@@ -425,6 +439,9 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
         division(asked),
     ),
     "flex.story_parts": lambda n: flex.story_parts(story(n)),
+    "calendar.hold_parts": lambda n: calendar.hold_parts(
+        entries(n)[0].window, [n("cluster", i) for i in range(20)], [n("cluster", 1)], {}, NOON
+    ),
     "calendar.calendar_parts": lambda n: calendar.calendar_parts(entries(n), entries(n)[:1], ahead(n), NOON),
     "milestones.milestones_parts": milestone_lines,
     "request.list_parts": lambda n: request_view.list_parts(requests(n), "", ended=True),
@@ -528,3 +545,58 @@ def test_the_judge_sees_what_is_broken(screen: str, faults: int) -> None:
     pipe = "run: backstop status unit-that-is-in-a-rather-far-region-001" if "backstop" in screen else ""
     assert len(judge(screen, pipe, names)) >= faults
     assert bool(judge(screen, pipe, names)) == bool(faults)
+
+
+def test_a_name_that_looks_like_the_short_form_of_another_is_shown_whole() -> None:
+    """Somebody has called a cluster what a team of 24 characters would be shortened to."""
+    made = table("CLUSTER", "TEAM", ">GPUS")
+    row(made, "pod-xx…00000", "pod-xxyyyyyyyyyyyyyyy00000", 12)
+    for width in (20, 30, 80):
+        out = io.StringIO()
+        Console(file=out, width=width).print(Group(made), crop=False)
+        assert "pod-xx…00000 " in out.getvalue().replace("\n", " \n")
+
+
+def test_what_became_of_a_command_is_told_whole_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {tail("cluster", n) for n in range(3)}
+    outcomes: list[Any] = [
+        (name, CommandAnswer(cluster=name, command=Command.PAUSE, stage=Stage.BUFFERED, said=f"paused by {n}"))
+        for n, name in enumerate(sorted(names)[1:])
+    ]
+    outcomes.append((min(names), Refusal(f"pause is not possible while {min(names)} is rolling_back: {REFUSED}")))
+    with monkeypatch.context() as patched:
+        screen = Screen()
+        patched.setattr(sys, "stdout", screen)
+        patched.setenv("COLUMNS", str(WIDTH))
+        with pytest.raises(typer.Exit):
+            answered(outcomes, Selection(tuple(names)), as_json=False)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
+    assert re.sub(r"\s+", " ", text).count(REFUSED) == 1, text
+    assert judge(text, "", names) == [], text
+
+
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [
+        (
+            ["hold", tail("cluster", 1), "--kind", "sev", "--until", "4h", "--gpus", "64", "--reason", "fabric flaps"],
+            False,
+        ),
+        (["calendar", "show"], True),
+    ],
+)
+def test_a_list_says_how_all_of_it_is_shown_where_that_can_be_asked_for(
+    words: list[str], listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The option that is named is one that the command has."""
+    window = Window(kind=WindowKind.SEV, starts=NOON, ends=NOON.replace(year=9000), reason="fabric flaps", gpus=1000)
+    entry = Entry(id=1, cluster=tail("cluster", 1), window=window, source="x", declared_by="jana.novakova@example.org")
+    screen = Screen()
+    with monkeypatch.context() as patched, answering(FakeBackstop(entries=[entry])):
+        patched.setattr(sys, "stdout", screen)
+        patched.setenv("COLUMNS", str(WIDTH))
+        patched.setenv("BACKSTOP_ACTOR", "jana.novakova@example.org")
+        assert run(words) == 0
+        hints = re.findall(r"No room for [A-Z, ]+: ([\w -]+)", screen.getvalue())
+        assert hints in ([["-o wide"]] if listed else [["a wider terminal shows it"], ["a wider terminal shows them"]])
+        assert run([*words, "-o", "wide"]) == (0 if listed else 2)

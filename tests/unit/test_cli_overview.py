@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cli.main import run
+from cli.unattended import LastWord
 from client.doctor import Check, clock_check, health_check, rollouts_check, unheard
 from models.questions import LedgerCheck, Overview
 from models.reports.rollout_summary import RolloutSummary
@@ -276,3 +277,49 @@ def test_a_lost_rollout_is_named_with_what_to_do() -> None:
     assert check.text == "of 5 open in the ledger, Temporal does not run 4, which nobody guards: b, c, d and 1 more"
     assert check.remedy.startswith("backstop launch --adopt --all; or one by one:")
     assert rollouts_check(rows, rows[:1]).remedy == "backstop launch a --adopt"
+
+
+AWAY = LastWord(
+    rollouts=tuple(
+        Overview(
+            cluster=name,
+            rollout=f"{name}/1",
+            stage=stage,
+            needs="",
+            health_at=NOON,
+            shadow=False,
+            ended=False,
+            owner="tpm",
+        )
+        for name, stage in (("h100-1", "buffered"), ("h100-2", "monitored"))
+    ),
+    at=NOON,
+    why="no worker is running, and nobody guards.",
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "out", "err"),
+    [
+        (["--stage", "monitored", "-o", "name"], 0, "h100-2\n", f"backstop: {AWAY.sentence}\n"),
+        (["-o", "name"], 0, "h100-1\nh100-2\n", f"backstop: {AWAY.sentence}\n"),
+        *(
+            (words, 1, "", f"{AWAY.sentence} Waves and what is unbacked are not in it, so {asked} cannot be told.")
+            for words, asked in (
+                (["--wave", "busy"], "--wave"),
+                (["--at-risk"], "--at-risk"),
+                (["--filter", "wave=busy"], "--filter wave=busy"),
+                (["--filter", "stage=*", "--filter", "unbacked_gpus>0", "--json"], "--filter unbacked_gpus>0"),
+                (["--wave", "busy", "-o", "name"], "--wave"),
+            )
+        ),
+    ],
+)
+def test_what_the_ledger_alone_cannot_answer_is_no_answer(
+    words: list[str], code: int, out: str, err: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cli.commands.status.ask_or_read", lambda *_: AWAY)
+    assert run(["status", *words, "--actor", "tpm"]) == code
+    said = capsys.readouterr()
+    assert said.out == out
+    assert err in said.err

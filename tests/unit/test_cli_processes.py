@@ -38,6 +38,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], dict[
         (["up", "--home", "/x"], "workers.up", [], {"BACKSTOP_HOME": "/x"}),
         (["worker", "--trace"], "workers.main", [], {"BACKSTOP_TRACE": "console"}),
         (["migrate"], "workers.migrate", [], {}),
+        (["migrate", "--from", "./state"], "workers.migrate", ["./state"], {}),
         (["backup", "/copy", "--home", "/x"], "workers.backup", ["/copy"], {"BACKSTOP_HOME": "/x"}),
         (["demo", "--fast", "x"], "workers.demo", ["--fast", "x"], {}),
     ],

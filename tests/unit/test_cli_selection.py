@@ -13,8 +13,9 @@ from cli.giving import _undone_together
 from cli.main import run
 from cli.many import AT_ONCE, each
 from cli.selection import chosen, selection
-from models.errors import BadInput, Refusal
+from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.reports.rollout_summary import RolloutSummary
+from models.rollout.ahead import Ahead
 from models.rollout.messages import CommandAnswer
 from models.rollout.stages import Command, Stage
 from tests.unit.cli_fakes import AHEAD, NOON, FakeBackstop, answering
@@ -240,6 +241,160 @@ def test_one_name_is_refused_with_its_own_exit_code(fake: FakeBackstop, capsys: 
 def test_a_plan_s_hash_is_of_one_cluster(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["approve", "h100-*", "--plan", "0123"]) == 2
     assert "--plan 0123 is one cluster's plan: name that cluster, and no other" in capsys.readouterr().err
+
+
+@pytest.fixture
+def agree(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Somebody is at the terminal and says yes; these are the questions."""
+    questions: list[str] = []
+
+    def confirm(question: str) -> bool:
+        questions.append(question)
+        return True
+
+    monkeypatch.setattr("cli.consent.can_ask", lambda **_: True)
+    monkeypatch.setattr("cli.commands.rollout_commands.can_ask", lambda **_: True)
+    monkeypatch.setattr("typer.confirm", confirm)
+    return questions
+
+
+def at(stage: Stage, **more: Any) -> Ahead:
+    return AHEAD.model_copy(update={"stage": stage, **more})
+
+
+NO_BUILD = Unavailable("h100-2: its rollout runs on an earlier build")
+
+
+@pytest.mark.parametrize(
+    ("line", "aheads", "question", "shown", "reached"),
+    [
+        (  # 39 GPUs of one come back; the others' stages let no abort be
+            "abort h100-1 h100-2 a100-1",
+            {"h100-2": at(Stage.ROLLING_BACK), "a100-1": at(Stage.STUCK)},
+            "Abort h100-1?",
+            [
+                "1 rollout ends; 39 GPUs come back to 1 team; 26 GPUs of what is promised then",
+                "h100-2 (rolling_back) will refuse: a rollback is running and nothing stops it; wait for rolled_back.",
+                "a100-1 (stuck) will refuse: the rollback is stuck: ",
+            ],
+            ["h100-1"],
+        ),
+        (
+            "rollback h100-1 h100-2",
+            {"h100-2": at(Stage.PLANNED, undoes=(), back=())},
+            "Roll back h100-1?",
+            ["h100-2 (planned) will refuse: nothing has been applied yet; `abort` ends the rollout."],
+            ["h100-1"],
+        ),
+        (  # a breach left effects that stand: there is something to undo
+            "rollback h100-1 h100-2",
+            {"h100-2": at(Stage.ROLLED_BACK)},
+            "Roll back 2 rollouts?",
+            ["2 rollouts; 78 GPUs come back to 1 team"],
+            ["h100-1", "h100-2"],
+        ),
+        (
+            "close h100-1 h100-2 a100-1",
+            {"h100-1": at(Stage.MONITORED), "h100-2": at(Stage.ENFORCED), "a100-1": at(Stage.ROLLED_BACK)},
+            "Close 2 rollouts?",
+            ["2 rollouts end, and the promise with them", "h100-2 (enforced) will refuse: not monitored yet; "],
+            ["a100-1", "h100-1"],
+        ),
+        (
+            "abort h100-1 h100-2",
+            {"h100-2": NO_BUILD},
+            "Abort h100-1?",
+            ["h100-2 is left out: h100-2: its rollout runs on an earlier build. --yes does it all the same."],
+            ["h100-1"],
+        ),
+    ],
+)
+def test_a_yes_is_to_what_was_shown_and_the_rest_is_left_out_and_refused(
+    fake: FakeBackstop,
+    agree: list[str],
+    line: str,
+    aheads: dict[str, Ahead | BackstopError],
+    question: str,
+    shown: list[str],
+    reached: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fake.aheads = aheads
+    several = len(line.split()) - 1 > len(reached)
+    assert run([*line.split(), "--reason", "why"]) == int(several)
+    out = capsys.readouterr().out
+    assert agree == [question]
+    assert [text for text in shown if text not in out] == []
+    command = line.split(maxsplit=1)[0]
+    assert commanded(fake) == [(cluster, command) for cluster in reached]
+    assert (f"{len(reached)} taken, 1 refused." in out or f"{len(reached)} taken, 2 refused." in out) is several
+
+
+@pytest.mark.parametrize(
+    ("line", "stage", "said"),
+    [
+        (
+            "abort h100-1",
+            Stage.ROLLING_BACK,
+            "abort was not given to h100-1 (rolling_back), which would refuse it: a rollback is running",
+        ),
+        ("rollback h100-1 h100-2", Stage.STUCK, "which would refuse it: the rollback is stuck: "),
+    ],
+)
+def test_where_no_rollout_would_take_it_nobody_is_asked(
+    fake: FakeBackstop, agree: list[str], line: str, stage: Stage, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.aheads = {name: at(stage) for name in ("h100-1", "h100-2")}
+    assert run([*line.split(), "--reason", "why"]) == 3
+    assert said in capsys.readouterr().err
+    assert (agree, commanded(fake)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [
+        (at(Stage.PLANNED, undoes=(), back=()), "h100-1 (planned): nothing has been applied yet."),
+        (at(Stage.ROLLED_BACK, undoes=(), back=()), "h100-1 (rolled_back): what it applied is undone already."),
+        (at(Stage.PLANNED, undoes=(), back=(), undone=True), "h100-1 (planned): what it applied is undone already."),
+        (at(Stage.BUFFERED, back=(), shadow=True, told=()), "h100-1 (buffered): a shadow: no quota was written."),
+        (at(Stage.BUFFERED, back=(), shadow=True, told=()), "A shadow: no team is told."),
+    ],
+)
+def test_one_that_changes_no_quota_says_why(
+    fake: FakeBackstop, agree: list[str], ahead: Ahead, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.aheads["h100-1"] = ahead
+    assert run(["abort", "h100-1", "--reason", "why"]) == 0
+    assert said in capsys.readouterr().out.splitlines()
+
+
+def test_of_many_that_change_no_quota_it_says_how_many_it_does_not_show(
+    fake: FakeBackstop, agree: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"h100-{n:03d}" for n in range(37)]
+    fake.aheads = {name: at(Stage.PLANNED, undoes=(), back=()) for name in names}
+    assert run(["abort", *names, "--reason", "why"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("nothing has been applied yet") == 30
+    assert "and 7 more: backstop status CLUSTER" in out
+
+
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [
+        (AHEAD, "1 team will be told."),  # a build that does not say: all whom the plan cuts
+        (at(Stage.PLANNED, approve_told=("a", "b")), "2 teams will be told."),
+        (at(Stage.PLANNED, approve_told=()), "No team will be told."),
+        (at(Stage.PLANNED, approve_told=(), shadow=True), "A shadow: no team is told."),
+        (at(Stage.PLANNED, shadow=True), "A shadow: no team is told."),
+    ],
+)
+def test_an_approval_says_how_many_hear_of_it(
+    fake: FakeBackstop, agree: list[str], ahead: Ahead, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.aheads["h100-1"] = ahead
+    assert run(["approve", "h100-1"]) == 0
+    assert said in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize("answer", ["y", "n"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +15,17 @@ import typer
 from cli.app import app
 from cli.main import run
 from cli.undo import THE_FLEET, THE_REQUEST, THE_ROLLOUT, UNDOING
-from models.cluster.windows import Entry, Window, WindowKind
+from models.cluster.source_doubts import DoubtedSource
+from models.cluster.windows import Declaration, Entry, Window, WindowKind
 from models.fleet.commands import FLEET_COMMANDS
+from models.questions import ConfirmSource, Detach
 from models.requests.commands import RequestCommand, RequestOrder, obey, refusal, undo_line
 from models.requests.state import RequestStage
 from models.rollout.stages import Command
-from tests.unit.cli_fakes import FakeBackstop, answering
+from tests.unit.cli_fakes import WORKED, FakeBackstop, answering
+from tests.unit.test_calendar import event, ics
 from tests.unit.test_cli_request import asked
+from tests.unit.test_cli_selection import rollout as summary
 
 LOOK = """
     up worker migrate backup demo doctor docs plan haircut buffer backtest simulate-health why status watch burndown
@@ -91,6 +97,143 @@ def test_one_that_is_over_cannot_be_declared_again(capsys: pytest.CaptureFixture
     with answering(FakeBackstop(entries=[entry(starts=past, ends=past + timedelta(hours=1))])):
         assert run(["calendar", "end", "h100 b", "7", "--reason", "r", "--actor", "tpm"]) == 0
     assert "It cannot be undone: its time is over." in capsys.readouterr().out
+
+
+UNDO_ENDED = [
+    (timedelta(hours=-1), "Undo: backstop hold"),  # under way: it is cut short at now, and has three hours to go
+    (timedelta(hours=1), "Undo: backstop hold"),
+    (timedelta(hours=-9), "It cannot be undone: its time is over."),
+]
+
+
+@pytest.mark.parametrize(("begins", "said"), UNDO_ENDED)
+def test_the_undo_of_an_end_is_in_the_json_too(
+    begins: timedelta, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starts = datetime.now(UTC) + begins
+    with answering(FakeBackstop(entries=[entry(starts=starts, ends=starts + timedelta(hours=4))])):
+        assert run(["calendar", "end", "h100 b", "7", "--reason", "r", "--actor", "tpm", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["undo"].startswith(said)
+
+
+def numbered(number: int, **changes: Any) -> Entry:
+    return entry(**changes).model_copy(update={"id": number, "source": f"ics {number}"})
+
+
+@pytest.mark.parametrize(
+    ("stand", "new", "gone", "undo"),
+    [
+        ([7], [], [], []),  # as it was: there is nothing to undo
+        ([7, 8], [8], [], ["Undo: backstop calendar end 'h100 b' 8 --reason '...'"]),
+        (
+            [7, 8, 9],
+            [8, 9],
+            [],
+            ["Undo: backstop calendar end CLUSTER ID --reason '...', for each of 'h100 b' 8, 'h100 b' 9"],
+        ),
+        ([], [], [5], ["Undo: backstop hold 'h100 b' --kind sev --until "]),
+        (
+            [7, 8],
+            [8],
+            [5],
+            [
+                "Undo: backstop calendar end 'h100 b' 8 --reason '...'",
+                "Undo: backstop hold 'h100 b' --kind sev --until ",
+            ],
+        ),
+    ],
+)
+def test_the_undo_of_an_import_is_of_what_it_changed(
+    stand: list[int],
+    new: list[int],
+    gone: list[int],
+    undo: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Known(FakeBackstop):
+        async def ask(self, question: Any) -> Declaration:
+            made = {number: numbered(number) for number in (*stand, *gone)}
+            return Declaration(
+                stand=tuple(made[n] for n in stand), new=tuple(made[n] for n in new), gone=tuple(made[n] for n in gone)
+            )
+
+    words = ["calendar", "import", ics(tmp_path, event()), "--actor", "tpm"]
+    with answering(Known()):
+        assert run(words) == 0
+        lines = [text for text in capsys.readouterr().out.splitlines() if text.startswith("Undo")]
+        assert run([*words, "--json"]) == 0
+    assert [text.startswith(said) for text, said in zip(lines, undo, strict=True)] == [True] * len(undo), lines
+    assert json.loads(capsys.readouterr().out)["undo"].splitlines() == lines
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("launch h100-worked --yes --json", "Undo: backstop abort h100-worked --reason '...'"),
+        ("launch --fleet --json", "Undo: backstop fleet abort --reason '...'"),
+        (
+            "hold h100-worked --kind sev --until 4h --reason r --json",
+            "Undo: backstop calendar end h100-worked 1 --reason",
+        ),
+        (
+            "detach h100-worked --reason r --yes --json",
+            "Undo: import it again with its Slurm, by backstop fleet import",
+        ),
+        ("confirm --source prometheus/local --reason r --json", "It cannot be undone; mend the source if it is wrong"),
+    ],
+)
+def test_programs_read_the_undo_as_people_do(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    class Slurm(FakeBackstop):
+        async def ask(self, question: Any) -> Any:
+            match question:
+                case Detach():
+                    return {}
+                case ConfirmSource():
+                    return DoubtedSource(
+                        source=question.source, since=datetime.now(UTC), clusters=("h100-worked",), why=""
+                    )
+            return await super().ask(question)
+
+    with answering(Slurm()):
+        assert run([*words.split(), "--actor", "tpm"]) == 0
+        assert json.loads(capsys.readouterr().out)["undo"].startswith(said)
+        plain = [word for word in words.split() if word != "--json"]
+        assert run([*plain, "--actor", "tpm"]) == 0
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["hold h100-worked b", "hold --fleet"])
+@pytest.mark.parametrize("answer", ["nobody", "n", "y"])
+def test_a_hold_of_several_is_asked_for(
+    words: str, answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if answer != "nobody":
+        monkeypatch.setattr("cli.consent.can_ask", lambda **_: True)
+    questions: list[str] = []
+
+    def confirm(question: str) -> bool:
+        questions.append(question)
+        return answer == "y"
+
+    monkeypatch.setattr("typer.confirm", confirm)
+    specs = (WORKED, WORKED.model_copy(update={"name": "b"}))
+    summaries = [summary("b"), summary("elsewhere")]
+    starts = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%MZ}"
+    line = f"{words} --kind maintenance --from {starts} --until 4h --gpus 39 --reason firmware --actor tpm"
+    with answering(FakeBackstop(specs=specs, summaries=summaries)) as door:
+        assert run(line.split()) == {"nobody": 2, "n": 1, "y": 0}[answer]
+    out, err = capsys.readouterr()
+    held = [name for each in door.declared for name, _ in each.windows]
+    assert held == (["h100-worked", "b"] if answer == "y" else [])
+    if answer == "nobody":
+        assert "say --yes if that is meant" in err
+        return
+    assert questions == ["Hold 2 clusters?"]
+    assert "2 clusters: h100-worked, b." in out
+    assert "1 open rollout: its gate stays shut while it lasts (b)." in out
+    # 319 healthy of 345 promised; without 39 of them 65 lack one, of which 26 lack it now.
+    assert out.count("39 GPUs of research (65 lack it then) lose their backing") >= 2
 
 
 @pytest.mark.parametrize(

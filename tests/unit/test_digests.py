@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from activities.rendering import render_together
+from activities.sending import _rollout_of
 from client.doctor import notice_checks
 from models.digests import (
     Lane,
+    Letter,
     MailPace,
     Posted,
+    Told,
     Untold,
     due,
     lane_of,
@@ -20,10 +23,17 @@ from models.digests import (
     overtaken,
     restated,
     still_asks,
+    superseded,
     together,
 )
+from models.fleet.state import FLEET
 from models.notices import Notice, NoticeKind, Notify
 from models.questions import LedgerCheck
+from models.rollout import mailing
+from models.rollout.gates import conditions
+from models.rollout.stages import Command
+from models.wire import TellAnswer
+from tests.unit.pure_world import World, quota
 
 PACE = MailPace()
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -37,7 +47,15 @@ def seconds(after: float) -> datetime:
 
 def notice(kind: NoticeKind | str = NoticeKind.PLANNED, cluster: str = "c1", number: int = 1, **more: Any) -> Notice:
     key = f"{cluster}/1/{number:06d}/{kind}"
-    return Notice(key=key, kind=NoticeKind(kind), cluster=cluster, audience="research", owner="tpm", **more)
+    given = {"audience": "research", "owner": "tpm", **more}
+    return Notice(key=key, kind=NoticeKind(kind), cluster=cluster, **given)
+
+
+def letter(*notices: Notice) -> Letter:
+    """They were posted at noon, in this order."""
+    return Letter(
+        key="k", audience="research", formed_at=EIGHT, notices=notices, posted_at={n.key: NOON for n in notices}
+    )
 
 
 def posted(at: datetime, lane: Lane = Lane.EACH, **more: Any) -> Posted:
@@ -83,6 +101,10 @@ def planned(at: datetime, period: timedelta, lane: Lane = Lane.DIGEST) -> Posted
 TOLD_THRICE = [seconds(-300), seconds(-200), seconds(-100)]
 
 
+def urgent(times: list[datetime]) -> list[datetime | Told]:
+    return [Told(at, urgent=True) for at in times]
+
+
 @pytest.mark.parametrize(
     ("waiting", "told", "at"),
     [
@@ -97,8 +119,10 @@ TOLD_THRICE = [seconds(-300), seconds(-200), seconds(-100)]
         ([planned(NOON, timedelta(days=3), Lane.EACH)], TOLD_THRICE, seconds(300)),
         ([planned(NOON, timedelta(0))], TOLD_THRICE, seconds(60)),
         ([posted(NOON, Lane.URGENT)], [], NOON),
-        ([posted(NOON, Lane.URGENT)], TOLD_THRICE, NOON),
-        ([posted(NOON, Lane.URGENT)], [*TOLD_THRICE, seconds(-5)], seconds(55)),
+        ([posted(NOON, Lane.URGENT)], urgent(TOLD_THRICE), NOON),
+        ([posted(NOON, Lane.URGENT)], urgent([*TOLD_THRICE, seconds(-5)]), seconds(55)),
+        ([posted(NOON, Lane.URGENT)], [*TOLD_THRICE, seconds(-5)], NOON),
+        ([posted(NOON, Lane.URGENT)], [*urgent(TOLD_THRICE[:2]), *TOLD_THRICE[2:], seconds(-5)], NOON),
         ([posted(NOON, Lane.DIGEST)], TOLD_THRICE, EIGHT),
         ([planned(NOON, timedelta(days=3))], [], EIGHT),
         ([planned(NOON, timedelta(hours=1))], [], NOON + timedelta(hours=1)),
@@ -111,12 +135,14 @@ TOLD_THRICE = [seconds(-300), seconds(-200), seconds(-100)]
         *("after three, a gate waits a minute for its notice", "or as long as its period", "which may be long"),
         "nor does a digest hold it longer",
         *("at once", "at once after three that are a while ago", "a minute after the fourth"),
+        *("at once after ordinary mail", "at once after two such and ordinary mail"),
         *("the day's", "the period waits for the digest", "no longer than the period", "no period, no day"),
         "urgent news waits for nobody",
     ],
 )
-def test_a_message_is_due(waiting: list[Posted], told: list[datetime], at: datetime | None) -> None:
-    assert due(waiting, told, PACE) == at
+def test_a_message_is_due(waiting: list[Posted], told: list[datetime | Told], at: datetime | None) -> None:
+    messages = [each if isinstance(each, Told) else Told(each, urgent=False) for each in told]
+    assert due(waiting, messages, PACE) == at
 
 
 @pytest.mark.parametrize("every", [0.0, 1.0, 10.0], ids=["at once", "in a minute", "in ten minutes"])
@@ -124,18 +150,18 @@ def test_a_message_is_due(waiting: list[Posted], told: list[datetime], at: datet
 def test_sixty_notices_are_a_handful_of_messages(every: float, lane: Lane) -> None:
     """Each goes once, and in any ten minutes no more than a few messages do."""
     waiting = [posted(seconds(every * n), lane, cluster=f"c{n:02d}") for n in range(60)]
-    told: list[datetime] = []
+    told: list[Told] = []
     gone: list[str] = []
     now = NOON
     while len(gone) < 60:
         there = [w for w in waiting if w.posted_at <= now and w.notice.key not in gone]
         if going := together(there, told, now, PACE):
             gone += [w.notice.key for w in going]
-            told.append(now)
+            told.append(Told(now, urgent=lane is Lane.URGENT))
         at = due([w for w in there if w.notice.key not in gone], told, PACE)
         now = min([w.posted_at for w in waiting if w.posted_at > now] + ([at] if at is not None else []), default=now)
     assert sorted(gone) == sorted(w.notice.key for w in waiting)
-    most = max(sum(at <= other < at + timedelta(minutes=10) for other in told) for at in told)
+    most = max(sum(at <= other < at + timedelta(minutes=10) for other, _ in told) for at, _ in told)
     assert most <= {Lane.EACH: 3, Lane.URGENT: 13, Lane.DIGEST: 1}[lane]
     assert len(told) == 1 or every or lane is not Lane.EACH, "forty clusters that begin together are one message"
 
@@ -160,10 +186,10 @@ def test_a_cut_that_takes_effect_before_its_team_was_told_is_told_at_once() -> N
 
 
 def test_a_period_that_runs_from_the_sending_ends_as_much_later() -> None:
-    sent = restated(planned(NOON, timedelta(days=3)), EIGHT)
+    (sent,) = restated([planned(NOON, timedelta(days=3))], EIGHT)
     assert sent.effective_at == datetime(2026, 3, 6, 8, tzinfo=UTC), "three days from when the team knows"
     breach = posted(NOON, kind="breach", effective_at=NOON)
-    assert restated(breach, EIGHT) == breach.notice
+    assert restated([breach], EIGHT) == (breach.notice,)
 
 
 def test_what_was_overtaken_asks_nothing() -> None:
@@ -173,16 +199,128 @@ def test_what_was_overtaken_asks_nothing() -> None:
     assert still_asks([first, second, held, other, risk]) == {other.key}
 
 
+def asked(request: str, number: int) -> Notice:
+    key = f"request/{request}/{number:06d}/told"
+    return notice("request", facts={"to_owner": True}).model_copy(update={"key": key})
+
+
+@pytest.mark.parametrize(
+    ("notices", "asking", "past"),
+    [
+        ([asked("q-1", 1), asked("q-2", 1)], [0, 1], []),
+        ([asked("q-1", 1), asked("q-1", 2)], [1], [0]),
+        ([notice("planned"), asked("q-1", 1)], [0, 1], []),
+        ([notice("held"), notice("held", number=2)], [0, 1], []),
+        ([notice("held"), notice("held", number=2), notice("buffered", number=3)], [], [0, 1]),
+        ([notice("planned"), notice("held", number=2)], [0, 1], []),
+        ([notice("planned"), notice("changed", number=2)], [1], [0]),
+        ([notice("held", facts={"late": True}), notice("monitored", number=2)], [0], []),
+        ([notice("held", facts={"late": True}), notice("closed", number=2)], [], [0]),
+        ([notice("at_risk"), notice("at_risk", number=2)], [], [0]),
+        ([notice("planned", "a"), notice("closed", "b")], [0], []),
+    ],
+    ids=[
+        *(
+            "two requests of one cluster",
+            "one request twice",
+            "a plan and a request",
+            "two holds",
+            "holds that are over",
+        ),
+        *("a hold beside a plan", "a plan that changed", "a late objection", "a late objection that is over"),
+        *("a risk that is over", "two clusters"),
+    ],
+)
+def test_what_is_past_is_what_a_later_notice_about_the_same_made_so(
+    notices: list[Notice], asking: list[int], past: list[int]
+) -> None:
+    assert still_asks(notices) == {notices[n].key for n in asking}
+    assert superseded(notices) == {notices[n].key for n in past}
+
+
+FIGURES: dict[str, Any] = {"before_gpus": 345, "after_gpus": 306, "phantom_gpus": 26, "to_flex_gpus": 13}
+LATER = NOON + timedelta(days=3)
+
+
+@pytest.mark.parametrize(
+    ("notices", "says", "never"),
+    [
+        (
+            [
+                notice("planned", effective_at=LATER, **FIGURES),
+                notice("closed", number=2, stage="planned", before_gpus=345, after_gpus=345),
+            ],
+            [
+                "- 2 March, 12:00 UTC: c1: the quota of research was to go from 345 to 306 GPUs",
+                "39 fewer: behind 26 no healthy GPU stood when this was planned, 13 were to move to flex.",
+                "- 2 March, 12:00 UTC: c1: the rollout is closed; the quota of research stays at 345 GPUs",
+            ],
+            ["Not before", "object until then", "(from ", "killed", "wants an answer"],
+        ),
+        (
+            [
+                notice("planned", effective_at=LATER, **FIGURES),
+                notice("buffered", number=2, stage="buffered", **FIGURES),
+            ],
+            ["was to go from 345 to 306 GPUs", "the quota of research is now 306 GPUs; it was 345", "killed"],
+            ["Not before", "(from "],
+        ),
+        (
+            [
+                notice("at_risk", stage="monitored", before_gpus=345, after_gpus=306, backing_gpus=290),
+                notice("at_risk", number=2, stage="monitored", before_gpus=345, after_gpus=306, backing_gpus=306),
+            ],
+            [
+                "c1: the quota of research was at risk: 290 of 306 GPUs backed",
+                "290 of its 306 GPUs were backed by healthy hardware then; 16 were not.",
+                "c1: the quota of research is fully backed again",
+                "All of its 306 GPUs were backed by healthy hardware then.",
+            ],
+            ["at the moment", "killed"],
+        ),
+        (
+            [notice("held", stage="planned", facts={"goes_on": "when the window ends"}, detail="maintenance")],
+            ["c1: the rollout is held", "It goes on by itself when the window ends."],
+            ["wants an answer"],
+        ),
+        (
+            [notice("monitored", owner="research", after_gpus=306, before_gpus=306, backing_gpus=306)],
+            ["c1: the rollout is complete"],
+            ["backstop status", "See what holds it"],
+        ),
+        (
+            [notice("held", owner="research", stage="planned"), notice("buffered", number=2, stage="buffered")],
+            ["c1: the rollout was held"],
+            ["backstop status", "wants an answer", "waits for you"],
+        ),
+    ],
+    ids=["given up", "promoted", "a risk that is over", "it goes on by itself", "the owner is a team", "a hold lifted"],
+)
+def test_a_digest_says_when_it_was_so_and_what_is_past(
+    notices: list[Notice], says: list[str], never: list[str]
+) -> None:
+    going = [Posted(notice=n, posted_at=NOON, lane=Lane.DIGEST) for n in notices]
+    subject, body = render_together(letter(*restated(going, EIGHT), notice("monitored", "other")))
+    text = f"{subject}\n{body}"
+    assert [words for words in says if words not in text] == []
+    assert [words for words in never if words in text] == []
+
+
+def test_what_is_archived_of_a_sent_notice_names_its_rollout() -> None:
+    held = notice("fleet_held", FLEET).model_copy(update={"key": "fleet/7/000012/fleet"})
+    assert [_rollout_of(n) for n in (notice("held"), held, asked("q-1", 1))] == ["c1/1", "fleet/7", ""]
+
+
 def test_a_digest_begins_with_what_wants_an_answer_and_says_each_figure() -> None:
     figures: dict[str, Any] = {"before_gpus": 345, "after_gpus": 306, "phantom_gpus": 26, "to_flex_gpus": 13}
-    asked = notice("planned", "h100-b", effective_at=EIGHT, reasons=("35 GPUs are held by no job",), **figures)
+    wanted = notice("planned", "h100-b", effective_at=EIGHT, reasons=("35 GPUs are held by no job",), **figures)
     done = notice("monitored", "h100-a", before_gpus=8, after_gpus=8, backing_gpus=8)
-    subject, body = render_together([done, asked], "https://front.example/")
+    subject, body = render_together(letter(done, wanted), "https://front.example/")
     assert subject == "2 notices for research: 1 wants an answer"
     assert body == (
         "Hello research,\n\n"
         "This wants an answer (1):\n\n"
-        "- h100-b: the quota of research goes from 345 to 306 GPUs (from 3 March 2026)\n"
+        "- 2 March, 12:00 UTC: h100-b: the quota of research goes from 345 to 306 GPUs (from 3 March 2026)\n"
         "    Not before Tuesday 3 March 2026, 08:00 UTC; object until then.\n"
         "    39 fewer: behind 26 no healthy GPU stood when this was planned, 13 move to flex.\n"
         "    35 GPUs are held by no job\n\n"
@@ -192,19 +330,19 @@ def test_a_digest_begins_with_what_wants_an_answer_and_says_each_figure() -> Non
         '    backstop object CLUSTER --team research --reason "..."\n\n'
         "In the browser: https://front.example/\n\n"
         "What happened (1):\n\n"
-        "- h100-a: the rollout is complete; the quota of research stays at 8 GPUs\n"
-        "    All of its 8 GPUs are backed by healthy hardware.\n\n"
+        "- 2 March, 12:00 UTC: h100-a: the rollout is complete; the quota of research stays at 8 GPUs\n"
+        "    All of its 8 GPUs were backed by healthy hardware then.\n\n"
         "Nothing that is running is killed: jobs above a quota run on, as flex. How to use flex: submit the job to the "
         "flex queue (in Slurm: --qos=flex).\n\n"
         "Questions? Ask tpm.\n"
     )
-    assert "browser" not in render_together([done, asked])[1]
+    assert "browser" not in render_together(letter(done, wanted))[1]
 
 
 def test_urgent_news_leads_its_message() -> None:
     old = notice("buffered", before_gpus=345, after_gpus=306, stage="buffered")
     new = notice("rolled_back", number=2, before_gpus=306, after_gpus=295, backing_gpus=295, detail="295 are healthy")
-    subject, body = render_together([old, new])
+    subject, body = render_together(letter(old, new))
     assert subject == "c1: rolled back; the quota of research is 295 GPUs, and 1 more"
     assert body.index("This cannot wait (1)") < body.index("295 are healthy") < body.index("What happened (1)")
 
@@ -223,3 +361,20 @@ def test_doctor_shows_what_waits_and_what_should_not() -> None:
     ]
     (well,) = notice_checks(LedgerCheck(open_rollouts=0), NOON)
     assert (well.ok, well.text) == (True, "none waits")
+
+
+def test_a_rollout_says_who_is_to_be_told_when_and_what_is_in_the_way() -> None:
+    """In the mode that tells each thing by itself, too: a notice waits ten seconds there, and company may not come."""
+    world = World((quota("a", 180), quota("b", 181)), notice="1d")
+    assert world.r.plan is not None
+    world.say(Command.APPROVE, run=False, plan_hash=world.r.plan.hash)
+    r = mailing.noticing(world.r, world.now).telling(NoticeKind.MONITORED, ["a"])
+    to_a, to_b, other = (n.key for n in r.post.mail)
+    at = world.now + timedelta(seconds=10)
+    waiting = TellAnswer(delivered={}, failed={to_b: "nobody listens"}, refused={}, waiting={to_a: at, other: at})
+    r = mailing.mailed(r, r.post.mail, waiting, world.now)
+    (said,) = [c.text for c in conditions(r, world.now) if c.name == "notice"]
+    assert said == (
+        f"to be told at {at:%Y-%m-%d %H:%M:%SZ}, and the notice runs from then: a (trying again: nobody listens)"
+    )
+    assert r.post.outbox[-1].text == f"a is to be told at {at:%Y-%m-%d %H:%MZ}: monitored"

@@ -15,6 +15,7 @@ from client.inputs.fleet_yaml import EXAMPLE, fleet_yaml
 from client.inputs.plain_yaml import load
 from models.cluster.fleet_diff import ClusterNow
 from models.cluster.fleet_export import cluster_document, cut_floors
+from models.cluster.fleet_file import Fleet
 from models.cluster.readings import Present
 from tests.tried import examples
 
@@ -88,3 +89,21 @@ def test_a_value_below_its_floors_is_written_so_that_an_import_takes_it() -> Non
     now = ClusterNow(name="c", islands={"x": 8}, quotas=(low,))
     assert cluster_document(now, {})["quotas"] == [{"team": "a", "gpus": 5, "protected_blocks": [4], "minimum_gpus": 5}]
     assert cut_floors(now) == ["a"]
+
+
+def test_a_floor_above_what_the_quota_is_part_of_is_written_so_that_an_import_takes_it() -> None:
+    quotas = (
+        Present(team="org", gpus=200),
+        Present(team="sub", gpus=300, parent="org"),
+        Present(team="a", gpus=300, parent="sub", minimum_gpus=300, protected_blocks=(128, 128)),
+        Present(team="b", gpus=100, parent="org", minimum_gpus=100),
+        Present(team="x", gpus=9, parent="y", minimum_gpus=4),
+        Present(team="y", gpus=3, parent="x"),  # a circle that another tool left
+    )
+    now = ClusterNow(name="c", islands={"x": 400}, quotas=quotas)
+    assert cut_floors(now) == ["a", "x"]
+    document = cluster_document(now, {})
+    a = next(q for q in document["quotas"] if q["team"] == "a")
+    assert a == {"team": "a", "gpus": 300, "parent": "sub", "minimum_gpus": 200, "protected_blocks": [128]}
+    document["quotas"] = document["quotas"][:4]
+    Fleet.model_validate({"clusters": [document]})

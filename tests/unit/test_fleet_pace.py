@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from datetime import timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import pytest
 
 from cli.options import settings_given
-from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest, obey, refusal
+from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, obey, refusal
 from models.fleet.gates import rest_until
-from models.fleet.state import FleetStage, MemberState, Pace, Wave
+from models.fleet.state import BREAKER, FleetRollout, FleetStage, Member, MemberState, Pace, Wave
 from models.fleet.status import status_of
-from models.fleet.undo_lines import FLEET_UNDO
+from models.fleet.undo_lines import FLEET_UNDO, fleet_undo_line
+from models.rollout.holds import HoldKind
 from models.rollout.undo_lines import NEVER
 from tests.property.test_fleet_machine import Fleet, prospect
 
@@ -192,6 +193,68 @@ def test_the_undo_that_is_printed_is_taken(command: str, given: dict[str, Any]) 
         named = [m for m in before.members.values() if not m.rollout and m.cluster in given.get("clusters", ())]
         after = [fleet.f.members[m.cluster] for m in named]
         assert [(m.wave, m.state) for m in after] == [(m.wave, m.state) for m in named]
+
+
+THEIRS = "their rollouts go on, and the fleet rollout leaves them alone"
+LIFTS_BREAKER = "`backstop fleet resume` would also lift breaker"
+
+
+@pytest.mark.parametrize(
+    ("command", "clusters", "said"),
+    [
+        ("move", ("after",), "It cannot be undone: nothing is moved to after all waves."),
+        ("move", ("pilot",), "It cannot be undone: the pilots are over."),
+        (
+            "move",
+            ("idle", "after"),
+            "Undo: backstop fleet move idle --wave 3 {} (not of after: nothing is moved to after all waves)",
+        ),
+        (
+            "move",
+            ("after", "pilot"),
+            "It cannot be undone: after: nothing is moved to after all waves; pilot: the pilots are over.",
+        ),
+        ("skip", ("after",), "It cannot be undone: nothing is moved to after all waves."),
+        ("skip", ("open",), "It cannot be undone: its rollout goes on, and the fleet rollout leaves it alone."),
+        (
+            "skip",
+            ("open", "open-2", "idle"),
+            f"Undo: backstop fleet move idle --wave 3 {{}} (not of open open-2: {THEIRS})",
+        ),
+        ("pause", (), "Undo: backstop fleet resume {}"),
+        ("pause failed", (), "Undo: backstop fleet resume {} (known failures count no more then)"),
+        (
+            "pause failed breaker",
+            (),
+            f"It cannot be undone alone: {LIFTS_BREAKER}, and known failures would count no more.",
+        ),
+    ],
+)
+def test_an_undo_of_a_fleets_command_says_what_it_leaves_and_what_it_would_lift(
+    command: str, clusters: tuple[str, ...], said: str
+) -> None:
+    now = datetime(2026, 3, 2, 12, tzinfo=UTC)
+    waves = {"pilot": Wave.PILOT, "idle": Wave.IDLE, "after": Wave.AFTER, "open": Wave.IDLE, "open-2": Wave.IDLE}
+    members = {name: Member(cluster=name, wave=wave) for name, wave in waves.items()}
+    for name in ("open", "open-2"):
+        members[name] = members[name].but(rollout=f"{name}/1", state=MemberState.RUNNING)
+    running: dict[str, Any] = {"stage": FleetStage.RUNNING, "plan_hash": "h", "approved_by": "tpm", "entered_at": now}
+    f = FleetRollout(id="f", owner="tpm", launched_at=now, pace=Pace(), wave=Wave.IDLE, members=members, **running)
+    name, *beside = command.split()
+    if "failed" in beside:
+        f = f.but(members={**members, "open": members["open"].but(failed_at=now)})
+    if "breaker" in beside:
+        f = f.holding(BREAKER, HoldKind.BREAKER, "2 of 5 rolled back", now)
+    wave = Wave.BUSY if name == "move" else None
+    request = FleetCommandRequest(actor="tpm", reason="r", clusters=clusters, wave=wave)
+    assert refusal(f, cast("FleetCommand", name), request) is None
+    after, _ = obey(f, cast("FleetCommand", name), request, now)
+    line = fleet_undo_line(f, after, cast("FleetCommand", name), request)
+    assert line == said.format("--reason '...'")
+    for words in commands_of(line) if line.startswith("Undo") else ():
+        typed = [w for w in words[1:] if not w.startswith("-") and w in members]
+        again = FleetCommandRequest(actor="tpm", reason="r", clusters=tuple(typed), wave=Wave.IDLE)
+        assert refusal(after, cast("FleetCommand", words[0]), again) is None
 
 
 def test_an_approval_is_undone_by_an_abort_that_undoes() -> None:

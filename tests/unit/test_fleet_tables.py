@@ -53,6 +53,15 @@ def test_tables_are_told_apart_by_their_headers_whatever_they_are_called(tmp_pat
     ]
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x85"])
+def test_a_line_ends_where_csv_ends_it_and_nowhere_else(mark: str, tmp_path: Path) -> None:
+    """What other standards call the end of a line is a character of a cell like any other: the row goes on."""
+    quotas = f"cluster,team,gpus\nh,a,4{mark}0\nh,b,10\n"
+    with pytest.raises(BadInput, match=r"quotas\.csv, line 2: gpus must be a whole number") as refused:
+        read(tmp_path, clusters=CLUSTERS, quotas=quotas)
+    assert "line 3" not in refused.value.message
+
+
 EXCEL = {
     "a byte order mark and its line ends": "\ufeff" + CLUSTERS.replace("\n", "\r\n"),
     "semicolons": CLUSTERS.replace(",", ";"),

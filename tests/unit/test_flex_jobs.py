@@ -19,7 +19,7 @@ from cli.main import run
 from models.flex.division import FlexDemand
 from models.flex.scenario import FlexStory, Scene, Waits
 from models.flex.simulation import told
-from models.flex.yielding import Running, given_back
+from models.flex.yielding import Beyond, Running, given_back
 
 ROOT = Path(__file__).parents[2]
 STORY = ROOT / "examples" / "flex-story.yaml"
@@ -583,6 +583,14 @@ def test_whole_jobs_give_back_with_the_least_overshoot_there_is(sizes: list[int]
     enough = [s for s in sums if s >= need]
     assert len(set(found)) == len(found)
     assert sum(j.size for j in found) == min(enough, default=0)
+
+
+def test_what_a_quota_must_keep_is_picked_by_nobody() -> None:
+    """5 of 11 are to go, at most 4 of them such as count in quota: j4 and j2 would be 5 that do."""
+    sizes = {"j0": (2, False), "j2": (1, True), "j3": (4, False), "j4": (4, True)}
+    jobs = [Running(name, "a", g, 0, timedelta(0), n, quota) for n, (name, (g, quota)) in enumerate(sizes.items())]
+    found = given_back(jobs, 5, {"a": 5}, {"a": Beyond(quota=4, all=5)})
+    assert sorted(j.job for j in found) == ["j2", "j3"]
 
 
 def test_of_equal_overshoot_who_is_furthest_above_its_share_gives_back() -> None:

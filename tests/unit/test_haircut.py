@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,16 +15,20 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import RenderableType
 
 from cli.commands.schemas import makers
 from cli.main import run
+from cli.output import _plain
 from cli.pages.haircut import page
-from cli.views.haircut import as_csv, percent, sentence
+from cli.views.haircut import as_csv, fleet_parts, percent, sentence
 from client.inputs.documents import read_fleet
 from models.cluster.island import Island
+from models.cluster.jobs import Job
 from models.cluster.policy import Policy, Tier
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot, snapshot_of
+from models.cluster.work import team_work
 from models.planning.haircut import USUAL, Part, haircut
 from models.planning.plan import make_plan
 
@@ -190,3 +196,84 @@ def test_bad_input_is_one_sentence_and_changes_nothing(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == f"backstop: {said}\n"
+
+
+STARTED = datetime(2026, 1, 31, tzinfo=UTC)
+
+
+def running(team: str, gpus: int, job_class: str) -> Job:
+    return Job(job=f"{team}-{job_class}", team=team, gpus=gpus, job_class=job_class, started=STARTED)
+
+
+def at_work(
+    name: str, total: int, healthy: int, used: dict[str, tuple[int, int]], *jobs: Job
+) -> tuple[Snapshot, Policy]:
+    """`used`: quota and scheduled GPUs of each team; of `jobs` engines yield before training."""
+    quotas = tuple(Quota(team=t, gpus=gpus, scheduled_gpus=held, idle_gpus=0) for t, (gpus, held) in used.items())
+    work = team_work(jobs, dict.fromkeys(used, ("training", "engines")), {t: held for t, (_, held) in used.items()})
+    island = Island(name="main", total_gpus=total, healthy_gpus=healthy)
+    return Snapshot(cluster=name, islands=(island,), quotas=quotas, work=work), Policy()
+
+
+WORKING = [
+    at_work(
+        *("h100", 361, 319, {"research": (345, 310)}),
+        *(running("research", 40, "engines"), running("research", 270, "training")),
+    ),
+    at_work("a100", 100, 100, {"evals": (60, 60), "vision": (40, 40)}, running("evals", 60, "engines")),
+]
+RESEARCH = (
+    "Of the cut of research in h100, {} GPUs are in use: 1 job of class engines holds 40 of the 310 that could yield"
+)
+EVALS = "Of the cut of evals in a100, {} GPUs are in use: 1 job of class engines holds 60 of the 60 that could yield."
+
+
+def test_of_what_is_cut_in_use_it_is_said_whose_work_stands_on_it_at_each_buffer() -> None:
+    """By hand: of 345, 306 and 252 may be, and 35 are idle; of 100, 85 and 70, divided as 60 to 40."""
+    made = haircut(WORKING, [Fraction(15, 100), Fraction(30, 100)])
+    assert [[(cut.cluster, cut.team, cut.gpus, cut.text) for cut in cuts] for cuts in made.works] == [
+        [("a100", "evals", 9, EVALS.format(9)), ("h100", "research", 4, f"{RESEARCH.format(4)}.")],
+        [
+            ("h100", "research", 58, f"{RESEARCH.format(58)}; beyond them class training yields."),
+            ("a100", "evals", 18, EVALS.format(18)),
+        ],
+    ], "of vision nobody says whose jobs run"
+    for text in ("\n".join(plainly(fleet_parts(made, 1))), page(made, 1)):
+        assert EVALS.format(18) in text
+        assert EVALS.format(9) not in text
+    assert "Whose work" not in page(haircut(example()), 2)
+
+
+def test_of_many_teams_some_are_named_and_it_is_said_how_many_more() -> None:
+    many = [at_work(f"c{n}", 100, 100, {"a": (100, 100)}, running("a", 100, "engines")) for n in range(23)]
+    made = haircut(many, [Fraction(15, 100)])
+    told = plainly(fleet_parts(made, 0))
+    assert sum("Of the cut of" in text for text in told) == 5
+    assert "and 18 more; --json has them." in told
+    assert page(made, 0).count("Of the cut of") == 20
+    assert "And 3 more: backstop haircut --json." in page(made, 0)
+
+
+@pytest.mark.parametrize(
+    ("by", "which", "teams"),
+    [
+        ("team", "name=evals", ["evals"]),
+        ("cluster", "name=h100", ["research"]),
+        ("wave", "name=busy", ["evals", "research"]),
+        ("wave", "name=idle", []),
+    ],
+)
+def test_whose_work_it_is_is_filtered_as_the_rows_are(
+    by: str, which: str, teams: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.commands.haircut.planned_from", lambda *_: (WORKING, {}))  # what a ledger has
+    assert run(["haircut", "--by", by, "--filter", which, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [cut["team"] for cut in answer["works"][2]] == teams
+    assert run(["haircut", "--by", by, "--filter", which]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert [team for team in ("evals", "research") if f"Of the cut of {team}" in shown] == teams
+
+
+def plainly(parts: Sequence[RenderableType]) -> list[str]:
+    return [" ".join(text.split()) for part in parts for text in _plain(part)]

@@ -1378,6 +1378,26 @@ def test_realign_inside_the_envelope_writes_in_place() -> None:
     assert world.values == BASELINE
 
 
+@pytest.mark.parametrize(
+    ("on_breach", "writes"),
+    [("realign", [(55, 0, 55), (14, 6, 8)]), ("rollback", [(55, 0, 55), (6, 6, 0), (8, 0, 8)])],
+)
+def test_what_a_write_took_that_had_no_hardware_is_counted_once(
+    on_breach: str, writes: list[tuple[int, int, int]]
+) -> None:
+    """By hand: 361 GPUs are promised and cut to 306; 300 stay healthy, and 292 keep a node to spare.
+
+    So 6 of 306 had no hardware, whoever took them, and the 8 from 300 to 292 had.
+    """
+    world = breached(at(Stage.MONITORED, World(**QUICK, on_breach=on_breach)))
+    if on_breach == "rollback":
+        world.say(Command.RETRY)
+    world.approve()
+    world.wait("2h")
+    assert world.values == {"a": 195, "b": 97}
+    assert [(cut["gpus"], cut["phantom_gpus"], cut["to_flex_gpus"]) for cut in world.cuts] == writes
+
+
 def test_realign_outside_the_envelope_holds_until_it_is_approved() -> None:
     world = breached(at(Stage.MONITORED, World(**REALIGN)))
     assert (world.stage, world.values, world.holds, world.promises) == (Stage.MONITORED, CUT, {"realign"}, {})

@@ -196,6 +196,13 @@ def test_the_page_has_every_cluster_folded_away() -> None:
     assert '<td>h100-pod-000</td><td>monitored</td><td class="n">39</td>' in folded
 
 
+def test_on_paper_a_wide_table_has_the_whole_page() -> None:
+    """In half a page of A4 each of its eight columns would be a letter wide."""
+    shown = page(a_week(40))
+    assert '<section class="wide">\n<h2>Milestones</h2>' in shown
+    assert shown.count('<section class="wide">') == 1
+
+
 class _Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()

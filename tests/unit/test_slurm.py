@@ -20,6 +20,7 @@ from activities.adapters.slurm.parsing import (
     jobs_in,
     named_jobs,
     nodes_in,
+    qos_in_use,
     quotas_of,
     team_of,
     tres_of,
@@ -205,10 +206,28 @@ def test_jobs_are_read_in_the_forms_of_several_releases() -> None:
     assert read(job(5, "lab-a", tres_alloc_str="cpu=9")) == ()
 
 
+# As docs of squeue have them (22.05 to 24.05), but for the last, which none has.
+@pytest.mark.parametrize(
+    ("in_use", "states"),
+    [
+        (False, "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT"),
+        (True, "PENDING RUNNING SUSPENDED COMPLETING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD RESIZING"),
+        (True, "RESV_DEL_HOLD SIGNALING SPECIAL_EXIT STAGE_OUT STOPPED DREAMING"),
+    ],
+)
+def test_a_job_is_in_its_qos_until_it_is_over_whatever_it_holds(in_use: bool, states: str) -> None:
+    for state in states.split():
+        for form in (state, [state], ["COMPLETED", state], [state, "CANCELLED"]):
+            rows = [job(1, "lab-a", qos="mine", job_state=form, tres_alloc_str="", tres_req_str="cpu=1")]
+            assert ("mine" in qos_in_use({"jobs": rows})) == in_use, form
+
+
 @pytest.mark.parametrize("document", [{}, [], None, {"jobs": [{}]}, {"jobs": [{"job_state": []}]}, {"jobs": 7}])
 def test_what_is_no_list_of_jobs_or_nodes_is_no_answer(document: Any) -> None:
     with pytest.raises(Unavailable, match="what we cannot read"):
         jobs_in(document, "gres/gpu")
+    with pytest.raises(Unavailable, match="what we cannot read"):
+        qos_in_use(document)
     with pytest.raises(Unavailable, match="what we cannot read"):
         nodes_in(document, "gpu")
 

@@ -10,7 +10,9 @@ from activities.adapters.slurm.class_qos import (
     Site,
     TeamClasses,
     Wanted,
+    absent,
     bringing,
+    by_hand,
     config_in,
     defaults_in,
     lacking_of,
@@ -18,6 +20,7 @@ from activities.adapters.slurm.class_qos import (
     ours,
     qos_there,
     taking_out,
+    too_low,
     wanted_classes,
 )
 from models.cluster.sources import SlurmSource
@@ -113,6 +116,66 @@ def test_the_strongest_is_nobody_s_better_and_each_weaker_one_stands_a_step_behi
         ("h100-a-e", 0, ["flex", "h100-a-g"], 8),
         ("h100-a-t", 1, ["flex", "h100-a-e", "h100-a-g"], None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("priority", "classes", "least"),
+    [(0, "te", 1), (1, "te", None), (1, "teg", 2), (2, "teg", None), (100, "te", None), (0, "t", None)],
+)
+def test_a_default_without_room_below_it_makes_no_weaker_class_wait(
+    priority: int, classes: str, least: int | None
+) -> None:
+    wanted, site = of_one_team(*classes, there={"normal": Qos("", priority)})
+    assert too_low(wanted, site) == ({} if least is None else {"normal": least})
+    all_apart = len({q.priority for q in wanted.qos.values()}) == len(wanted.qos)
+    assert all_apart == (least is None)
+
+
+@pytest.mark.parametrize(
+    ("description", "advice"),
+    [
+        ("", "hand it over by sacctmgr modify qos h100-a-e set description='backstop: e of a under root in h100'"),
+        (
+            "backstop: e of b-a under org in h100-b",
+            "the QOS h100-a-e is Backstop's for e of b-a under org in h100-b: call class 'e' otherwise",
+        ),
+    ],
+)
+def test_a_qos_of_another_backstop_s_is_not_to_be_handed_over(description: str, advice: str) -> None:
+    wanted, _ = of_one_team("t", "e", there={"h100-a-e": Qos(description)})
+    assert advice in wanted.walls["a"]
+    assert ("hand it over" in wanted.walls["a"]) == (not description)
+
+
+def test_an_account_that_is_more_than_a_word_goes_into_no_description() -> None:
+    source = SlurmSource(root="o' Priority=9000 x='")
+    site = Site("h100", {}, defaults_in("normal|normal|a"), source)
+    wanted = wanted_classes(site, {"a": TeamClasses(("t", "e"), 0)}, {"a": 8})
+    assert wanted.qos == {}
+    assert wanted.walls["a"].startswith("the account \"o' Priority=9000 x='\" cannot be told in a QOS: ")
+
+
+def test_what_an_administrator_would_type_makes_a_qos_that_is_not_backstop_s() -> None:
+    normal = {"normal": Qos("", 100, frozenset({"flex"}))}
+    wanted, site = of_one_team("t", "e", there=normal)
+    assert by_hand("a", wanted, site) == [
+        "sacctmgr -i add qos h100-a-e,h100-a-t",
+        (
+            "sacctmgr -i modify qos h100-a-e set Preempt=flex Priority=99 PreemptMode=requeue GraceTime=0 "
+            "MaxTRESPerAccount=gres/gpu=8"
+        ),
+        (
+            "sacctmgr -i modify qos h100-a-t set Preempt=flex,h100-a-e Priority=100 PreemptMode=cluster GraceTime=0 "
+            "MaxTRESPerAccount=gres/gpu=-1"
+        ),
+        "sacctmgr -i modify account a cluster=h100 set qos+=h100-a-e,h100-a-t",
+    ]
+    teams = {"a": TeamClasses(("t", "e"), 16), "b": TeamClasses(("t",), 0)}
+    assert absent(site, teams) == ["a"]
+    made = {**normal, "h100-a-t": Qos("ours"), "h100-a-e": Qos("ours")}
+    may = Site("h100", made, defaults_in("normal|normal,h100-a-e,h100-a-t|a"), SOURCE)
+    assert absent(may, {"a": teams["a"]}) == []
+    assert absent(Site("h100", made, defaults_in("normal|normal,h100-a-e|a"), SOURCE), {"a": teams["a"]}) == ["a"]
 
 
 def test_a_block_that_a_breach_has_left_larger_than_its_quota_leaves_engines_nothing() -> None:

@@ -26,6 +26,7 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.work import team_work
 from models.flex.flex_now import flex_now
 from models.notices import NoticeKind
+from models.planning.busy_work import cut_of_work, short_of_work
 from models.planning.plan import Plan, make_plan
 from models.rollout.stages import Stage
 from tests.tried import examples
@@ -51,7 +52,8 @@ TRAINING = [job("t1", 256, "training"), job("t2", 14)]
 
 def worked(*jobs: Job, classes: tuple[str, ...] | None = CLASSES, scheduled: int = 310, **more: Any) -> Snapshot:
     quota = Quota(team="research", gpus=345, scheduled_gpus=310, idle_gpus=0, **more)
-    work = team_work(jobs, {"research": classes or ()}, {"research": scheduled})
+    blocks = {"research": sum(more.get("protected_blocks", ()))}
+    work = team_work(jobs, {"research": classes or ()}, {"research": scheduled}, blocks)
     island = Island(name="main", total_gpus=361, healthy_gpus=319)
     return Snapshot(cluster="h100", islands=(island,), quotas=(quota,), work=work)
 
@@ -73,10 +75,67 @@ def planned(snapshot: Snapshot, buffer: str = "0.15") -> Plan:
         # At most 180 may be: 130 of those in use go, and engines have 40.
         (ENGINES + TRAINING, "0.5", "hold 40 of the 310 that could yield; beyond them class training yields."),
         ([job("t", 310, "training")], "0.15", "1 job of class training holds 310 of the 310 that could yield."),
+        (
+            [job("t", 300), job("u", 10, "evals")],
+            "0.15",
+            "2 jobs of class training (2 of 2 name none of its classes) hold 310 of the 310 that could yield.",
+        ),
+        ([job("t", 310)], "0.15", "1 job of class training (it names none of its classes) holds 310 of the 310"),
+        (
+            [job("t", 300, "training"), job("u", 10)],
+            "0.15",
+            "2 jobs of class training (1 of 2 names none of its classes) hold 310 of the 310 that could yield.",
+        ),
     ],
 )
 def test_a_cut_of_gpus_in_use_says_whose_work_stands_on_them(jobs: list[Job], buffer: str, sentence: str) -> None:
     assert sentence in said(plan_parts(planned(worked(*jobs), buffer)))
+
+
+ISSUE = [job("t1", 252, "training"), job("t2", 18, "training"), job("e", 40, "engines")]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "blocks", "gpus", "sentence"),
+    [
+        (ISSUE, (252,), 13, "1 job of class engines holds 40 of the 58 that could yield"),
+        (ISSUE, (252,), 41, "holds 40 of the 58 that could yield; beyond them class training yields"),
+        (
+            ISSUE,
+            (252,),
+            59,
+            (
+                "holds 40 of the 58 that could yield; beyond them class training yields, "
+                "and then only its 252 protected GPUs are left"
+            ),
+        ),
+        # Its training holds less than the blocks want: all of that is theirs.
+        (ISSUE, (256, 44), 41, "holds 40 of the 40 that could yield; beyond them only its 270 protected GPUs are left"),
+        ([job("t", 256), job("u", 54)], (256,), 4, "beyond its 256 protected GPUs, 54 could yield"),
+        ([job("t", 1, "training"), job("e", 9, "engines")], (1,), 10, "beyond them only its 1 protected GPU is left"),
+        ([job("t", 256)], (256,), 4, "all that it runs is protected"),
+        ([job("e", 40, "engines")], (252,), 4, "1 job of class engines holds 40 of the 40 that could yield"),
+        (ISSUE, (252,), 311, ""),
+    ],
+)
+def test_what_protected_blocks_hold_could_not_yield(
+    jobs: list[Job], blocks: tuple[int, ...], gpus: int, sentence: str
+) -> None:
+    (work,) = team_work(jobs, {"research": CLASSES}, {"research": 0}, {"research": sum(blocks)})
+    under = work.under(gpus)
+    assert under.endswith(sentence)
+    assert bool(under) == bool(sentence)
+
+
+def test_a_plan_a_notice_and_flex_count_what_is_protected_out() -> None:
+    plan = planned(worked(*ISSUE, protected_blocks=(252,)))
+    sentence = "1 job of class engines holds 40 of the 58 that could yield."
+    assert sentence in said(plan_parts(plan))
+    assert cut_of_work(plan, "research") == f"Of the cut of research, 4 GPUs are in use: {sentence}"
+    on_flex = job("f", 8, "training", on="flex")
+    quota, flex = team_work([*ISSUE, on_flex], {"research": CLASSES}, {}, {"research": 252})
+    assert quota.order.endswith("then training, 270 GPUs of 2 jobs, 252 of them protected")
+    assert (flex.protected_gpus, "protected_gpus" in flex.model_dump()) == (0, False), "a block stands in quota"
 
 
 @pytest.mark.parametrize(
@@ -113,12 +172,21 @@ ALIKE = [job("a", 256), job("b", 54)]
     ("snapshot", "classes", "advice"),
     [
         (worked(*ALIKE, classes=(), protected_blocks=(256,)), (), "research (2 jobs) has a protected block"),
-        (worked(*ALIKE, protected_blocks=(256,)), CLASSES, "research (2 jobs of class training) has a protected block"),
+        (
+            worked(*(j.model_copy(update={"job_class": "training"}) for j in ALIKE), protected_blocks=(256,)),
+            CLASSES,
+            "research (2 jobs of class training) has a protected block",
+        ),
+        (
+            worked(*ALIKE, protected_blocks=(256,)),
+            CLASSES,
+            "research (2 jobs of class training (2 of 2 name none of its classes)) has a protected block",
+        ),
         (worked(*ALIKE, classes=()), (), ""),
         (worked(*ENGINES, *TRAINING, protected_blocks=(256,)), CLASSES, ""),
         (worked(job("a", 310), classes=(), protected_blocks=(256,)), (), ""),
     ],
-    ids=["no classes", "one of two", "no block", "two classes", "one job"],
+    ids=["no classes", "one of two", "none named", "no block", "two classes", "one job"],
 )
 def test_a_team_with_a_block_whose_jobs_are_all_alike_is_advised(
     snapshot: Snapshot, classes: tuple[str, ...], advice: str
@@ -164,6 +232,7 @@ def test_what_a_team_s_classes_hold_is_the_sum_of_its_jobs_or_is_not_said(jobs: 
     held = Counter(dict.fromkeys("ab", 0))
     for one in jobs:
         held[one.team] += one.gpus
+    on_flex = sum(one.gpus for one in jobs if (one.team, one.on) == ("a", RunsOn.FLEX))
     found = team_work(jobs, {"a": CLASSES, "b": ()}, {"a": held["a"] + unseen})
     by_hand = {
         (
@@ -172,7 +241,7 @@ def test_what_a_team_s_classes_hold_is_the_sum_of_its_jobs_or_is_not_said(jobs: 
             "engines" if one.team == "a" and one.job_class == "engines" else "training" * (one.team == "a"),
         )
         for one in jobs
-        if one.team == "b" or unseen <= 0
+        if one.team == "b" or unseen <= (0 if one.on is RunsOn.FLEX else -on_flex)
     }
     assert {(w.team, w.on, c.job_class) for w in found for c in w.classes} == by_hand
     for work in found:
@@ -192,7 +261,7 @@ def test_flex_names_who_yields_next_of_each_team_with_classes() -> None:
     quotas = (Present(team="research", gpus=64, classes=CLASSES), Present(team="evals", gpus=8))
     sample = HealthSample(cluster="c1", at=NOW, islands=(Island(name="x", total_gpus=96, healthy_gpus=96),))
     usage = {
-        "research": TeamUsage(team="research", scheduled_gpus=68),
+        "research": TeamUsage(team="research", scheduled_gpus=58),
         "evals": TeamUsage(team="evals", scheduled_gpus=4),
     }
     reading = QuotaReading(cluster="c1", generation=1, quotas=quotas)
@@ -259,6 +328,61 @@ def test_a_breach_that_touches_nothing_in_use_says_so_and_who_would_yield_next()
         "Healthy hardware stands behind all that a runs in quota; were it to lose more, first to yield: "
         "engines, 40 GPUs of 1 job; then training, 20 GPUs of 1 job." in bodies(world, NoticeKind.BREACH)["a"]
     )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "backing", "sentence"),
+    [
+        # 345 are promised: 15 of the 360 that run are beyond it, and go before the 45 that no hardware stands behind.
+        (
+            (270, 90),
+            300,
+            (
+                "45 of the 345 GPUs that jobs of research hold in quota have no healthy ones behind them; 15 more run "
+                "beyond the quota and yield first: 1 job of class engines holds 90 of the 360 that could yield"
+            ),
+        ),
+        (
+            (300, 46),
+            345,
+            (
+                "healthy hardware stands behind all that research runs in quota; 1 more runs beyond the quota and "
+                "yields first; were it to lose more, first to yield: engines, 46 GPUs of 1 job; then training, "
+                "300 GPUs of 1 job"
+            ),
+        ),
+        (
+            (300, 45),
+            344,
+            (
+                "1 of the 345 GPUs that jobs of research hold in quota has no healthy one behind it: "
+                "1 job of class engines holds 45 of the 345 that could yield"
+            ),
+        ),
+    ],
+)
+def test_what_runs_beyond_a_quota_is_not_said_to_be_in_it(gpus: tuple[int, int], backing: int, sentence: str) -> None:
+    jobs = [job("t", gpus[0], "training"), job("e", gpus[1], "engines")]
+    works = team_work(jobs, {"research": CLASSES}, {"research": sum(gpus)})
+    assert short_of_work(works, {"research": backing}, {"research": 345}) == sentence
+
+
+def test_what_runs_on_flex_accounts_for_nothing_in_quota() -> None:
+    jobs = [job("e", 40, "engines"), job("f", 20, "engines", on="flex")]
+    found = team_work(jobs, {"research": CLASSES}, {"research": 58})  # whose the other 18 are nobody says
+    assert [work.on for work in found] == [RunsOn.FLEX]
+
+
+def test_of_flex_nothing_is_said_where_no_job_says_its_class() -> None:
+    reading = QuotaReading(
+        cluster="c1", generation=1, quotas=(Present(team="a", gpus=64, classes=CLASSES), Present(team="b", gpus=8))
+    )
+    sample = HealthSample(cluster="c1", at=NOW, islands=(Island(name="x", total_gpus=96, healthy_gpus=96),))
+    jobs = [job("q", 8, team="a"), job("s", 8, team="a", on="flex")]  # as Slurm tells of flex
+    found = flex_now(Evidence(reading, sample, {}, NOW, jobs), since=NOW)
+    assert [(w.team, w.on) for w in found.yields] == [("a", RunsOn.QUOTA)]
+    said_of_quota = "In the quota of a first to yield: training, 8 GPUs of 1 job (it names none of its classes)."
+    assert said_of_quota in said(cluster_parts(found, []))
 
 
 def test_a_cut_of_what_is_in_use_tells_its_team_which_class_yields() -> None:

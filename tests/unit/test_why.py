@@ -376,7 +376,8 @@ def block_of(gpus: int, *jobs: Job, quota: int = 460, **more: Any) -> TeamWhy:
         "research": TeamUsage(team="research", scheduled_gpus=mine),
         "evals": TeamUsage(team="evals", scheduled_gpus=sum(j.gpus for j in jobs if j.team == "evals")),
     }
-    return asked(gpus, block=True, quotas=quotas, usage=usage, islands=ISLANDS, jobs=jobs, history={}, **more)
+    seen = {"quotas": quotas, "usage": usage, **more}
+    return asked(gpus, block=True, islands=ISLANDS, jobs=jobs, history={}, **seen)
 
 
 E = [run_by("e1", 24, "engines", hours=9), run_by("e2", 16, "engines"), run_by("e3", 20, "engines", "b")]
@@ -416,6 +417,59 @@ def test_it_is_said_which_of_its_own_jobs_hold_what_a_block_needs(capsys: pytest
     for parts in (in_full(found, {}, []), summary(found, [], hint=False)):
         show(*parts)
         assert sentence in " ".join(capsys.readouterr().out.split())
+
+
+UNKNOWN = {"b": "nobody knows the health of cluster b", "c": "nobody knows the health of cluster c"}
+
+
+@pytest.mark.parametrize(
+    ("found", "unanswered", "said"),
+    [
+        (asked(9), {}, "Nothing is in the way."),
+        (asked(9), UNKNOWN, "Nothing is in the way in h100-worked. Nothing is known of b, c: --all."),
+        (asked(20), UNKNOWN, "Nothing is known of b, c: --all."),
+        (asked(), {}, "2 reasons more: --all."),
+        (asked(), {"b": UNKNOWN["b"]}, "2 reasons more. Nothing is known of b: --all."),
+    ],
+)
+def test_clusters_of_which_nothing_is_known_are_named_and_are_no_reasons(
+    found: TeamWhy, unanswered: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(*summary(WhyAnswers(teams=(found,), unanswered=unanswered), [], hint=True))
+    text = capsys.readouterr().out
+    assert text.rstrip().endswith(said)
+    assert text.count("--all") <= 1
+    assert "reason" not in text or said.startswith("2 reasons")
+
+
+def test_what_would_free_a_block_is_no_more_certain_than_where_jobs_run() -> None:
+    nowhere = run_by("e4", 8, "engines", None)
+    spans = run_by("t1", 8, "training", None)
+    guest = run_by("v", 40, None, "b", team="evals")
+    could = "the block could start, as far as is known where jobs run, if "
+
+    def said(found: TeamWhy) -> str:
+        return "" if found.weaker is None else found.weaker.text
+
+    assert said(block_of(370, *E, guest)).startswith("the block would start if 1 job of its own quota in a yielded")
+    assert said(block_of(370, *E, spans)).startswith(f"{could}1 job of its own quota in a yielded (engines: e2 16)")
+    assert said(block_of(400, *E, nowhere, quota=400)).startswith(f"{could}4 jobs of its own quota yielded (engines: ")
+    placed = guest.model_copy(update={"island": None})
+    assert said(block_of(370, *E, placed)).startswith(could), "nor does it for another team's"
+    unnamed = {"research": TeamUsage(team="research", scheduled_gpus=60)}
+    assert said(block_of(370, *E, usage=unnamed)).startswith(could), "of evals nobody says what it holds"
+    only_there = (
+        Present(team="research", gpus=460, classes=("training", "engines")),
+        Present(team="evals", gpus=60, islands=("b",)),
+    )
+    found = block_of(370, *E, placed, usage=unnamed, quotas=only_there)
+    assert said(found).startswith("the block would start"), "it has one island to run in"
+
+
+@pytest.mark.parametrize("usage", [{}, {"research": TeamUsage(team="research", scheduled_gpus=61)}])
+def test_where_not_all_jobs_of_a_quota_are_named_nobody_says_what_would_free_a_block(usage: dict[str, Any]) -> None:
+    assert block_of(370, *E).weaker is not None
+    assert block_of(370, *E, usage=usage).weaker is None
 
 
 CLASSED_JOBS = st.lists(

@@ -19,6 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from psycopg import DataError, adapters
 from psycopg.abc import Buffer
@@ -65,11 +66,21 @@ def database_url(url: str) -> sa.URL:
     return parsed
 
 
+def newest_revision() -> str:
+    """Of the schema that this Backstop works on."""
+    return str(ScriptDirectory.from_config(_migrations()).get_current_head())
+
+
+def _migrations() -> Config:
+    config = Config()
+    folder = Path(__file__).with_name("migrations")
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    return config
+
+
 def upgrade(url: str) -> None:
     """The schema stands at the newest revision. Safe to run again, and from several places at once."""
-    config = Config()
-    migrations = Path(__file__).with_name("migrations")
-    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
+    config = _migrations()
     engine = make_engine(url, PATIENCE)
     try:
         with translated(), engine.execution_options(backstop_writes=True).begin() as connection:

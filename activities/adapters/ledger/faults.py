@@ -18,8 +18,9 @@ from models.base import MOST_GPUS
 from models.cluster.classes import classes_text
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
+from models.notices import Notify
 from models.rollout.stages import Stage
-from models.tables import ClusterRow, FleetRow, HealthRow, JobRow, RolloutRow, UsageRow
+from models.tables import ClusterRow, FleetRow, HealthRow, JobRow, RolloutRow, TeamRow, UsageRow
 
 _Fault = tuple[str, str, Exception]
 """A cluster, what of it makes no sense, and why."""
@@ -35,6 +36,17 @@ def faults_of(session: Session, clusters: Sequence[str], now: datetime) -> dict[
             if sentence not in found.get(cluster, ()):
                 found[cluster] = (*found.get(cluster, ()), sentence)
     return found
+
+
+def team_faults(session: Session) -> dict[str, str]:
+    """By team, in a sentence: a word for how it wants to be told that is none. It is told as clusters' policies say."""
+    known = [choice.value for choice in Notify]
+    rows = sa.select(col(TeamRow.name), col(TeamRow.notify)).where(col(TeamRow.notify).not_in(known))
+    return {
+        name: f"team {name} in the ledger does not make sense: notify is {notify!r}, not one of {', '.join(known)}; "
+        "until that is put right it is told as each cluster's policy says"
+        for name, notify in session.connection().execute(rows.order_by(col(TeamRow.name)))
+    }
 
 
 def _policies(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:

@@ -9,11 +9,12 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.calendar import LedgerCalendar, windows_of
 from activities.adapters.ledger.database import Database
-from activities.adapters.ledger.faults import faults_of
+from activities.adapters.ledger.faults import faults_of, team_faults
 from activities.adapters.ledger.fleet_file import LedgerFleetFile
 from activities.adapters.ledger.observations import LedgerSamples, latest_health, latest_usage
 from activities.adapters.ledger.quotas import present_of
 from activities.adapters.ledger.registry import open_rollouts, settings_of
+from activities.adapters.ledger.standing import teams_by_name
 from activities.ports import Described, OpenRollout
 from activities.sense import SENSELESS, each, fault_of
 from models.cluster.fleet_file import ClusterSpec, Team
@@ -21,14 +22,11 @@ from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.sources import PrometheusSource, SlurmSource
-from models.notices import Notify
 from models.tables import (
     ClusterRow,
-    ContactRow,
     IslandRow,
     QuotaRow,
     RolloutRow,
-    TeamRow,
 )
 
 _LOOKED_THROUGH = 200
@@ -68,16 +66,11 @@ class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
 
     def teams(self) -> tuple[Team, ...]:
         with self._database.reading() as session:
-            teams = session.exec(select(TeamRow).order_by(col(TeamRow.name))).all()
-            contacts: dict[str, list[str]] = {team.name: [] for team in teams}
-            for row in session.exec(select(ContactRow).order_by(col(ContactRow.position))):
-                contacts[row.team].append(row.address)
-            return tuple(
-                Team(
-                    name=t.name, contacts=tuple(contacts[t.name]), notify=None if t.notify is None else Notify(t.notify)
-                )
-                for t in teams
-            )
+            return tuple(teams_by_name(session).values())
+
+    def senseless_teams(self) -> dict[str, str]:
+        with self._database.reading() as session:
+            return team_faults(session)
 
 
 class _Page:

@@ -3,6 +3,8 @@
 A large file comes in parts and is read outside of the write transaction, so that others can go on writing
 meanwhile. What an import does is archived in the chain of each cluster that it touches, in a second transaction: a
 rollout that archives takes the chain's head first and then the cluster, an import the clusters first.
+
+Parts may hold contacts' secrets: they go with the first answer, whichever it is, and whoever asks again gets that one.
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.adapters.ledger.imports import write_fleet
 from activities.adapters.ledger.observations import latest_health
 from activities.adapters.ledger.quotas import unknown_cluster
-from activities.adapters.ledger.removal import lost_with, refuse_taken, remove_rows, rename_rows
+from activities.adapters.ledger.removal import history_of, refuse_taken, remove_rows, rename_rows
 from activities.adapters.ledger.standing import barred, fleet_policy, standing, teams_by_name
 from models.audit import AuditEntry, AuditKind, Signature
 from models.base import canonical_json, hash_of, in_one_sentence, some_of
 from models.cluster.fleet_export import FleetPage, cluster_document, cut_floors
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms, Line, Verb
-from models.errors import BadInput
-from models.tables import AuditRow, ClusterRow, ImportPartRow, ImportRow
+from models.errors import BadInput, Barred, Refusal
+from models.tables import AuditRow, ClusterRow, ImportAnswerRow, ImportPartRow, ImportRow
 
 MAX_DOCUMENT_BYTES = 512 * 2**20
 FORGOTTEN_AFTER = timedelta(days=1)
@@ -52,19 +54,32 @@ class LedgerFleetFile:
         with self._database.writing() as session:
             store(session, ImportPartRow, [row])
             session.execute(sa.delete(ImportPartRow).where(col(ImportPartRow.staged_at) < now - FORGOTTEN_AFTER))
+            old = col(ImportAnswerRow.at) < now - FORGOTTEN_AFTER
+            session.execute(sa.delete(ImportAnswerRow).where(old | (col(ImportAnswerRow.import_id) == import_id)))
 
     def commit_import(self, import_id: str, parts: int, actor: str, now: datetime) -> dict[str, int]:
         return self.take_import(import_id, parts, ImportTerms(whole=True), actor, now).counts
 
     def take_import(self, import_id: str, parts: int, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
         with self._database.reading() as session:
-            stored = _stored(session, import_id)
+            stored, answer = _stored(session, import_id), session.get(ImportAnswerRow, import_id)
             staged = [] if stored else _staged(session, import_id)
         if stored is not None:
             return self._archived(stored)
-        fleet = _fleet_of(staged, parts)
-        if terms.dry_run:
-            return self._tried(import_id, fleet, terms, actor, now)
+        if answer is not None:
+            return _answered(json.loads(answer.answer))
+        try:
+            fleet = _fleet_of(staged, parts)
+            if terms.dry_run:
+                return self._tried(import_id, fleet, terms, actor, now)
+            return self._taken(import_id, fleet, terms, actor, now)
+        except Barred:
+            raise  # it may be taken once a person has granted the right
+        except (BadInput, Refusal) as error:
+            self._forgotten(import_id, {"refused": error.message, "bad_input": isinstance(error, BadInput)})
+            raise
+
+    def _taken(self, import_id: str, fleet: Fleet, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
         with self._database.writing() as session:
             one_at_a_time(session, "imports")
             stored = _stored(session, import_id)
@@ -82,9 +97,15 @@ class LedgerFleetFile:
     def _tried(self, import_id: str, fleet: Fleet, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
         with self._database.reading() as session:
             outcome, _ = write_fleet(session, fleet, terms, actor, now)
-        with self._database.writing() as session:
-            _forget(session, import_id)  # it may hold contacts' secrets
+        self._forgotten(import_id, {"outcome": outcome.model_dump(mode="json")})
         return outcome
+
+    def _forgotten(self, import_id: str, answer: Mapping[str, Any]) -> None:
+        """Nothing was written: its parts are gone, and its answer stays for whoever asks again."""
+        row = {"import_id": import_id, "at": self._database.now(), "answer": canonical_json(answer)}
+        with self._database.writing() as session:
+            _forget(session, import_id)
+            store(session, ImportAnswerRow, [row])
 
     def _archived(self, stored: Mapping[str, Any]) -> FleetOutcome:
         entries = [AuditEntry.model_validate(entry) for entry in stored["entries"]]
@@ -132,7 +153,7 @@ class LedgerFleetFile:
     def rename_cluster(self, cluster: str, name: str, by: Signature, *, dry_run: bool) -> Departure:
         with self._database.reading() if dry_run else self._database.writing() as session:
             if dry_run or (before := _before(session, by.key)) is None:
-                answer, _ = _about(session, cluster, self._database.now())
+                answer, _ = _about(session, cluster, self._database.now(), renamed=True)
                 refuse_taken(session, name)
                 if dry_run:
                     return answer
@@ -146,17 +167,21 @@ class LedgerFleetFile:
             return before
 
 
-def _about(session: Session, cluster: str, now: datetime) -> tuple[Departure, dict[str, Any]]:
-    """What there is of the cluster, and the cluster as a fleet file has it. Errors: Refusal for an unknown one."""
+def _about(session: Session, cluster: str, now: datetime, *, renamed: bool = False) -> tuple[Departure, dict[str, Any]]:
+    """What there is of the cluster, and the cluster as a fleet file has it: what that brings back is not lost.
+
+    Errors: Refusal for an unknown one.
+    """
     found = standing(session, [cluster]).get(cluster)
     if found is None:
         raise unknown_cluster(cluster)
-    lost, why = lost_with(session, cluster), barred(session, [cluster]).get(cluster, "")
+    history = history_of(session, cluster, in_file=renamed or isinstance(found, str))
+    why = barred(session, [cluster]).get(cluster, "")
     if isinstance(found, str):  # nobody can read it, and it can be taken out all the same
-        return Departure(cluster=cluster, summary=found, history=lost, barred=why), {"name": cluster}
+        return Departure(cluster=cluster, summary=found, history=history, barred=why), {"name": cluster}
     health = latest_health(session, [cluster], now)
     islands = {i.name: i for i in health[cluster].islands} if cluster in health else {}
-    answer = Departure(cluster=cluster, summary=found.summary, history=lost, barred=why)
+    answer = Departure(cluster=cluster, summary=found.summary, history=history, barred=why)
     return answer, cluster_document(found, islands)
 
 
@@ -201,6 +226,13 @@ def _stored(session: Session, import_id: str) -> dict[str, Any] | None:
         return result
     counts = FleetOutcome(lines=(), totals={}, untouched={}, counts=result, done=True)  # of an earlier build
     return {"outcome": counts.model_dump(mode="json"), "entries": []}
+
+
+def _answered(answer: Mapping[str, Any]) -> FleetOutcome:
+    """As the first time. Errors: Refusal, BadInput."""
+    if "refused" in answer:
+        raise (BadInput if answer["bad_input"] else Refusal)(answer["refused"])
+    return FleetOutcome.model_validate(answer["outcome"])
 
 
 def _staged(session: Session, import_id: str) -> list[tuple[int, bytes]]:

@@ -19,10 +19,20 @@ from activities.adapters.ledger.bulk import Row, add, among, delete, store, upda
 from activities.adapters.ledger.calendar import comma_joined, file_windows, window_row
 from activities.adapters.ledger.observations import health_row, latest_health
 from activities.adapters.ledger.quotas import signed
+from activities.adapters.ledger.registry import settings_of
 from activities.adapters.ledger.removal import remove_rows
-from activities.adapters.ledger.standing import fleet_policy, others, standing, teams_by_name
-from models.base import canonical_json, gpus_text
-from models.cluster.fleet_diff import ClusterNow, other_lines, policy_fault, resolved, resolved_policy, resolved_teams
+from activities.adapters.ledger.standing import barred, fleet_policy, others, standing, teams_by_name
+from activities.sense import those_that_do
+from models.base import canonical_json, count_text, gpus_text
+from models.cluster.fleet_diff import (
+    ClusterNow,
+    default_refused,
+    other_lines,
+    policy_fault,
+    resolved,
+    resolved_policy,
+    resolved_teams,
+)
 from models.cluster.fleet_export import cluster_document
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.fleet_oddities import oddities_of
@@ -79,7 +89,7 @@ def write_fleet(
     go in, or where something else would be removed than was agreed to; and those of the triggers.
     """
     done = Written([], Counter({"clusters": 0, "quotas": 0, "changed": 0, "removed": 0}))
-    default, lines = resolved_policy(fleet, fleet_policy(session), prune=terms.prune)
+    default, lines = _default_policy(session, fleet, terms)
     teams, told_of_teams = resolved_teams(fleet, teams_by_name(session), prune=terms.prune)
     done.lines += [*lines, *told_of_teams]
     if not terms.dry_run:
@@ -154,9 +164,57 @@ def _import_portion(
         _write_samples(session, taken, fed, actor, now)
 
 
+def _default_policy(session: Session, fleet: Fleet, terms: ImportTerms) -> tuple[dict[str, Any], list[Line]]:
+    """The default policy after the import: the file's, unless a cluster that makes sense would make none on it."""
+    standing_one = fleet_policy(session)
+    default, lines = resolved_policy(fleet, standing_one, prune=terms.prune)
+    if not any(line.verb in _WRITES for line in lines):
+        return default, lines
+    if why := policy_fault(default, {}):
+        why = f"with what the file leaves out it makes no sense: {why}"
+    elif broken := _broken_by(session, fleet, terms, default, standing_one):
+        first, why = next(iter(broken.items()))
+        beside = f" (and {count_text(len(broken) - 1, 'other')})" if len(broken) > 1 else ""
+        why = f"cluster {first}{beside} would make no sense on it: {why}"
+    return (standing_one, default_refused(lines, why)) if why else (default, lines)
+
+
+def _broken_by(
+    session: Session, fleet: Fleet, terms: ImportTerms, default: Mapping[str, Any], standing_one: Mapping[str, Any]
+) -> dict[str, str]:
+    """By name the clusters that stay and make sense on the default that stands, and none on this one; and why.
+
+    Of a cluster that the file names its own policy may be as the file has it, or, where that is refused, as it stands.
+    """
+    own = {row.name: row.policy for row in session.execute(sa.select(col(ClusterRow.name), col(ClusterRow.policy)))}
+    given = {cluster.name: cluster for cluster in fleet.clusters}
+    if terms.prune:
+        stay = barred(session, sorted(own.keys() - given.keys()))
+        own = {name: text for name, text in own.items() if name in given or name in stay}
+    standing_own = dict(those_that_do(own.items(), _settings))
+    found = {
+        name: why
+        for name, policy in standing_own.items()
+        if (why := policy_fault(default, policy)) and not policy_fault(standing_one, policy)
+    }
+    for clusters in _portions([given[name] for name in sorted(found.keys() & given.keys())]):
+        for name, now in standing(session, [c.name for c in clusters], given).items():
+            if isinstance(now, str):
+                continue
+            after, lines = resolved(given[name], now, terms, 0)
+            taken = not any(line.verb is Verb.REFUSED for line in lines)
+            if taken and not policy_fault(default, after.policy):
+                del found[name]
+    return dict(sorted(found.items()))
+
+
+def _settings(row: tuple[str, str]) -> tuple[str, dict[str, Any]]:
+    return row[0], settings_of(row[1])
+
+
 def _policy_refused(cluster: str, fault: str, place: int) -> Line:
     path = ("clusters", place, "policy")
-    return Line(verb=Verb.REFUSED, kind="policy", cluster=cluster, why=" ".join(fault.split()), path=path)
+    return Line(verb=Verb.REFUSED, kind="policy", cluster=cluster, why=fault, path=path)
 
 
 def _remove_others(

@@ -3,12 +3,15 @@
 A notice is posted once per key. A message is formed in one transaction from what is due by then, and never changes:
 whoever sends it again, after a death or a failure, sends the same under the same key, and the delivery book knows where
 it has been. One transaction at a time forms messages of one audience.
+
+A notice that this build cannot read (a newer one posted it, or another tool wrote it) holds up nobody: it waits until
+it can be read, and `doctor` names it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,10 +20,24 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import among, keep
 from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.sense import SENSELESS, those_that_do, why_senseless
 from models.base import hash_of
-from models.digests import Fate, Lane, Letter, MailPace, Posted, Untold, due, due_of, overtaken, restated, together
+from models.digests import (
+    Fate,
+    Lane,
+    Letter,
+    MailPace,
+    Posted,
+    Told,
+    Untold,
+    due,
+    due_of,
+    overtaken,
+    restated,
+    together,
+)
 from models.notice_tables import MessageRow, NoticeRow
-from models.notices import Delivery, Notice
+from models.notices import Delivery, Notice, Notify, notify_of
 from models.tables import ContactRow, TeamRow
 
 _KEPT = timedelta(days=90)
@@ -34,7 +51,7 @@ class LedgerOutbox:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def wishes(self, audiences: Sequence[str]) -> dict[str, tuple[tuple[str, ...], str | None]]:
+    def wishes(self, audiences: Sequence[str]) -> dict[str, tuple[tuple[str, ...], Notify | None]]:
         with self._database.reading() as session:
             rows: Any = session.connection().execute(
                 sa.select(col(TeamRow.name), col(TeamRow.notify), col(ContactRow.address))
@@ -44,10 +61,10 @@ class LedgerOutbox:
                 .order_by(col(TeamRow.name), col(ContactRow.position)),
                 {"names": list(audiences)},
             )
-            found: dict[str, tuple[tuple[str, ...], str | None]] = {}
+            found: dict[str, tuple[tuple[str, ...], Notify | None]] = {}
             for name, notify, address in rows:
                 contacts, _ = found.get(name, ((), None))
-                found[name] = (contacts if address is None else (*contacts, address), notify)
+                found[name] = (contacts if address is None else (*contacts, address), notify_of(notify))
             return found
 
     def post(self, audience: str, posts: Sequence[tuple[Notice, Lane]]) -> None:
@@ -74,7 +91,7 @@ class LedgerOutbox:
                 .where(MessageRow.audience == audience, col(MessageRow.over).is_(False), of_theirs)
                 .order_by(col(MessageRow.formed_at), col(MessageRow.key))
             ).all()
-            return tuple(_message(session, row) for row in open_ones)
+            return tuple(letter for row in open_ones if (letter := _message(session, row)) is not None)
 
     def audiences_due(self, pace: MailPace) -> tuple[str, ...]:
         now = self._database.now()
@@ -129,6 +146,7 @@ class LedgerOutbox:
                     since, digest = min(w.posted_at for w in waiting), all(w.lane is Lane.DIGEST for w in waiting)
                     count = len(waiting)
                     found.append(Untold(audience=audience, notices=count, since=since, due=at, digest=digest))
+            found += _unread(session, now)
             for row in session.exec(select(MessageRow).where(col(MessageRow.over).is_(False))):
                 count = len(_of_message(session, row.key))
                 found.append(
@@ -168,7 +186,27 @@ def _posted(row: NoticeRow) -> Posted:
 
 def _waiting(session: Session, audience: str) -> list[Posted]:
     those = select(NoticeRow).where(col(NoticeRow.message).is_(None), NoticeRow.audience == audience)
-    return [_posted(row) for row in session.exec(those.order_by(col(NoticeRow.posted_at), col(NoticeRow.key)))]
+    rows = session.exec(those.order_by(col(NoticeRow.posted_at), col(NoticeRow.key))).all()
+    return list(those_that_do(rows, _posted))
+
+
+def _unread(session: Session, now: datetime) -> Iterator[Untold]:
+    """Of those that wait the ones that this build cannot read."""
+    waiting = select(NoticeRow).where(col(NoticeRow.message).is_(None))
+    for row in session.exec(waiting.order_by(col(NoticeRow.audience), col(NoticeRow.key))).all():
+        try:
+            _posted(row)
+        except SENSELESS as error:
+            why = f"this build cannot read {row.key}: {why_senseless(error)}"
+            yield Untold(
+                audience=row.audience,
+                notices=1,
+                since=row.posted_at,
+                due=now,
+                digest=False,
+                trouble=why,
+                remedy="if a newer build posted it, a worker of that build tells it; else delete its row in `notices`",
+            )
 
 
 def _audiences_waiting(session: Session) -> Sequence[str]:
@@ -176,10 +214,12 @@ def _audiences_waiting(session: Session) -> Sequence[str]:
     return session.exec(waiting.distinct().order_by(col(NoticeRow.audience))).all()
 
 
-def _told(session: Session, audience: str, now: datetime, pace: MailPace) -> list[datetime]:
-    """When the audience's latest messages were formed."""
+def _told(session: Session, audience: str, now: datetime, pace: MailPace) -> list[Told]:
+    """The audience's latest messages."""
     lately = col(MessageRow.formed_at) > now - 2 * pace.window
-    return list(session.exec(select(MessageRow.formed_at).where(MessageRow.audience == audience, lately)))
+    of_it = (col(NoticeRow.message) == col(MessageRow.key), col(NoticeRow.lane) == Lane.URGENT.value)
+    rows = select(MessageRow.formed_at, sa.exists().where(*of_it)).where(MessageRow.audience == audience, lately)
+    return [Told(at, urgent) for at, urgent in session.exec(rows)]
 
 
 def _rows(session: Session, keys: Sequence[str]) -> Sequence[NoticeRow]:
@@ -200,16 +240,32 @@ def _form(session: Session, audience: str, going: Sequence[Posted], now: datetim
     session.add(MessageRow(key=key, audience=audience, formed_at=now, try_at=now))
     session.flush()
     rows = {row.key: row for row in _rows(session, [g.notice.key for g in going])}
-    for posted in going:
-        row = rows[posted.notice.key]
+    for notice in restated(going, now):
+        row = rows[notice.key]
         row.message = key
-        row.notice = restated(posted, now).model_dump_json(exclude={"contacts"})
+        row.notice = notice.model_dump_json(exclude={"contacts"})
     session.flush()
 
 
-def _message(session: Session, row: MessageRow) -> Letter:
-    notices = tuple(Notice.model_validate_json(each.notice) for each in _of_message(session, row.key))
-    return Letter(key=row.key, audience=row.audience, formed_at=row.formed_at, notices=notices)
+def _message(session: Session, row: MessageRow) -> Letter | None:
+    """What of it can be read. The rest waits again, under a message of its own; None: that is all of it."""
+    readable = []
+    for each in _of_message(session, row.key):
+        try:
+            readable.append(_posted(each))
+        except SENSELESS:
+            each.message = None
+    session.flush()
+    if not readable:
+        session.delete(row)
+        return None
+    return Letter(
+        key=row.key,
+        audience=row.audience,
+        formed_at=row.formed_at,
+        notices=tuple(posted.notice for posted in readable),
+        posted_at={posted.notice.key: posted.posted_at for posted in readable},
+    )
 
 
 def _fate(row: NoticeRow, messages: dict[str, MessageRow], due_at: datetime) -> Fate:

@@ -12,6 +12,7 @@ from sqlmodel import Session, SQLModel, col
 from activities.adapters.ledger.bulk import Row, add
 from activities.adapters.ledger.quotas import locked_cluster
 from activities.adapters.ledger.standing import barred
+from models.cluster.windows import FILE
 from models.errors import BadInput, Refusal
 from models.guard_tables import BreachRow
 from models.tables import (
@@ -51,12 +52,17 @@ _MOVES: tuple[type[Any], ...] = (
 """What goes along with a name; islands come first, the archive stays where it is (docs/adr/0039)."""
 
 
-def lost_with(session: Session, cluster: str) -> dict[str, int]:
-    """How many rows there are of what no fleet file brings back; what there is none of is left out."""
+def history_of(session: Session, cluster: str, *, in_file: bool) -> dict[str, int]:
+    """How many rows there are beside the cluster and its quotas; what there is none of is left out.
+
+    `in_file`: windows that the fleet file declares, too; without them it is what no file brings back.
+    """
     counts = {}
     for word, table in _GOES.items():
-        of_cluster = table.cluster == cluster  # type: ignore[attr-defined]
-        counts[word] = session.scalar(sa.select(sa.func.count()).select_from(table).where(of_cluster)) or 0
+        rows = sa.select(sa.func.count()).select_from(table).where(table.cluster == cluster)  # type: ignore[attr-defined]
+        if table is WindowRow and not in_file:
+            rows = rows.where(col(WindowRow.source) != FILE)
+        counts[word] = session.scalar(rows) or 0
     return {word: count for word, count in counts.items() if count}
 
 

@@ -18,7 +18,7 @@ from models.base import count_text, gpus_text
 from models.cluster.fleet_diff import ClusterNow, OtherCluster
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.sources import PrometheusSource, SlurmSource
-from models.notices import Notify
+from models.notices import notify_of
 from models.rollout.effects import EffectKind
 from models.tables import (
     ClusterRow,
@@ -141,7 +141,7 @@ def fleet_policy(session: Session) -> dict[str, Any]:
 def teams_by_name(session: Session) -> dict[str, Team]:
     """Every team of the ledger, with its contacts in their order."""
     teams = session.connection().execute(sa.select(col(TeamRow.name), col(TeamRow.notify)).order_by(col(TeamRow.name)))
-    notify = {row.name: None if row.notify is None else Notify(row.notify) for row in teams}
+    notify = {row.name: notify_of(row.notify) for row in teams}
     contacts: dict[str, list[str]] = {name: [] for name in notify}
     rows = sa.select(col(ContactRow.team), col(ContactRow.address)).order_by(
         col(ContactRow.team), col(ContactRow.position)

@@ -174,6 +174,8 @@ def wanted_classes(site: Site, teams: Mapping[str, TeamClasses], limits: Mapping
 
 def _wall(site: Site, team: str, classes: Sequence[str], known: Mapping[str, ClassOf]) -> str:
     """Why none of this team's is written; empty: they may be."""
+    if not quotable(site.source.root):
+        return f"the account {site.source.root!r} cannot be told in a QOS: letters, digits and . _ @ + - are taken"
     for job_class in classes:
         name, mark = qos_name(site.cluster, team, job_class), _description(site, team, job_class)
         if not quotable(name) or name[0] in "+-":
@@ -181,7 +183,10 @@ def _wall(site: Site, team: str, classes: Sequence[str], known: Mapping[str, Cla
             return f"class {job_class!r} cannot be the QOS {name!r} in Slurm: {taken}"
         if name not in known:
             return f"class {job_class!r} and another would both be the QOS {name}: call one otherwise"
-        if name in site.there and site.there[name].description != mark:
+        other = site.there[name].description if name in site.there else mark
+        if other.startswith(_OURS) and other != mark:
+            return f"the QOS {name} is Backstop's for {other.removeprefix(_OURS)}: call class {job_class!r} otherwise"
+        if other != mark:
             return (
                 f"the QOS {name} is not Backstop's: call class {job_class!r} otherwise, or hand it over by "
                 f"sacctmgr modify qos {name} set description='{mark}'"
@@ -192,8 +197,7 @@ def _wall(site: Site, team: str, classes: Sequence[str], known: Mapping[str, Cla
 def _of_team(site: Site, team: str, classes: Sequence[str], weaker_gpus: int) -> Iterator[tuple[str, Qos]]:
     """The weakest first. What a job without a class may do, the strongest may: it is nobody's neighbour's better."""
     own = {qos_name(site.cluster, team, c) for c in classes}
-    default = site.defaults[team].qos
-    base = site.there.get(_STANDARD if default in own else default, Qos(""))
+    base = site.there.get(_base(site, team, own), Qos(""))
     preempts = base.preempts - own
     for rank, job_class in reversed(list(enumerate(classes))):
         name = qos_name(site.cluster, team, job_class)
@@ -208,6 +212,23 @@ def _of_team(site: Site, team: str, classes: Sequence[str], weaker_gpus: int) ->
         )
         yield name, weaker if rank else strongest
         preempts |= {name}
+
+
+def _base(site: Site, team: str, own: Collection[str]) -> str:
+    """The QOS that the strongest class is as strong as."""
+    default = site.defaults[team].qos
+    return _STANDARD if default in own else default
+
+
+def too_low(wanted: Wanted, site: Site) -> dict[str, int]:
+    """QOS that leave no room for a step down to each weaker class, and the priority that would do, at least."""
+    found: dict[str, int] = {}
+    for team in {of.team for of in wanted.of.values()}:
+        own = [name for name, of in wanted.of.items() if of.team == team]
+        base = _base(site, team, own)
+        if site.there.get(base, Qos("")).priority < len(own) - 1:
+            found[base] = max(len(own) - 1, found.get(base, 0))
+    return found
 
 
 def _description(site: Site, team: str, job_class: str) -> str:
@@ -297,6 +318,23 @@ def _setting(name: str, qos: Qos, source: SlurmSource, *, emptied: bool = False)
 
 def _list(names: Collection[str]) -> str:
     return ",".join(sorted(names))
+
+
+def absent(site: Site, teams: Mapping[str, TeamClasses]) -> list[str]:
+    """Teams that have classes, and in Slurm no QOS of these names that their account may use: whoever would make it."""
+    return sorted(
+        team
+        for team, its in teams.items()
+        if len(its.classes) > 1
+        and not {qos_name(site.cluster, team, c) for c in its.classes} <= site.there.keys() & site.defaults[team].may
+    )
+
+
+def by_hand(team: str, wanted: Wanted, site: Site) -> list[str]:
+    """What an administrator would type for this team: such QOS are the site's own, and Backstop leaves them alone."""
+    new = [name for name, of in wanted.of.items() if of.team == team and name not in site.there]
+    settings = bringing(wanted, site).get(team, QosCommands([], [])).settings
+    return [f"sacctmgr -i {line}" for line in [*([f"add qos {_list(new)}"] if new else []), *settings]]
 
 
 # --- what Slurm must be set to -----------------------------------------------------------------

@@ -22,7 +22,9 @@ from activities.adapters.slurm.class_qos import (
     Site,
     TeamClasses,
     Wanted,
+    absent,
     bringing,
+    by_hand,
     config_in,
     defaults_in,
     differing,
@@ -32,10 +34,12 @@ from activities.adapters.slurm.class_qos import (
     qos_there,
     stale,
     taking_out,
+    too_low,
     wanted_classes,
 )
 from activities.adapters.slurm.command_line import Talk
 from activities.adapters.slurm.names import plain
+from models.base import count_text, some_of
 from models.cluster.classes import those_of
 from models.cluster.sources import OF_CLASS, ClassesInSlurm, SlurmSource
 from models.errors import BackstopError, Unavailable
@@ -48,7 +52,17 @@ OFF_EVERY = timedelta(hours=1)
 """How often, where there should be none."""
 _LINES = 20
 """Commands of one call, and about what is written at once: each takes about 0.3 s."""
+_ROOMY = 100
+"""A priority with room for every class below it, and for flex."""
 TeamLimits = Mapping[str, int | None]
+
+
+class Told(NamedTuple):
+    """In a sentence each; empty: nothing."""
+
+    wrong: str
+    note: str
+    """What is well, and may be news."""
 
 
 class _Look(NamedTuple):
@@ -80,10 +94,7 @@ class SlurmClasses:
     @property
     def named(self) -> dict[str, ClassOf]:
         """Which class of which team a job is of, by its QOS; one that an administrator has made counts too."""
-        try:
-            return named_classes(self.source.cluster or self.cluster, self._teams())
-        except BackstopError:  # a policy that makes no sense is told of elsewhere, and keeps no job from being read
-            return {}
+        return named_classes(self.source.cluster or self.cluster, self._known_teams())
 
     def astray(self, limits: TeamLimits) -> bool:
         """Errors: Unavailable."""
@@ -118,18 +129,43 @@ class SlurmClasses:
         self._write(settings)
         return not by_team
 
-    def fault(self, limits: TeamLimits, *, begun: bool) -> str:
-        """What an administrator should know; empty: nothing. `begun`: Backstop writes there. Errors: Unavailable."""
+    def told(self, limits: TeamLimits, *, begun: bool) -> Told:
+        """What an administrator should know. `begun`: Backstop writes there. Errors: Unavailable."""
         if self.source.classes is not ClassesInSlurm.WRITE:
-            return ""
+            return Told("", self._without(limits))
         site, wanted, lacking = self._look(limits)
         if lacking:
-            return f"classes are not written: slurm.conf needs {'; '.join(lacking)}"
+            return Told(f"classes are not written: slurm.conf needs {'; '.join(lacking)}", "")
         parts = [f"no classes are written for {team}: {wall}" for team, wall in sorted(wanted.walls.items())]
-        wrong = differing(wanted, site) if begun or ours(site) else []
-        return "; ".join(
-            [*parts, *([f"classes that are not what they should be: {', '.join(wrong)}"] if wrong else [])]
-        )
+        if wrong := differing(wanted, site) if begun or ours(site) else []:
+            parts.append(f"classes that are not what they should be: {', '.join(wrong)}")
+        parts += [
+            f"QOS {qos} has Priority {site.there[qos].priority if qos in site.there else 0}: classes preempt, but the "
+            f"weaker does not wait; sacctmgr modify qos {qos} set Priority={max(_ROOMY, least)}"
+            for qos, least in sorted(too_low(wanted, site).items())
+        ]
+        return Told("; ".join(parts), "")
+
+    def _without(self, limits: TeamLimits) -> str:
+        """What there is to know where Backstop is to write none: what it has left there, and what jobs lack."""
+        site = self._site()
+        parts = []
+        if left := sorted(ours(site)):
+            parts.append(
+                f"classes are off, and Backstop's QOS {some_of(left)} {'is' if len(left) == 1 else 'are'} still there: "
+                "its next write takes out those that nobody's jobs are in"
+            )
+        teams = {team: its for team, its in self._known_teams().items() if team in site.defaults}
+        if lacking := absent(site, teams):
+            wanted = wanted_classes(site, teams, limits)
+            lines = next((lines for team in lacking if (lines := by_hand(team, wanted, site))), [])
+            or_else = f", or an administrator: {'; '.join(lines)}" if lines else ""
+            more = "; and likewise for the others" if lines and len(lacking) > 1 else ""
+            parts.append(
+                f"classes of {count_text(len(lacking), 'team')} are not in Slurm ({some_of(lacking)}): "
+                f"slurm: {{classes: write}} in the fleet file{or_else}{more}"
+            )
+        return "; ".join(parts)
 
     def take_out(self, *, only_look: bool) -> dict[str, tuple[int | None, int | None]]:
         """None of Backstop's is there any more, or has any effect. Answers the limits of those there were, by name."""
@@ -152,6 +188,13 @@ class SlurmClasses:
             if team not in parents
         }
 
+    def _known_teams(self) -> dict[str, TeamClasses]:
+        """None where the policy makes no sense: that is told of elsewhere, and keeps no job from being read."""
+        try:
+            return self._teams()
+        except BackstopError:
+            return {}
+
     def _qos(self) -> dict[str, Qos]:
         return qos_there(self.talk.run("sacctmgr", "-n", "-P", "show", "qos", QOS_ROWS), self.source.tres)
 
@@ -173,8 +216,7 @@ class SlurmClasses:
         """Errors: Unavailable where some are still there."""
         if not mine:
             return
-        jobs = sights.jobs(self.talk, self.cluster, self.source)
-        used = {job.qos for job in jobs} | {default.qos for default in site.defaults.values()}
+        used = sights.qos_used(self.talk)
         self._write(taking_out(mine, used, site))
         left = self._qos().keys() & mine.keys() - used
         if left:

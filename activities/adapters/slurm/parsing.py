@@ -289,12 +289,11 @@ def jobs_in(document: Any, tres: str) -> tuple[SlurmJob, ...]:
     try:
         return tuple(job for row in document["jobs"] if (job := _slurm_job(row, tres)) is not None)
     except _BROKEN as error:
-        raise Unavailable(f"Slurm told of jobs what we cannot read: {type(error).__name__} {error}"[:300]) from None
+        raise _unread_jobs(error) from None
 
 
 def _slurm_job(row: Mapping[str, Any], tres: str) -> SlurmJob | None:
-    states = row["job_state"]  # a word, and in later releases a list of words
-    state = states if isinstance(states, str) else states[0]
+    state = _states(row)[0]
     if state not in ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING"):
         return None
     runs = state != "PENDING"
@@ -312,6 +311,36 @@ def _slurm_job(row: Mapping[str, Any], tres: str) -> SlurmJob | None:
         started=datetime.fromtimestamp(started, UTC) if runs and started else None,
         nodes=tuple(hosts(str(row.get("nodes") or ""))) if runs else (),
     )
+
+
+_OVER = frozenset(
+    (
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"),
+        *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
+    )
+)
+"""States that a job leaves no more. Any other word, known or not, is of one that may still want its QOS."""
+
+
+def qos_in_use(document: Any) -> frozenset[str]:
+    """The QOS of all jobs that are not over, with GPUs or without, of the JSON of `squeue`. Errors: Unavailable."""
+    try:
+        return frozenset(str(row.get("qos") or "") for row in document["jobs"] if not _OVER.issuperset(_states(row)))
+    except _BROKEN as error:
+        raise _unread_jobs(error) from None
+
+
+def _states(row: Mapping[str, Any]) -> list[str]:
+    """A word, and in later releases a list of words. Errors: LookupError for none."""
+    states = row["job_state"]
+    words = [states] if isinstance(states, str) else [str(word) for word in states]
+    if not words:
+        raise LookupError("a job without a state")
+    return words
+
+
+def _unread_jobs(error: BaseException) -> Unavailable:
+    return Unavailable(f"Slurm told of jobs what we cannot read: {type(error).__name__} {error}"[:300])
 
 
 def _number(value: Any) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from activities.adapters.slurm.command_line import Talk
-from activities.adapters.slurm.parsing import Node, SlurmJob, document_in, islands_in, jobs_in, nodes_in
+from activities.adapters.slurm.parsing import Node, SlurmJob, document_in, islands_in, jobs_in, nodes_in, qos_in_use
 from models.cluster.sources import SlurmSource
 from models.errors import Unavailable
 
@@ -34,5 +36,16 @@ def jobs(talk: Talk, cluster: str, source: SlurmSource) -> tuple[SlurmJob, ...]:
     own = source.own_flex_qos(cluster)
     return tuple(
         job.model_copy(update={"qos": source.flex_qos}) if job.qos == own else job
-        for job in jobs_in(document_in(talk.run("squeue", "--json")), source.tres)
+        for job in jobs_in(_told_of_jobs(talk), source.tres)
     )
+
+
+def qos_used(talk: Talk) -> frozenset[str]:
+    """Those that a job is in that is not over, or that anybody's jobs are in by default. Errors: Unavailable."""
+    defaults = talk.run("sacctmgr", "-n", "-P", "show", "assoc", "format=DefaultQOS")
+    return qos_in_use(_told_of_jobs(talk)) | frozenset(defaults.split("\n"))
+
+
+def _told_of_jobs(talk: Talk) -> Any:
+    """Of every job, in hidden partitions too."""
+    return document_in(talk.run("squeue", "--all", "--states=all", "--json"))

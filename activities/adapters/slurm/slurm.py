@@ -253,7 +253,7 @@ class Slurms:
     def classes_after_write(self, cluster: str, source: SlurmSource) -> None:
         """They follow the limits: of a rollout with the watch's next look, as no effect is to wait for them."""
         self._done.pop(("classes", cluster), None)
-        if self.book.standing(cluster).rollout is None and source.classes is ClassesInSlurm.WRITE:
+        if self.book.standing(cluster).rollout is None:
             self.keep_classes(cluster, source)
 
     # --- rights ---------------------------------------------------------------------------------
@@ -344,15 +344,14 @@ class Slurms:
             sights.jobs(talk, cluster, source)
             wanted = wanted_limits(standing, source, self._sized.get(cluster))
             begun = standing.rollout is not None and standing.counter > 0
-            classes = self.classes(cluster, source).fault(wanted, begun=begun)
+            classes = self.classes(cluster, source).told(wanted, begun=begun)
         except Exception as error:  # one that cannot be checked keeps nobody else from being
             return SchedulerCheck(wrong=sentence(error))
         wrong = [n for n, gpus in sorted(wanted.items()) if standing.limits[n].gpus != gpus]
         text = f"limits that are not what they should be: {', '.join(wrong)}" if wrong else ""
         if flex is not None and flex.keeper and not text:
             text = advice(cluster, source, flex.keeper)
-        text = text or classes
-        return SchedulerCheck(wrong=text, barred=barred)
+        return SchedulerCheck(wrong=text or classes.wrong, barred=barred, note=classes.note)
 
     # --- in and out -----------------------------------------------------------------------------
 

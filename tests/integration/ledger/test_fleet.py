@@ -13,6 +13,7 @@ import pytest
 from activities.adapters.ledger.facade import Ledger
 from activities.ports import CalendarPort, FleetPort, HealthPort, QuotaPort, RegistryPort, UsagePort
 from models.cluster.fleet_file import Fleet, Team
+from models.cluster.import_lines import ImportTerms, Verb
 from models.errors import BadInput, Refusal
 from tests.integration.ledger.world import (
     CLUSTER,
@@ -293,6 +294,92 @@ def test_bad_documents_are_refused_whole(what: str, ledger: Ledger, tool: Foreig
         with pytest.raises(BadInput, match=sentence):
             ledger.fleet.commit_import("second", 1, "tpm", NOW)
     assert everything(tool) == before
+
+
+HEALTH: dict[str, Any] = {"buffer": {"health": {}}}
+ON_T = "policy basis: healthy: cluster alpha would make no sense on it: "
+
+
+@pytest.mark.parametrize(
+    ("own", "default", "change", "refused"),
+    [
+        (HEALTH, {"basis": "healthy"}, lambda d: d["clusters"].pop(0), ON_T),
+        (HEALTH, {"basis": "healthy"}, lambda d: d["clusters"][0].pop("policy"), ON_T),
+        (HEALTH, {"basis": "healthy"}, lambda d: d["clusters"][0].update(policy={"buffer": 0.1}), ""),
+        ({}, {"basis": "healthy"}, lambda d: d["clusters"].pop(0), ""),
+        (HEALTH, {"notice": "2d"}, lambda d: d["clusters"].pop(0), ""),
+        ({}, {**HEALTH, "basis": "total"}, lambda d: None, ""),
+    ],
+    ids=["not named", "named without it", "named with another", "no such policy", "of no matter", "a sound default"],
+)
+def test_a_default_policy_that_a_cluster_makes_no_sense_on_is_refused_and_the_rest_goes_in(
+    own: dict[str, Any],
+    default: dict[str, Any],
+    change: Callable[[dict[str, Any]], object],
+    refused: str,
+    empty_ledger: Ledger,
+    tool: ForeignTool,
+) -> None:
+    first = fleet()
+    first["policy"] = {"notice": "24h"}
+    first["clusters"][0]["policy"] = own
+    take(empty_ledger, first, "first")
+    document = fleet()
+    document["policy"] = default
+    document["clusters"][0]["policy"] = own
+    document["clusters"][1]["quotas"][0]["gpus"] = 31
+    change(document)
+    outcome = take(empty_ledger, document)
+    assert [line.sentence[: len(refused)] for line in outcome.of(Verb.REFUSED)] == ([refused] if refused else [])
+    stands = json.loads(tool.rows("SELECT policy FROM fleet")[0][0])
+    assert stands == {"notice": "24h", **({} if refused else default)}
+    assert tool.rows("SELECT gpus FROM quotas WHERE cluster = 'beta'") == [(31,)]
+    assert empty_ledger.fleet.senseless() == {}
+    for cluster in ("alpha", "beta"):
+        empty_ledger.registry.facts(cluster)
+
+
+def test_a_default_policy_that_makes_no_sense_with_what_the_file_leaves_out_is_refused(
+    empty_ledger: Ledger, tool: ForeignTool
+) -> None:
+    document = fleet()
+    for cluster in document["clusters"]:
+        cluster["policy"] = {"buffer": 0.1, "basis": "total"}
+    document["policy"] = {"basis": "healthy"}
+    take(empty_ledger, document, "first")
+    document["policy"] = HEALTH
+    (line,) = take(empty_ledger, document).of(Verb.REFUSED)
+    assert "with what the file leaves out it makes no sense: " in line.why
+    assert tool.rows("SELECT policy FROM fleet") == [('{"basis":"healthy"}',)]
+
+
+@pytest.mark.parametrize("way", ["dry run", "refused", "malformed", "refused by the database"])
+def test_an_import_that_wrote_nothing_keeps_its_answer_and_no_secrets(
+    way: str, ledger: Ledger, tool: ForeignTool
+) -> None:
+    """Whoever asks again, as the first answer was lost, gets the same; parts with contacts' secrets are gone."""
+    document = fleet(a=101)
+    document["teams"] = [{"name": "b", "contacts": ["slack://***" if way == "refused" else "slack://T/B/ToKeN"]}]
+    if way == "malformed":
+        document["clusters"][0]["quotas"][0]["gpus"] = -1
+    if way == "refused by the database":
+        document["clusters"][0]["quotas"][0]["gpus"] = 10_000_001
+    terms = ImportTerms(whole=True, dry_run=way == "dry run")
+    before = everything(tool)
+    stage(ledger, document, "second")
+    answers: list[Any] = []
+    for _ in range(2):
+        try:
+            answers.append(ledger.fleet.take_import("second", 2, terms, "tpm", NOW).model_dump(mode="json"))
+        except (Refusal, BadInput) as error:
+            answers.append(f"{type(error).__name__}: {error.message}")
+        assert tool.rows("SELECT part FROM import_parts") == []
+    assert answers[0] == answers[1]
+    assert "were staged" not in str(answers[0])
+    assert "ToKeN" not in str(tool.rows("SELECT * FROM import_answers"))
+    assert everything(tool) == before
+    assert take(ledger, fleet(a=98), "second").done, "staged anew, it is taken"
+    assert tool.gpus()["a"] == 98
 
 
 @pytest.mark.parametrize("parts", [1, 3, 0])

@@ -18,6 +18,7 @@ from models.audit import Signature, broken_links
 from models.cluster.fleet_export import in_file_order
 from models.cluster.import_lines import FleetOutcome, Verb
 from models.cluster.readings import HealthSample
+from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import BadInput, Refusal
 from models.rollout.effects import EffectKind
 from tests.integration.ledger.world import (
@@ -93,6 +94,42 @@ def test_what_the_file_leaves_out_stays_and_is_told(ledger: Ledger, tool: Foreig
         ("beta", "cluster", "", "1 quota of 32 GPUs", ""),
     ]
     assert outcome.totals == {Verb.LEFT_OUT: 10, Verb.REMOVED: 1}  # a file's windows are what its last import says
+
+
+def test_what_stays_may_not_be_floored_above_what_it_is_part_of(ledger: Ledger, tool: ForeignTool) -> None:
+    document = fleet(org=60, **{"org-1": 40, "org-2": 20})
+    org_1 = next(q for q in document["clusters"][0]["quotas"] if q["team"] == "org-1")
+    org_1["minimum_gpus"] = 40
+    take(ledger, document)
+    before = dump(tool)["quotas"]
+    document = without(fleet(org=30, **{"org-2": 20}), quota="org-1")
+    (line,) = take(ledger, document, "third").of(Verb.REFUSED)
+    assert line.sentence == (
+        "cluster alpha: with what the file leaves out it makes no sense: minimum_gpus is 40, above the quota 30 of "
+        "org, which team org-1 is part of; name that in the file, or --prune it"
+    )
+    assert dump(tool)["quotas"] == before
+    tool.run("UPDATE quotas SET gpus = 30 WHERE team = 'org'")  # as a rollout may leave it
+    document = without(fleet(a=99, org=30, **{"org-2": 20}), quota="org-1")
+    assert take(ledger, document, "fourth").of(Verb.REFUSED) == (), "the file is not to blame for that"
+    assert tool.gpus()["a"] == 99
+
+
+def test_a_value_that_is_kept_may_not_stand_below_a_floor_that_the_file_raises(
+    ledger: Ledger, tool: ForeignTool
+) -> None:
+    open_rollout(ledger)
+    set_soft(ledger, 1, ("org", 60, 40), ("org-1", 30, 20), ("org-2", 30, 20))
+    land(ledger, EffectKind.HARDEN, 2)
+    close(ledger)
+    document = fleet(**{"org-1": 50})
+    next(q for q in document["clusters"][0]["quotas"] if q["team"] == "org-1")["minimum_gpus"] = 50
+    (line,) = take(ledger, document).of(Verb.REFUSED)
+    assert line.sentence == (
+        "cluster alpha: with the values that stay it makes no sense: minimum_gpus is 50, above the quota 40 of org, "
+        "which team org-1 is part of; say in the file what is to stand beside them"
+    )
+    assert (tool.gpus()["org"], tool.gpus()["org-1"]) == (40, 20)
 
 
 def test_pruning_removes_it_all_and_says_so_beforehand(ledger: Ledger, tool: ForeignTool) -> None:
@@ -278,6 +315,35 @@ def test_a_masked_contact_is_the_one_that_stands(ledger: Ledger, tool: ForeignTo
     assert "A/B/C" not in outcome.model_dump_json() + json.dumps(tool.rows("SELECT entry FROM audit"))
 
 
+HOOK = "slack://T/B/{}"
+TWO = [HOOK.format("A"), HOOK.format("B")]
+
+
+@pytest.mark.parametrize(
+    ("said", "stands", "why"),
+    [
+        (["slack://***", "slack://***"], TWO, ""),
+        (["slack://***", "log"], TWO, "stands for 2 contacts, and the file has it once: nobody can tell which goes"),
+        ([HOOK.format("B"), "log"], [HOOK.format("B"), "log"], ""),
+        ([HOOK.format("A"), "slack://***"], TWO, ""),
+        ([HOOK.format("B"), HOOK.format("C"), "slack://***"], [HOOK.format(x) for x in "BCA"], ""),
+        (["slack://***"] * 3, TWO, "stands for a contact that the ledger does not have"),
+        (["log"], ["log"], ""),
+    ],
+    ids=["both", "one of two", "the other written out", "one beside", "one more", "one too many", "none"],
+)
+def test_which_of_several_masked_contacts_goes_is_not_guessed(
+    said: list[str], stands: list[str], why: str, ledger: Ledger, tool: ForeignTool
+) -> None:
+    document = fleet()
+    document["teams"] = [{"name": "a", "contacts": TWO}]
+    take(ledger, document)
+    document["teams"] = [{"name": "a", "contacts": said}]
+    outcome = take(ledger, document, "third")
+    assert [a for (a,) in tool.rows("SELECT address FROM contacts WHERE team = 'a' ORDER BY position")] == stands
+    assert [why in line.why for line in outcome.of(Verb.REFUSED)] == ([True] if why else [])
+
+
 def test_how_a_team_wants_to_be_told_lives_as_its_contacts_do(ledger: Ledger, tool: ForeignTool) -> None:
     document = fleet()
     document["teams"] = [{"name": "a", "contacts": ["log"], "notify": "digest"}, {"name": "b"}]
@@ -312,6 +378,53 @@ def test_an_import_stands_in_the_archive_of_each_cluster_that_it_touches(ledger:
     assert tool.one("SELECT count(*) FROM audit") == rows, "nothing differed, so there was nothing to tell"
 
 
+OWNERS = [f"owner-{n:02d}" for n in range(25)]
+SEV = {"kind": "sev", "starts": "2026-12-01T08:00:00Z", "ends": "2026-12-01T10:00:00Z", "reason": "x"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            {"policy": {"owners": OWNERS}},
+            {"policy": {"owners": [*OWNERS[:24], "mallory"]}},
+            [(Verb.CHANGED, "policy", "owners", "beyond what is shown")],
+        ),
+        (
+            {"windows": [SEV]},
+            {"windows": [SEV | {"starts": "2026-12-01T08:00:59Z"}]},
+            [
+                (Verb.REMOVED, "window", "sev from 2026-12-01 08:00:00Z until 2026-12-01 10:00:00Z: x", ""),
+                (Verb.ADDED, "window", "sev from 2026-12-01 08:00:59Z until 2026-12-01 10:00:00Z: x", ""),
+            ],
+        ),
+        (
+            {"windows": [SEV]},
+            {"windows": [SEV, SEV | {"ends": "2026-12-01T10:00:00.5Z"}]},
+            [(Verb.ADDED, "window", "sev from 2026-12-01 08:00Z until 2026-12-01 10:00Z: x", "")],
+        ),
+        ({"windows": [SEV | {"islands": ["Y", "X"]}]}, {"windows": [SEV | {"islands": ["X", "Y"]}]}, []),
+    ],
+    ids=["a name beyond those shown", "seconds", "half a second", "islands in another order"],
+)
+def test_what_is_written_has_its_line_however_much_of_it_is_shown(
+    before: dict[str, Any],
+    after: dict[str, Any],
+    said: list[tuple[Verb, str, str, str]],
+    ledger: Ledger,
+    tool: ForeignTool,
+) -> None:
+    document = fleet()
+    document["clusters"][0] |= {"policy": {}, "windows": [], **before}
+    take(ledger, document, prune=True)
+    rows = "SELECT policy FROM clusters", "SELECT starts, ends, islands FROM windows ORDER BY 1, 2"
+    stood = [tool.rows(query) for query in rows]
+    document["clusters"][0] |= after
+    lines = take(ledger, document, "third", prune=True).lines
+    assert [(line.verb, line.kind, line.name, line.why) for line in lines] == said
+    assert ([tool.rows(query) for query in rows] == stood) == (not said)
+
+
 # --- taken out, called otherwise ------------------------------------------------------------------------------
 
 
@@ -319,10 +432,17 @@ def by(key: str = "desk/one") -> Signature:
     return Signature(actor="tpm", at=NOW, key=key, reason="a typo")
 
 
+def held(ledger: Ledger) -> None:
+    """A window by hand, beside that of the fleet file: no file brings it back."""
+    window = Window(kind=WindowKind.SEV, starts=NOW, ends=NOW.replace(year=NOW.year + 1), reason="fabric")
+    ledger.fleet.declare((Declared(source="hold 1", windows=((CLUSTER, window),)),), "tpm", NOW)
+
+
 def test_a_cluster_is_removed_once_and_comes_back_by_its_archive(ledger: Ledger, tool: ForeignTool) -> None:
     cut_b(ledger)
     close(ledger)
     tool.run("INSERT INTO requests VALUES ('q', 'alpha', 'a', 'declined', ?, '2026-03-01T12:00:00Z', '{}')", True)
+    held(ledger)
     before, quotas = dump(tool), tool.quotas()
     shown = ledger.fleet.remove_cluster(CLUSTER, by(), dry_run=True)
     assert (dump(tool), shown.done, shown.barred) == (before, False, "")
@@ -390,11 +510,13 @@ def test_a_cluster_is_renamed_with_its_history_and_the_archive_leads_from_one_to
         True,
         '{"ask":{"cluster":"alpha"}}',
     )
+    held(ledger)
     along = ("islands", "quotas", "health_samples", "usage_samples", "windows", "rollouts", "receipts", "requests")
     before = {table: tool.one(f"SELECT count(*) FROM {table} WHERE cluster = 'alpha'") for table in along}
     quotas = tool.quotas()
     answer = twice(lambda: ledger.fleet.rename_cluster(CLUSTER, "omega", by(), dry_run=False))
     assert answer.done
+    assert answer.history["windows"] == before["windows"] == 2, "the file's own goes along too"
     assert {t: tool.one(f"SELECT count(*) FROM {t} WHERE cluster = 'omega'") for t in along} == before
     assert {t: tool.one(f"SELECT count(*) FROM {t} WHERE cluster = 'alpha'") for t in along} == dict.fromkeys(along, 0)
     assert tool.quotas("omega") == quotas

@@ -36,14 +36,14 @@ def test_upgrading_again_changes_nothing(ledger_url: str, ledger: Ledger, tool: 
     before = tool.quotas()
     upgrade(ledger_url)
     assert tool.quotas() == before
-    assert tool.one("SELECT version_num FROM alembic_version") == "0015"
+    assert tool.one("SELECT version_num FROM alembic_version") == "0016"
 
 
 def test_the_migrations_travel_with_the_package() -> None:
     import activities.adapters.ledger.migrations as migrations
 
     versions = Path(migrations.__path__[0]) / "versions"
-    assert len(list(versions.glob("v0*.py"))) == 15
+    assert len(list(versions.glob("v0*.py"))) == 16
     assert not list(Path(migrations.__path__[0]).glob("*.ini"))
 
 
@@ -89,6 +89,7 @@ BAD_ROWS: dict[str, Callable[[ForeignTool], str]] = {
     "blocks above healthy": lambda t: t.refused("UPDATE health_samples SET block_gpus = healthy_gpus + 1"),
     "idle above scheduled": lambda t: t.refused("UPDATE usage_samples SET idle_gpus = scheduled_gpus + 1"),
     "text as a count": lambda t: t.refused("UPDATE quotas SET gpus = ?", "many"),
+    "a team told in no known way": lambda t: t.refused("UPDATE teams SET notify = 'daily'"),
     "window that ends before it starts": lambda t: t.refused("UPDATE windows SET ends = starts"),
 }
 

@@ -79,6 +79,10 @@ def _classes(column: str, dialect: str) -> str:
     return f"{_list(column, dialect)} AND {longest} AND {commas} < {_MOST_CLASSES}"
 
 
+def _notify(column: str, _dialect: str) -> str:
+    return f"{column} IN ('each', 'digest', 'breach-only')"
+
+
 Rules = dict[str, dict[str, Callable[[str, str], str]]]
 """By table and column."""
 
@@ -99,6 +103,7 @@ RULES_0012: Rules = {
     "windows": {"reason": _reason, "gpus": _count, "islands": _list, "starts": _time, "ends": _time},
 }
 RULES_0015: Rules = {"quotas": {"classes": _classes}, "jobs": {"job_class": _island}}
+RULES_0016: Rules = {"teams": {"notify": _notify}}
 
 
 def statements(dialect: str, by_table: Rules) -> Iterator[str]:

@@ -1,0 +1,284 @@
+"""A whole ledger out of a SQLite file into an empty one on PostgreSQL: every row, or none.
+
+The file is taken for this alone, so that it is of one moment and nobody's work is left behind. Values go over as what
+their columns say they are; what would have to be guessed (SQLite holds a text in a count's column) is refused by name.
+
+On the other side nothing is switched off. CHECKs and foreign keys judge each row as they would anybody's. The triggers
+on quotas and islands fire as well: clusters come in first as if nothing were under way there, so that there is nothing
+to refuse and nobody's change to note, and what they count is put right last of all, with the clusters' own generations,
+rollouts and reservations. What stands there is then read back and held against what was read here, before it counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+from psycopg import sql
+from sqlalchemy import exc
+from sqlmodel import SQLModel
+
+from activities.adapters.ledger.database import (
+    PATIENCE,
+    database_url,
+    make_engine,
+    newest_revision,
+    translated,
+    upgrade,
+)
+from models.base import count_text
+from models.columns import UtcTime
+from models.errors import BadInput, Conflict, Unavailable
+from models.guard_tables import BreachRow
+from models.notice_tables import NoticeRow
+from models.tables import ClusterRow
+
+__all__ = ["BreachRow", "NoticeRow", "move"]  # all modules with tables are imported: the copy is of all tables
+
+CopiedSoFar = Callable[[str, int], object]
+CopiedRow = tuple[Any, ...]
+_CLUSTERS = SQLModel.metadata.tables[str(ClusterRow.__tablename__)]
+_UNDER_WAY = ("generation", "open_rollout", "reserve_limit")
+"""Columns of clusters by which the triggers on quotas and islands judge and count."""
+_AT_FIRST = {"generation": 0, "open_rollout": None, "reserve_limit": None}
+_FLEET = "fleet"
+"""The one table that a new ledger has a row in: the default policy, as yet without settings."""
+_BATCH = 10_000
+_LINE = re.compile(r"^COPY \w+, line (\d+)")
+
+
+def move(source: Path, target_url: str, said: CopiedSoFar) -> list[str]:
+    """All rows of the file are in the ledger at the address, in one transaction; `said` is called with each table and
+    its rows. Answers the tables of the file that are none of Backstop's, which stay behind.
+
+    A database without tables gets them first. Errors: BadInput where the target holds anything or is no PostgreSQL,
+    where either is of another schema, where the file is in use, or one of its rows is none that PostgreSQL takes;
+    Unavailable.
+    """
+    if database_url(target_url).drivername != "postgresql+psycopg":
+        raise BadInput("a ledger is copied to PostgreSQL: set BACKSTOP_LEDGER_URL to postgresql://USER@HOST/DATABASE")
+    with closing(_taken(source)) as book:
+        others = _of_this_schema(book, source)
+        engine = make_engine(target_url, PATIENCE)
+        try:
+            with translated(), engine.connect() as connection:
+                _refuse_other_schema(connection)
+                _refuse_rows(connection)
+            upgrade(target_url)
+            with translated(), engine.begin() as connection:
+                _copy(book, connection, said)
+        except sqlite3.Error as error:
+            raise BadInput(f"{source} cannot be read: {error}") from None
+        finally:
+            engine.dispose()
+    return others
+
+
+def _taken(source: Path) -> sqlite3.Connection:
+    """Whoever has the file open, a worker for example, keeps it; else nobody can open it until this is closed."""
+    if not source.is_file():
+        raise BadInput(f"there is no ledger {source}")
+    book = sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, timeout=1, isolation_level=None)
+    try:
+        # In exclusive mode even a reader of a file with a write-ahead log needs it for itself.
+        book.execute("PRAGMA locking_mode = EXCLUSIVE")
+        book.execute("BEGIN EXCLUSIVE")
+    except sqlite3.Error as error:
+        book.close()
+        if "locked" in str(error):
+            raise BadInput(f"{source} is in use: stop `backstop up` or its workers first") from None
+        raise BadInput(f"{source} cannot be read: {error}") from None
+    return book
+
+
+def _of_this_schema(book: sqlite3.Connection, source: Path) -> list[str]:
+    """Tables that are not ours. Errors: BadInput for a ledger of another schema, and for what is none."""
+    names = {name for (name,) in book.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    if "alembic_version" not in names:
+        raise BadInput(f"{source} is no ledger: it has no tables of Backstop's")
+    _refuse_schema(str(source), [row for (row,) in book.execute("SELECT version_num FROM alembic_version")])
+    ours = {*SQLModel.metadata.tables, "alembic_version"}
+    return sorted(name for name in names - ours if not name.startswith("sqlite_"))
+
+
+def _refuse_other_schema(connection: sa.Connection) -> None:
+    """A database without a schema has it made; one with an older one is somebody's."""
+    if sa.inspect(connection).has_table("alembic_version"):
+        _refuse_schema("the target", list(connection.scalars(sa.text("SELECT version_num FROM alembic_version"))))
+
+
+def _refuse_schema(which: str, found: Sequence[str]) -> None:
+    newest = newest_revision()
+    if found != [newest]:
+        is_older = len(found) == 1 and found[0] < newest
+        remedy = "bring it up to date with `backstop migrate`" if is_older else "take the Backstop that made it"
+        raise BadInput(f"{which} has schema {', '.join(found) or 'none'}, this Backstop has {newest}: {remedy}")
+
+
+def _refuse_rows(connection: sa.Connection) -> None:
+    there = sa.inspect(connection).get_table_names()
+    for table in SQLModel.metadata.sorted_tables:
+        if table.name not in there:
+            continue
+        rows = sa.select(sa.func.count()).select_from(table)
+        if table.name == _FLEET:
+            rows = rows.where(table.c.policy != "{}")
+        if count := connection.scalar(rows):
+            holds = (
+                "settings for all clusters" if table.name == _FLEET else f"{count_text(count, 'row')} of {table.name}"
+            )
+            raise BadInput(f"the target holds {holds}: a ledger is copied only into an empty one")
+
+
+def _copy(book: sqlite3.Connection, connection: sa.Connection, said: CopiedSoFar) -> None:
+    tables = SQLModel.metadata.sorted_tables
+    names = sql.SQL(", ").join(sql.Identifier(table.name) for table in tables)
+    _raw(connection).execute(sql.SQL("LOCK TABLE {} IN EXCLUSIVE MODE").format(names))
+    _refuse_rows(connection)  # again: nobody else can write any more
+    connection.execute(sa.delete(SQLModel.metadata.tables[_FLEET]))
+    read: dict[str, _Sum] = {}
+    for table in tables:
+        counted = _Sum(_rows(book, table))
+        rows = map(_idle, counted) if table is _CLUSTERS else counted
+        _write(connection, table, rows, partial(_rows, book, table))
+        read[table.name] = counted
+        said(table.name, counted.rows)
+    _put_under_way(book, connection)
+    _count_on(connection, tables)
+    connection.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))
+    for table in tables:
+        if not read[table.name].equals(_Sum(_written(connection, table))):
+            raise Conflict(f"{table.name} reads back otherwise than it was written: nothing is copied")
+
+
+class _Sum:
+    """Rows on their way, and what they add up to whatever their order."""
+
+    def __init__(self, rows: Iterable[CopiedRow]) -> None:
+        self._given = rows
+        self._total = 0
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[CopiedRow]:
+        for row in self._given:
+            self.rows += 1
+            self._total += int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest())
+            yield row
+
+    def equals(self, other: _Sum) -> bool:
+        for _ in other:
+            pass
+        return (self.rows, self._total) == (other.rows, other._total)
+
+
+def _rows(book: sqlite3.Connection, table: sa.Table) -> Iterator[CopiedRow]:
+    columns = list(table.columns)
+    names = ", ".join(f'"{column.name}"' for column in columns)
+    for found in book.execute(f'SELECT {names} FROM "{table.name}"'):  # noqa: S608 - names of our own tables
+        yield tuple(_value(column, value, found) for column, value in zip(columns, found, strict=True))
+
+
+def _written(connection: sa.Connection, table: sa.Table) -> Iterator[CopiedRow]:
+    with connection.execution_options(yield_per=_BATCH).execute(sa.select(*table.columns)) as found:
+        for row in found:
+            yield tuple(row)
+
+
+def _value(column: sa.Column[Any], value: Any, row: CopiedRow) -> Any:
+    """As the column's type says. Errors: BadInput, naming the row by its key and never what it holds."""
+    if value is None:
+        return None
+    kind = column.type
+    if isinstance(kind, UtcTime) and isinstance(value, str):
+        try:
+            instant = datetime.fromisoformat(value)
+            return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+        except (ValueError, OverflowError):
+            pass
+    elif isinstance(kind, sa.Boolean):
+        if value in (0, 1):
+            return bool(value)
+    elif isinstance(kind, sa.Integer):
+        if isinstance(value, int):
+            return value
+    elif isinstance(kind, sa.LargeBinary):
+        if isinstance(value, bytes):
+            return value
+    elif isinstance(value, str) and "\0" not in value and not isinstance(kind, UtcTime):
+        return value
+    what = {sa.Boolean: "yes or no", sa.Integer: "a whole number", sa.LargeBinary: "bytes", UtcTime: "a time"}
+    wanted = next((text for known, text in what.items() if isinstance(kind, known)), "a text without NUL")
+    raise BadInput(f"{_named(column.table, row)} cannot be copied: its {column.name} is not {wanted}")
+
+
+def _named(table: Any, row: CopiedRow) -> str:
+    """A row by its key: no key is a secret."""
+    at = [column.name for column in table.columns]
+    key = ", ".join(f"{column.name} {row[at.index(column.name)]}" for column in table.primary_key)
+    return f"the row of {table.name} with {key}"
+
+
+def _idle(row: CopiedRow) -> CopiedRow:
+    """A cluster as if no rollout were open there."""
+    return tuple(_AT_FIRST.get(column.name, value) for column, value in zip(_CLUSTERS.columns, row, strict=True))
+
+
+def _write(
+    connection: sa.Connection, table: sa.Table, rows: Iterable[CopiedRow], again: Callable[[], Iterator[CopiedRow]]
+) -> None:
+    """`again`: the same rows in the same order, to name the one that PostgreSQL refuses by its number."""
+    columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns)
+    statement = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), columns)
+    try:
+        with _raw(connection).cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(row)
+    except (psycopg.IntegrityError, psycopg.DataError) as error:
+        line = _LINE.match(error.diag.context or "")
+        which = (
+            f"a row of {table.name}" if line is None else _named(table, next(islice(again(), int(line[1]) - 1, None)))
+        )
+        rule = error.diag.constraint_name or error.diag.column_name or type(error).__name__
+        raise BadInput(f"{which} cannot be copied: PostgreSQL refuses it ({rule}); mend it first") from None
+    except psycopg.Error as error:
+        raise exc.DBAPIError.instance("COPY", None, error, psycopg.Error) from None
+
+
+def _put_under_way(book: sqlite3.Connection, connection: sa.Connection) -> None:
+    """Clusters are what they were: the generations that the triggers have counted meanwhile are no one's."""
+    given = [dict(zip(_CLUSTERS.columns.keys(), row, strict=True)) for row in _rows(book, _CLUSTERS)]
+    values: dict[str, Any] = {name: sa.bindparam(f"to_{name}") for name in _UNDER_WAY}
+    statement = sa.update(_CLUSTERS).where(_CLUSTERS.c.name == sa.bindparam("of")).values(values)
+    if given:
+        rows = [{"of": row["name"], **{f"to_{name}": row[name] for name in _UNDER_WAY}} for row in given]
+        connection.execute(statement, rows)
+
+
+def _count_on(connection: sa.Connection, tables: Sequence[sa.Table]) -> None:
+    """What the database numbers by itself goes on after the highest number that came in."""
+    for table in tables:
+        for column in table.primary_key:
+            if not isinstance(column.type, sa.Integer):
+                continue
+            of_it = sa.func.pg_get_serial_sequence(table.name, column.name)
+            highest = connection.scalar(sa.select(sa.func.max(column)))
+            if highest is not None and (sequence := connection.scalar(sa.select(of_it))) is not None:
+                connection.execute(sa.select(sa.func.setval(sa.cast(sequence, sa.Text()), highest)))
+
+
+def _raw(connection: sa.Connection) -> psycopg.Connection[Any]:
+    """psycopg's own connection, in the same transaction: only it can COPY."""
+    driver = connection.connection.driver_connection
+    if not isinstance(driver, psycopg.Connection):
+        raise Unavailable("the ledger's database did not answer")
+    return driver
