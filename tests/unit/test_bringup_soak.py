@@ -137,7 +137,7 @@ def test_checks_that_stay_red_block_it_and_a_retry_gives_as_long_again() -> None
     world.wait("24h")
     assert world.stage is BringupStage.BLOCKED
     assert world.b.because == (
-        "its checks were not green in 24h: drift is red (drift is red), first-job is red (not asked yet)"
+        "its checks were not green in 24h: drift is red (drift is red), first-job is unknown (not asked yet)"
     )
     world.say("retry")
     assert world.stage is BringupStage.PROVISIONED
