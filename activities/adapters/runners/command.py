@@ -29,6 +29,8 @@ MOST_LOG = 5_000_000
 """Bytes of a log's beginning that are kept, and of its end."""
 _BEGINS = 10.0
 """Seconds that a start waits for the supervisor's record."""
+_OTHERS_BEGIN = 1.0
+"""And for that of another worker's supervisor, before it sends one of its own."""
 _GIVEN_UP_AFTER = 60.0
 """Seconds without a record after which nobody is on the way any more."""
 _SLEEP = 0.02
@@ -47,7 +49,7 @@ class CommandRunner:
         self._allowed.check_program(order.run)
         run = RunDirectory(self._runs_dir, order.key)
         ours = run.claim(self._ordered(order))
-        if not ours and self._begun(run, _BEGINS / 2):
+        if not ours and self._begun(run, _OTHERS_BEGIN):
             return self._report(run, order)
         self._launch(run)
         if not self._begun(run, _BEGINS):

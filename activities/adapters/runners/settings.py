@@ -53,8 +53,15 @@ def _network(text: str) -> str:
     return text
 
 
+def _names_token(text: str) -> str:
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,99}", text):  # what was given may be the token, and is not said
+        raise ValueError("must be the name of a variable that has the token, in capital letters, and not the token")
+    return text
+
+
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
 """The name of one in the worker's environment."""
+TokenVariable = Annotated[str, AfterValidator(_names_token)]
 Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
@@ -67,7 +74,7 @@ class AllowedProgram(Model):
 class AllowedHost(Model):
     origin: Annotated[str, AfterValidator(_origin)]
     """Scheme, host and port. `*.` stands for one name or more in front of the rest."""
-    token: Variable | None = None
+    token: TokenVariable | None = None
     """Sent as a bearer token, to this host alone."""
 
     def holds(self, url: httpx.URL) -> bool:
@@ -81,7 +88,7 @@ class AllowedHost(Model):
 class BuildkiteAccess(Model):
     organization: Slug
     pipelines: tuple[Slug, ...]
-    token: Variable = "BUILDKITE_TOKEN"  # noqa: S105 - the variable's name
+    token: TokenVariable = "BUILDKITE_TOKEN"  # noqa: S105 - the variable's name
     url: Annotated[str, Field(pattern=r"^https?://[!-~]+[^/]$")] = "https://api.buildkite.com/v2"
 
 

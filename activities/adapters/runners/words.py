@@ -9,8 +9,7 @@ from models.bringup.runs import TAIL_LENGTH
 
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # colours, cursor
-    r"|(?:\x1b\]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # titles, links
-    r"|\x1b[PX^_][^\x1b\n]*(?:\x1b\\)?"
+    r"|(?:\x1b[\]PX^_]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # titles, links, Buildkite's times of lines
     r"|\x1b[ -/]*[0-~]?"
 )
 """ECMA-48. None swallows more than its line: what follows an unfinished one is read."""
