@@ -54,7 +54,7 @@ PHASES: Mapping[str, RunPhase] = {
 """A state that is none of these ends nothing: the step's time limit does."""
 
 
-class Build(BaseModel):
+class BuildkiteBuild(BaseModel):
     """What is read of a build; the rest of its document is left alone."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -121,7 +121,7 @@ class BuildkiteRunner:
     def _api(self, order: RunOrder) -> _Api:
         return _Api(self._allowed, self._allowed.pipeline(order.pipeline), self._quiet)
 
-    def _made(self, api: _Api, order: RunOrder) -> Build:
+    def _made(self, api: _Api, order: RunOrder) -> BuildkiteBuild:
         """Errors: BadInput where Buildkite refused: there is no build. Unavailable where nobody knows."""
         try:
             made = api.made(order)
@@ -134,7 +134,7 @@ class BuildkiteRunner:
             return found
         return self._the_first(api, order, made)
 
-    def _landed(self, api: _Api, order: RunOrder) -> Build | None:
+    def _landed(self, api: _Api, order: RunOrder) -> BuildkiteBuild | None:
         for seconds in _LOOKS_AGAIN:
             self._pause(seconds)
             try:
@@ -146,7 +146,7 @@ class BuildkiteRunner:
         return None
 
     @staticmethod
-    def _the_first(api: _Api, order: RunOrder, made: Build) -> Build:
+    def _the_first(api: _Api, order: RunOrder, made: BuildkiteBuild) -> BuildkiteBuild:
         """Two workers may have made one each at the same moment: the first stands, and the other is cancelled."""
         try:
             others = [build for build in api.builds(order) if build.number < made.number and not build.phase.ended]
@@ -158,7 +158,7 @@ class BuildkiteRunner:
         return min(others, key=lambda build: build.number)
 
     @staticmethod
-    def _report(api: _Api, order: RunOrder, build: Build) -> RunReport:
+    def _report(api: _Api, order: RunOrder, build: BuildkiteBuild) -> RunReport:
         over = (build.finished_at or datetime.now(UTC)) - build.created_at >= order.limit
         if over and build.phase is RunPhase.RUNNING and build.state != "canceling":
             build = api.cancelled(order, build)
@@ -175,7 +175,7 @@ class BuildkiteRunner:
         )
 
 
-def _told(build: Build, order: RunOrder, over: bool) -> tuple[RunPhase, str]:
+def _told(build: BuildkiteBuild, order: RunOrder, over: bool) -> tuple[RunPhase, str]:
     what = f"build {build.number} of {order.pipeline}"
     if over and build.phase in (RunPhase.STOPPED, RunPhase.RUNNING):
         limit = duration_text(order.limit)
@@ -200,12 +200,12 @@ class _Api:
         self._quiet = quiet
         self._base = f"{access.url}/organizations/{access.organization}/pipelines"
 
-    def found(self, order: RunOrder) -> Build | None:
+    def found(self, order: RunOrder) -> BuildkiteBuild | None:
         """The build of this key: one that has not ended, else the newest that was not cancelled (it may be rebuilt)."""
         builds = list(self.builds(order))
         return max(builds, key=lambda b: (not b.phase.ended, b.state != "canceled", b.number), default=None)
 
-    def builds(self, order: RunOrder) -> Iterator[Build]:
+    def builds(self, order: RunOrder) -> Iterator[BuildkiteBuild]:
         query = f"{quote(f'meta_data[{KEY}]')}={quote(order.key.text, safe='')}"
         rest = f"per_page={_PER_PAGE}&exclude_jobs=true&exclude_pipeline=true"
         url = f"{self._base}/{quote(order.pipeline)}/builds?{query}&{rest}"
@@ -224,7 +224,7 @@ class _Api:
                 raise Unavailable("Buildkite's list of builds goes on at another place")
         raise Unavailable(f"Buildkite lists more than {_PAGES * _PER_PAGE} builds of one run")
 
-    def made(self, order: RunOrder) -> Build:
+    def made(self, order: RunOrder) -> BuildkiteBuild:
         """Errors: BadInput where Buildkite says that it made none."""
         content = {
             "commit": order.commit,
@@ -238,14 +238,14 @@ class _Api:
             raise BadInput(refused(answer, f"Buildkite made no build of {order.pipeline}: it"))
         return _build(self._document(answer, 201))
 
-    def cancelled(self, order: RunOrder, build: Build) -> Build:
+    def cancelled(self, order: RunOrder, build: BuildkiteBuild) -> BuildkiteBuild:
         """It is being cancelled, or has ended meanwhile."""
         answer = self._asked("PUT", f"{self._one(order, build)}/cancel")
         if answer.status == 422:
             return self._got(order, build)
         return _build(self._document(answer, 200))
 
-    def why(self, order: RunOrder, build: Build) -> tuple[int | None, str]:
+    def why(self, order: RunOrder, build: BuildkiteBuild) -> tuple[int | None, str]:
         """The exit status of the first job that failed, and the end of its log, as far as they can be had."""
         try:
             jobs = self._got(order, build).jobs
@@ -258,10 +258,10 @@ class _Api:
         except (Unavailable, StopIteration, LookupError, TypeError):
             return None, ""
 
-    def _got(self, order: RunOrder, build: Build) -> Build:
+    def _got(self, order: RunOrder, build: BuildkiteBuild) -> BuildkiteBuild:
         return _build(self._document(self._asked("GET", self._one(order, build)), 200))
 
-    def _one(self, order: RunOrder, build: Build) -> str:
+    def _one(self, order: RunOrder, build: BuildkiteBuild) -> str:
         return f"{self._base}/{quote(order.pipeline)}/builds/{build.number}"
 
     @staticmethod
@@ -289,9 +289,9 @@ def _pause_of(headers: Mapping[str, str]) -> float:
     return min(max(seconds, default=30.0), _LONGEST_PAUSE)
 
 
-def _build(document: Any) -> Build:
+def _build(document: Any) -> BuildkiteBuild:
     try:
-        return Build.model_validate(document)
+        return BuildkiteBuild.model_validate(document)
     except ValidationError as error:
         place = ".".join(str(step) for step in error.errors()[0]["loc"])
         raise Unavailable(f"Buildkite answered a build that cannot be read: {one_line(place)}") from None

@@ -23,7 +23,7 @@ from activities.adapters.runners.settings import Allowed
 from activities.adapters.runners.words import one_line, tail_of
 from models.base import duration_text
 from models.bringup.runs import RunOrder, RunPhase, RunReport
-from models.errors import Unavailable
+from models.errors import BadInput, Unavailable
 
 MOST_LOG = 5_000_000
 """Bytes of a log's beginning that are kept, and of its end."""
@@ -47,6 +47,8 @@ class CommandRunner:
 
     def start(self, order: RunOrder) -> RunReport:
         self._allowed.check_program(order.run)
+        if not (self._place.boot and self._place.table):
+            raise BadInput("commands are run on Linux alone: this host does not say which of its processes are which")
         run = RunDirectory(self._runs_dir, order.key)
         ours = run.claim(self._ordered(order))
         if not ours and self._begun(run, _OTHERS_BEGIN):

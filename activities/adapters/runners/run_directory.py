@@ -29,7 +29,7 @@ _READ = 1 << 16
 class Place:
     """Where processes are ours to see."""
 
-    host: str = field(default_factory=platform.node)
+    host: str = field(default_factory=lambda: platform.node() or "localhost")
     boot: str = field(default_factory=wrapper.boot_id)
     table: int = field(default_factory=wrapper.process_table)
 

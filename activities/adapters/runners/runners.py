@@ -19,8 +19,10 @@ class Runners:
     """`runs_dir`: where commands' runs are kept; shared between hosts, each can follow what another one runs."""
 
     def __init__(self, allowed: Allowed, runs_dir: Path, place: Place | None = None) -> None:
+        self.place = place or Place()
+        """Whose commands these are: `place.host` is what runs are noted under."""
         self._by_name: Mapping[Runner, RunnerPort] = {
-            Runner.COMMAND: CommandRunner(allowed, runs_dir, place),
+            Runner.COMMAND: CommandRunner(allowed, runs_dir, self.place),
             Runner.BUILDKITE: BuildkiteRunner(allowed),
             Runner.HTTP: HttpRunner(allowed),
         }

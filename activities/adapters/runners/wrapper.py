@@ -62,12 +62,19 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    """Of this machine's present boot; empty: it is no Linux, and cannot say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def process_table() -> int:
-    """Which one we see: a container has one of its own, on the same boot of the same machine."""
-    return os.stat("/proc/self/ns/pid").st_ino
+    """Which one we see: a container has one of its own, on the same boot of the same machine. 0: it cannot say."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def publish(path: Path, content: dict[str, Any]) -> bool:

@@ -293,6 +293,11 @@ def test_a_start_that_died_on_its_way_is_made_good_or_given_up(folder: Path) -> 
     assert lines(folder / "ran") == ["one"]
 
 
+def test_a_host_that_cannot_tell_its_processes_runs_none(folder: Path) -> None:
+    with pytest.raises(BadInput, match="on Linux alone"):
+        runner(folder, Place("mac", "", 0)).start(order("/bin/sh"))
+
+
 def test_one_that_is_stopped_before_it_began_never_begins(folder: Path) -> None:
     what, run = order(script(folder, HELD), "nodes", str(folder)), runner(folder)
     report = run.stop(what)
