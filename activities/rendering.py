@@ -30,8 +30,8 @@ from models.digests import is_urgent, still_asks
 from models.notices import Notice, NoticeKind
 from models.rollout.stages import Stage, command_line
 
-TO_OWNER = frozenset({NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.FLEET_HELD})
-"""Kinds that go to the rollout's owner only; breach goes to the owner and to teams."""
+TO_OWNER = frozenset({NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.FLEET_HELD, NoticeKind.BRINGUP})
+"""Kinds that go to the owner only; breach goes to the owner and to teams."""
 
 # Not strftime: its names follow the locale of the machine.
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -141,6 +141,8 @@ def _commands(notice: Notice) -> list[dict[str, str]]:
     """The commands that the rollout would take, as lines to type; where none came along, the one that has them."""
     if given := notice.facts.get("commands"):
         return [_command(each) for each in (given if isinstance(given, list | tuple) else [given])]
+    if notice.kind is NoticeKind.BRINGUP:  # its template says how to look at it
+        return []
     return [{"does": "See what holds it, and what can be done", "line": command_line("status", notice.cluster)}]
 
 

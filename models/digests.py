@@ -190,6 +190,8 @@ def asks(notice: Notice) -> bool:
         return not notice.facts.get("goes_on")
     if notice.kind is NoticeKind.REQUEST:
         return bool(notice.facts.get("to_owner"))
+    if notice.kind is NoticeKind.BRINGUP:
+        return bool(notice.facts.get("commands"))
     return notice.kind in {*STARTS_A_CLOCK, NoticeKind.STUCK, NoticeKind.FLEET_HELD}
 
 

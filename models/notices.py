@@ -30,6 +30,8 @@ class NoticeKind(StrEnum):
     """What becomes of a request for more quota (to who asked and the team; to the cluster's owners, who decide)."""
     FLEET_HELD = "fleet_held"
     """A fleet rollout starts no more clusters until a person answers (sent to its owner)."""
+    BRINGUP = "bringup"
+    """A bring-up needs a person, or has come to its end (sent to the cluster's owner)."""
     DIGEST = "digest"
     """Several notices to one audience in one message; `facts` has them."""
 

@@ -21,7 +21,7 @@ def _part(value: Any) -> Fraction:
     return number
 
 
-Part = Annotated[
+EnoughOf = Annotated[
     Fraction,
     BeforeValidator(_part),
     PlainSerializer(fraction_text, return_type=str),
@@ -68,7 +68,7 @@ class CheckOrder(Model):
     """promql: a name of the worker's file of Prometheus servers."""
     at_least: float | None = None
     at_most: float | None = None
-    share: Part | None = None
+    share: EnoughOf | None = None
     gpus: GpuCount = 0
     needs: dict[str, Count] = Field(default_factory=dict)
     slurm: SlurmSource | None = None

@@ -15,7 +15,7 @@ from models.base import Duration, Model, Name, PositiveCount, Text, Time
 
 TAIL_LENGTH = 2000
 """Characters of a log's end that travel."""
-UNDO = "/undo"
+UNDO_SUFFIX = "/undo"
 """After a step's name in a key: the run that unmakes it."""
 
 

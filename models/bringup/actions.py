@@ -1,0 +1,71 @@
+"""What a bring-up can do next. Each is a value: the loop remembers by it what is under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Nothing to begin before `until` (None: before something ends, or somebody speaks)."""
+
+    until: datetime | None
+
+
+@dataclass(frozen=True)
+class End:
+    """It has ended."""
+
+
+@dataclass(frozen=True)
+class LookForSupply:
+    """Ask for the supply until it is there, or its answer changes."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Note the start of this step or undo, then start it."""
+
+    run: str
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Look at this attempt until it has ended, or has left no trace."""
+
+    run: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End this attempt."""
+
+    run: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class AskChecks:
+    """Ask these checks."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """Into the fleet: islands, capacity, sources, first quotas."""
+
+
+@dataclass(frozen=True)
+class GrantOwed:
+    """More came than was handed over: what is owed is granted, as far as it fits."""
+
+
+@dataclass(frozen=True)
+class WindDown:
+    """See to it that the quotas go to nothing, and whether anything still runs."""
+
+
+BringupAction = Rest | End | LookForSupply | Start | Follow | Stop | AskChecks | HandOver | GrantOwed | WindDown

@@ -1,0 +1,184 @@
+"""The entry: what a person says when a cluster first becomes known. It is the first of the two touches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+
+from models.base import (
+    Documented,
+    NameGiven,
+    PositiveCount,
+    Time,
+    Words,
+    count_text,
+    fault_at,
+    gpus_text,
+    in_one_sentence,
+)
+from models.bringup.filling import Place, Value, spelled, unfilled
+from models.bringup.recipe import ClusterRecipe, StepName
+from models.cluster.fleet_file import MOST_QUOTAS, merged_policy
+from models.cluster.island import Island
+from models.cluster.policy import MOST_NAMES, Policy
+from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
+from models.cluster.sources import WHOLE, PrometheusSource, SlurmSource
+
+ClusterName = Annotated[
+    str,
+    *spelled(
+        r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?",
+        "up to 100 letters, digits, dots, dashes and underscores, a letter or digit at both ends",
+    ),
+]
+"""It stands in commands, URLs and keys: letters, digits, dots, dashes and underscores."""
+ValueName = Annotated[str, *spelled(r"[a-z][a-z0-9_]{0,62}", "a name of lower-case letters, digits and underscores")]
+
+
+class IslandOrdered(Documented):
+    """A topology block as it was ordered."""
+
+    name: NameGiven
+    """Unique in its cluster; without a comma."""
+    nodes: PositiveCount
+    """How many nodes of it were ordered."""
+
+
+class BringupEntry(Documented):
+    """A cluster to be brought up."""
+
+    cluster: ClusterName
+    """Its name, unique in the fleet."""
+    recipe: StepName
+    """The recipe by which it is made."""
+    owner: NameGiven
+    """Who is told what it waits for."""
+    nodes: PositiveCount
+    """How many nodes were ordered."""
+    gpus_per_node: PositiveCount = 8
+    """The size of a node."""
+    gpu_model: Words | None = None
+    """For people to read. Without it: none."""
+    islands: tuple[IslandOrdered, ...] = Field(default=(), max_length=MOST_NAMES)
+    """Its topology blocks; their nodes sum to `nodes`. Without it: one, named main."""
+    values: dict[ValueName, Value] = Field(default_factory=dict, max_length=MOST_NAMES)
+    """What the recipe's other placeholders are filled with."""
+    slurm: SlurmSource | None = None
+    """The Slurm that will hold its quotas, health and use. Without it: none."""
+    prometheus: PrometheusSource | None = None
+    """The Prometheus that will say what is healthy. Without it: none."""
+    policy: dict[str, Any] = Field(default_factory=dict)
+    """What differs from the fleet's policy; the same fields. Without it: nothing."""
+    quotas: tuple[Quota, ...] = Field(default=(), max_length=MOST_QUOTAS)
+    """First quotas. Without it: none."""
+    owed_until: Time | None = None
+    """Until when GPUs that come later fill what the first quotas lack. Without it: they do not by themselves."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [i.name for i in self.islands]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise fault_at(("islands", number, "name"), f"island {name!r} is given twice")
+            if "," in name:
+                raise fault_at(("islands", number, "name"), f"{name!r} has a comma, which separates names of islands")
+        ordered = sum(i.nodes for i in self.islands)
+        if self.islands and ordered != self.nodes:
+            raise ValueError(f"nodes is {self.nodes}, and its islands have {ordered}")
+        self._check_quotas()
+        for name in self.values.keys() & OWN_VALUES:
+            raise fault_at(("values", name), f"is Backstop's own, filled with {OWN_VALUES[name]}: choose another name")
+        return self
+
+    def _check_quotas(self) -> None:
+        for number, quota in enumerate(self.quotas):
+            for field in ("scheduled_gpus", "idle_gpus", "pending_gpus"):
+                if getattr(quota, field) is not None:
+                    raise fault_at(("quotas", number, field), "cannot be there: nothing runs on a new cluster")
+        QuotaTree(self.quotas)
+        check_islands(self.quotas, [i.name for i in self.planned_islands])
+        check_floors(self.quotas)
+        if self.owed_until is not None and not self.quotas:
+            raise ValueError("owed_until is given, and no first quotas that anything could be owed to")
+
+    @property
+    def planned_islands(self) -> tuple[Island, ...]:
+        """What was ordered, as if all of it had come and were healthy."""
+        ordered = self.islands or (IslandOrdered(name=WHOLE, nodes=self.nodes),)
+        return tuple(
+            Island(name=i.name, total_gpus=i.nodes * self.gpus_per_node, healthy_gpus=i.nodes * self.gpus_per_node)
+            for i in ordered
+        )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs ordered."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def all_values(self) -> dict[str, str]:
+        """What placeholders are filled with."""
+        own = {
+            "cluster": self.cluster,
+            "nodes": str(self.nodes),
+            "gpus": str(self.gpus),
+            "gpus_per_node": str(self.gpus_per_node),
+        }
+        return {**self.values, **own}
+
+    def policy_over(self, default: Policy) -> Policy:
+        """The cluster's policy. Errors: pydantic.ValidationError."""
+        return merged_policy(default, self.policy)
+
+    @property
+    def text(self) -> str:
+        model = f" of {self.gpu_model}" if self.gpu_model else ""
+        return f"{count_text(self.nodes, 'node')}{model} ({gpus_text(self.gpus)})"
+
+
+OWN_VALUES: Mapping[str, str] = {
+    "cluster": "the cluster's name",
+    "nodes": "the nodes ordered",
+    "gpus": "the GPUs ordered",
+    "gpus_per_node": "the size of a node",
+}
+
+
+class BringupFile(Documented):
+    """A file of entries, checked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+    bringups: tuple[BringupEntry, ...] = Field(min_length=1, max_length=10_000)
+    """The clusters, at least one; no name twice."""
+    schema_: Words | None = Field(default=None, alias="$schema")
+    """Where this schema is, so that an editor checks the file. Not read. Without it: none."""
+
+    @model_validator(mode="after")
+    def _once_each(self) -> Self:
+        names: set[str] = set()
+        for number, entry in enumerate(self.bringups):
+            if entry.cluster in names:
+                raise fault_at(("bringups", number, "cluster"), f"cluster {entry.cluster!r} is given twice")
+            names.add(entry.cluster)
+        return self
+
+
+def unfilled_text(entry: BringupEntry, recipe: ClusterRecipe) -> Iterator[tuple[Place, str]]:
+    """Placeholders of the recipe that the entry does not fill: where, and in one sentence."""
+    for place, name in unfilled(recipe.texts(), entry.all_values):
+        yield (
+            place,
+            f"{{{name}}} is filled by nothing: the entry of {entry.cluster} needs {name} among its values",
+        )
+
+
+def policy_fault(entry: BringupEntry, default: Policy) -> str:
+    """What is wrong with the entry's policy, in one sentence; empty: nothing."""
+    try:
+        entry.policy_over(default)
+    except ValidationError as error:
+        return f"policy: {in_one_sentence(error)}"
+    return ""

@@ -1,0 +1,66 @@
+"""Placeholders: `{cluster}` in a recipe's texts is filled with the entry's value, and nothing else is looked at.
+
+A value goes into one argument, or one part of a URL; no shell reads it. What is not a name in braces stays as it is, so
+that a PromQL query keeps its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+from pydantic.fields import FieldInfo
+
+from models.base import brief
+
+_PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
+LATER = "id"
+"""Filled by the runner, in a status URL: what the first answer called the run."""
+
+
+def spelled(pattern: str, in_words: str) -> tuple[AfterValidator, FieldInfo]:
+    """What of a text's annotation says how it is spelled. `in_words`: what it must be, for whoever spelled it else."""
+    whole = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if whole.fullmatch(text) is None:
+            raise ValueError(f"must be {in_words}, not {brief(text)}")
+        return text
+
+    return AfterValidator(check), Field(json_schema_extra={"pattern": f"^{pattern}$"})
+
+
+Value = Annotated[
+    str,
+    *spelled(
+        r"[A-Za-z0-9_./:+,=][A-Za-z0-9_./:+,=-]{0,199}",
+        "up to 200 letters, digits and _./:+,=- without a dash at its beginning",
+    ),
+]
+"""What a placeholder is filled with: no blanks, no quotes, and no dash at its beginning."""
+
+Place = tuple[str | int, ...]
+
+
+def placeholders(text: str) -> list[str]:
+    """The names in braces, in their order."""
+    return _PLACEHOLDER.findall(text)
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """The text with each placeholder's value. Errors: KeyError for one that nothing fills (refused at entry)."""
+
+    def value(found: re.Match[str]) -> str:
+        return found[0] if found[1] == LATER else values[found[1]]
+
+    return _PLACEHOLDER.sub(value, text)
+
+
+def unfilled(texts: Iterable[tuple[Place, str]], values: Mapping[str, str]) -> Iterator[tuple[Place, str]]:
+    """The placeholders that the values do not fill, each with its place."""
+    for place, text in texts:
+        for name in placeholders(text):
+            if name not in values and not (name == LATER and place[-1] == "status_url"):
+                yield place, name

@@ -1,0 +1,81 @@
+"""First quotas, born honest: a plan like any other, made from the entry with S = 0 and from the capacity that came.
+
+The entry's values are the baseline. What missing nodes cut is owed until the entry's date, and granted as more comes,
+never above the entry's values, and never with a sum above C. Units: whole GPUs. Source: BRINGUP.md, "Born honest".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from models.base import gpus_text
+from models.bringup.entry import BringupEntry
+from models.cluster.island import Island
+from models.cluster.policy import Policy
+from models.cluster.snapshot import Snapshot, filled
+from models.planning.ceiling import ceiling_of
+from models.planning.divide import divide
+from models.planning.plan import Plan, make_plan
+
+
+def first_snapshot(entry: BringupEntry, islands: Sequence[Island]) -> Snapshot:
+    """The new cluster on these islands, with the entry's quotas and nothing running."""
+    quotas = tuple(q.but(scheduled_gpus=0, idle_gpus=None) for q in entry.quotas)
+    return Snapshot(
+        cluster=entry.cluster,
+        gpus_per_node=entry.gpus_per_node,
+        islands=filled(quotas, islands),
+        quotas=quotas,
+        usage_from="nothing runs yet",
+    )
+
+
+def first_plan(entry: BringupEntry, islands: Sequence[Island], policy: Policy) -> Plan:
+    """The plan of the first quotas on what came: backed, under C, all tiers open as nothing runs."""
+    return make_plan(first_snapshot(entry, islands), policy)
+
+
+def too_much(entry: BringupEntry, policy: Policy) -> str:
+    """Why the first quotas could not stand even if all that was ordered came; empty: they could."""
+    if not entry.quotas:
+        return ""
+    plan = first_plan(entry, entry.planned_islands, policy)
+    if plan.assigned_gpus > plan.ceiling_gpus:
+        above = plan.assigned_gpus - plan.ceiling_gpus
+        return (
+            f"quotas sum to {plan.assigned_gpus}, {gpus_text(above)} above the {plan.ceiling_gpus} that "
+            f"{entry.cluster} may promise of the {entry.gpus} ordered: lower them"
+        )
+    if plan.cut_gpus or not plan.backed:
+        why = plan.why_last or "lower them"
+        return f"quotas cannot all stand on the islands that were ordered for {entry.cluster}: {why}"
+    return ""
+
+
+def owed(entry: BringupEntry, granted: Mapping[str, int]) -> dict[str, int]:
+    """What the leaves lack of the entry's values; those that lack nothing are left out."""
+    parents = {q.parent for q in entry.quotas}
+    lack = {q.team: q.gpus - granted.get(q.team, 0) for q in entry.quotas if q.team not in parents}
+    return {team: gpus for team, gpus in lack.items() if gpus > 0}
+
+
+def next_values(
+    entry: BringupEntry, islands: Sequence[Island], granted: Mapping[str, int], policy: Policy
+) -> dict[str, int]:
+    """The entry's quotas on what is there now: none below what was granted, the sum never above C.
+
+    `granted`: by team, as it stands; of a team that is not named nothing was granted.
+    """
+    snapshot = first_snapshot(entry, islands)
+    plan = make_plan(snapshot, policy)
+    tree = snapshot.tree
+    more = {leaf: max(0, plan.values[leaf] - granted.get(leaf, 0)) for leaf in tree.leaves}
+    stands = {leaf: granted.get(leaf, 0) for leaf in tree.leaves}
+
+    def values() -> dict[str, int]:
+        return tree.lowered({leaf: tree.by_team[leaf].gpus - stands[leaf] - more[leaf] for leaf in tree.leaves})
+
+    ceiling = ceiling_of(snapshot, policy)
+    if tree.assigned(values()) > ceiling:  # health fell while GPUs came: what was granted stays, the rest is shared
+        more = divide(max(0, ceiling - sum(stands.values())), more, more)
+    return values()

@@ -1,0 +1,59 @@
+"""The graph of steps: what may run next, and in which order it is unmade.
+
+Shapes: `after` maps each step to those that must be done before it. Answers stand in the order of `after`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+After = Mapping[str, Sequence[str]]
+
+
+def unknown_after(after: After, step: str) -> str:
+    """The first name in the step's `after` that is no step; empty: there is none."""
+    return next((name for name in after[step] if name not in after), "")
+
+
+def circle(after: After) -> list[str]:
+    """Steps that wait for each other in a circle, the first one again at the end; [] where there is none."""
+    done: set[str] = set()
+    for start in after:
+        path: list[str] = []
+        stack = [(start, iter(after[start]))]
+        while stack:
+            step, rest = stack[-1]
+            if not path or path[-1] != step:
+                path.append(step)
+            following = next((name for name in rest if name not in done), None)
+            if following is None:
+                done.add(step)
+                path.pop()
+                stack.pop()
+            elif following in path:
+                return [*path[path.index(following) :], following]
+            else:
+                stack.append((following, iter(after[following])))
+    return []
+
+
+def ready(after: After, waiting: Collection[str], done: Collection[str]) -> list[str]:
+    """Of those that wait, the steps whose `after` is done."""
+    return [step for step, before in after.items() if step in waiting and all(b in done for b in before)]
+
+
+def before(after: After, steps: Iterable[str]) -> set[str]:
+    """All that these steps stand on, directly or not; not they themselves unless they stand on each other."""
+    found: set[str] = set()
+    open_ = [name for step in steps for name in after[step]]
+    while open_:
+        step = open_.pop()
+        if step not in found:
+            found.add(step)
+            open_ += after[step]
+    return found
+
+
+def behind(after: After, step: str) -> list[str]:
+    """All that stand on this step, directly or not."""
+    return [other for other in after if step in before(after, [other])]

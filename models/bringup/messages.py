@@ -1,0 +1,189 @@
+"""What crosses the wire for a bring-up: its start, commands, and what its activities are asked and answer."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from models.audit import AuditEntry
+from models.base import ActorGiven, Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words
+from models.bringup.checks import CheckAnswer, CheckOrder, Colour
+from models.bringup.entry import BringupEntry
+from models.bringup.recipe import ClusterRecipe
+from models.bringup.runs import RunOrder, RunReport
+from models.bringup.stages import BringupStage
+from models.bringup.state import Bringup
+from models.cluster.island import Island
+
+BRINGUP_WORKFLOW = "Bringup"
+BRINGUP_QUEUE = "backstop-bringups"
+"""Of looks, checks and what is followed: most of it waits, and takes nobody's slot meanwhile."""
+_RUNS_QUEUE = "backstop-runs-"
+
+
+def runs_queue(host: str) -> str:
+    """Of the commands of one host."""
+    return _RUNS_QUEUE + host
+
+
+class BringupStart(Model):
+    """What starts a bring-up. The recipe comes along: a bring-up keeps the one that it began with."""
+
+    entry: BringupEntry
+    recipe: ClusterRecipe
+    actor: ActorGiven = Field(min_length=1)
+    reason: Words = ""
+
+
+class BringupInput(Model):
+    """The workflow's one argument: how it starts, or the state it continues from."""
+
+    start: BringupStart
+    state: Bringup | None = None
+    runs: PositiveCount = 1
+
+
+class BringupAnswer(Model):
+    """Whether it was begun. `reason`: why not."""
+
+    begun: bool
+    cluster: Name
+    stage: BringupStage | None = None
+    reason: Text = ""
+
+
+class BringupCommandAnswer(Model):
+    """What became of a command."""
+
+    command: str
+    stage: BringupStage
+    said: str
+    undo: str
+    """How it is undone, or that it cannot be."""
+
+
+class OpenBringup(Model):
+    start: BringupStart
+    at: Time
+
+
+class OpenedBringup(Model):
+    """Whether it may begin. `number`: how many bring-ups of the cluster there have been, this one included."""
+
+    number: PositiveCount = 1
+    refused: Text = ""
+    """Why not, in one sentence; empty: it may."""
+
+
+class ChosenHost(Model):
+    """A host that runs commands."""
+
+    host: Name
+
+
+class FollowRun(Model):
+    """A run to be looked at until it has ended. `settle`: how long one of which there is no trace is looked for."""
+
+    order: RunOrder
+    settle: Duration
+    every: Duration
+
+
+class FollowedRun(Model):
+    """How it stands. None: there is no trace of it, and has not been for as long as it was looked for."""
+
+    report: RunReport | None = None
+
+
+class SupplyRequest(Model):
+    """Asked every `every`, until it is green, says something else, or `most` has passed."""
+
+    order: CheckOrder
+    every: Duration
+    most: Duration
+    colour: Colour
+    said: Text
+
+
+class AskRequest(Model):
+    orders: tuple[CheckOrder, ...]
+
+
+class AskAnswer(Model):
+    answers: dict[str, CheckAnswer]
+
+
+class HandOverRequest(Model):
+    """A cluster that goes into the fleet, or (`granted`) is owed something there."""
+
+    entry: BringupEntry
+    number: PositiveCount
+    islands: tuple[Island, ...]
+    granted: dict[Name, GpuCount] | None = None
+    """What was granted so far; None: it is handed over."""
+    actor: Text
+    """Whose entry it was: it is the approval of its first quotas."""
+    at: Time
+
+
+class HandedOver(Model):
+    """What stands in the fleet now. Units: whole GPUs, by team."""
+
+    plan_hash: str = ""
+    granted: dict[Name, GpuCount] = Field(default_factory=dict)
+    owed: dict[Name, GpuCount] = Field(default_factory=dict)
+    islands: tuple[Island, ...] = ()
+    said: Text
+
+
+class WindDownRequest(Model):
+    """A cluster that goes out of the fleet: a rollout takes its quotas to nothing, with notice. Asked repeatedly."""
+
+    cluster: Name
+    owner: Text
+    actor: Text
+    reason: Words
+    at: Time
+
+
+class WoundDown(Model):
+    """What still stands and runs there."""
+
+    quota_gpus: GpuCount
+    jobs: Count
+    said: Text
+
+
+class BringupRow(Model):
+    """A bring-up as the board and the weekly report show it."""
+
+    cluster: Name
+    number: PositiveCount
+    recipe: str
+    recipe_hash: str
+    owner: str
+    entered_by: str
+    entered_at: Time
+    stage: BringupStage
+    stage_at: Time
+    blocked_from: BringupStage | None = None
+    waits_for: Text = ""
+    needs: Text = ""
+    nodes: PositiveCount
+    gpus: PositiveCount
+    touches: Count = 0
+    check_ins: Count = 0
+    lasted: dict[BringupStage, Duration] = Field(default_factory=dict)
+    waited: dict[str, Duration] = Field(default_factory=dict)
+    granted: dict[Name, GpuCount] = Field(default_factory=dict)
+    owed: dict[Name, GpuCount] = Field(default_factory=dict)
+    owed_until: Time | None = None
+    probation_until: Time | None = None
+    red: tuple[str, ...] = ()
+    """Checks that are red now."""
+
+
+class BringupRecord(Model):
+    """What happened, for the archive, and how it stands, for the board."""
+
+    row: BringupRow
+    entries: tuple[AuditEntry, ...]

@@ -1,0 +1,364 @@
+"""Recipes: how clusters of one kind are made, and what must be green before people work on them.
+
+A recipe is validated whole and named by its hash. What it says is data: no program runs that the worker's own settings
+do not list (activities/adapters/runners). Source: BRINGUP.md, "Recipes", "Checks".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from fractions import Fraction
+from functools import cached_property
+from typing import Annotated, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from models.base import HOUR, Count, Documented, Duration, PositiveCount, Text, Words, brief, content_hash, fault_at
+from models.bringup.checks import CheckKind, EnoughOf
+from models.bringup.filling import placeholders, spelled
+from models.bringup.graph import circle, unknown_after
+from models.bringup.runs import NO_TIME_LIMIT, Runner
+from models.cluster.policy import MOST_NAMES
+
+_MINUTE = timedelta(minutes=1)
+StepName = Annotated[
+    str,
+    *spelled(
+        r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?",
+        "up to 64 lower-case letters, digits, dots, dashes and underscores, a letter or digit at both ends",
+    ),
+]
+"""Of a recipe, a step or a check: it stands in keys, commands and file names."""
+Argument = Annotated[Text, Field(max_length=4000)]
+SUPPLY, CAPACITY = "supply", "capacity"
+"""Names of what is looked at beside the recipe's own checks."""
+
+
+class _Runs(Documented):
+    """What a runner is told; which fields count depends on `with`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+    with_: Runner | None = Field(default=None, alias="with")
+    """Who runs it: command, buildkite or http."""
+    run: tuple[Argument, ...] = Field(default=(), max_length=200)
+    """command: the program (absolute) and its arguments. No shell reads them."""
+    pipeline: Argument = ""
+    """buildkite: the pipeline's slug."""
+    branch: Argument = "main"
+    """buildkite: the branch that is built."""
+    commit: Argument = "HEAD"
+    """buildkite: the commit that is built."""
+    values: dict[StepName | Text, Argument] = Field(default_factory=dict, max_length=100)
+    """buildkite: environment and meta-data; http: the body, as JSON."""
+    url: Argument = ""
+    """http: POST here."""
+    status_url: Argument = ""
+    """http: GET there to see how it stands; {id} is the id that the POST answered. Without it: the same POST again."""
+    field: Argument = "status"
+    """http: the dotted path of the field that says how it stands."""
+    succeeded: tuple[Argument, ...] = ("succeeded",)
+    """http: values of that field."""
+    failed: tuple[Argument, ...] = ("failed",)
+    """http: values of that field."""
+    limit: Duration = Field(default=timedelta(days=1), gt=timedelta(0), le=NO_TIME_LIMIT)
+    """It is stopped, and has failed, when it takes longer."""
+    repeatable: bool = False
+    """It may run again without a person: after a start of which nothing is known, and after a failure."""
+    retries: Count = Field(default=0, le=100)
+    """How often it is run again after a failure, before a person is called; only where it is repeatable."""
+    pause: Duration = Field(default=_MINUTE, le=timedelta(days=1))
+    """Between a failure and the next try; it doubles with each."""
+
+    @model_validator(mode="after")
+    def _retried(self) -> Self:
+        if self.retries and not self.repeatable:
+            raise ValueError(f"retries is {self.retries}, and only what is repeatable runs again by itself")
+        return self
+
+    def texts(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Every text that may hold placeholders, with its place."""
+        yield from ((("run", n), text) for n, text in enumerate(self.run))
+        for name in ("pipeline", "branch", "commit", "url", "status_url"):
+            yield (name,), getattr(self, name)
+        yield from ((("values", name), text) for name, text in self.values.items())
+
+
+_NEEDED = {Runner.COMMAND: "run", Runner.BUILDKITE: "pipeline", Runner.HTTP: "url"}
+
+
+def _check_runner(runs: _Runs, runner: Runner, under: tuple[str, ...] = ()) -> None:
+    """It has what its runner needs, and nothing of another's. Errors: ValueError."""
+    if not getattr(runs, _NEEDED[runner]):
+        raise fault_at(under, f"{_NEEDED[runner]} is missing: a step with {runner} needs it")
+    for other, field in _NEEDED.items():
+        if other is not runner and getattr(runs, field):
+            raise fault_at((*under, field), f"belongs to a step with {other}, and this one is with {runner}")
+    if runner is Runner.COMMAND:
+        _check_program(runs.run, (*under, "run"))
+
+
+def _check_program(run: tuple[str, ...], path: tuple[str | int, ...]) -> None:
+    program = run[0]
+    if not program.startswith("/") or "/../" in f"{program}/" or placeholders(program):
+        raise fault_at(
+            (*path, 0), f"must be the absolute path of a program, without placeholders, not {brief(program)}"
+        )
+
+
+class RecipeUndo(_Runs):
+    """How a step is unmade."""
+
+
+class RecipeStep(_Runs):
+    """One step of provisioning: a run, or a touch by a person."""
+
+    name: StepName
+    """Unique in its recipe."""
+    touch: Words = ""
+    """What a person does, and then says `check-in`. A step has a touch or a runner."""
+    after: tuple[StepName, ...] = Field(default=(), max_length=MOST_NAMES)
+    """Steps that must be done before. Without it: none."""
+    undo: RecipeUndo | None = None
+    """What unmakes it; its runner is the step's unless it names one. Without it: it is named as left standing."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.touch:
+            if self.with_ is not None or any(getattr(self, field) for field in _NEEDED.values()):
+                raise ValueError(f"touch is what a person does, and step {self.name} has a runner too")
+        elif self.with_ is None:
+            raise ValueError(f"step {self.name} needs a runner (with: command, buildkite or http) or a touch")
+        else:
+            _check_runner(self, self.with_)
+        if self.undo is not None:
+            self._check_undo(self.undo)
+        if len(set(self.after)) != len(self.after):
+            raise ValueError(f"after names one twice: {', '.join(self.after)}")
+        return self
+
+    def _check_undo(self, undo: RecipeUndo) -> None:
+        runner = undo.with_ or self.with_
+        if runner is None:
+            raise fault_at(("undo",), f"with is missing: step {self.name} is a touch, so its undo names its own runner")
+        _check_runner(undo, runner, ("undo",))
+
+    def runs(self, *, undo: bool) -> _Runs:
+        """What is run for it, or to unmake it."""
+        if not undo:
+            return self
+        assert self.undo is not None
+        return self.undo
+
+    def runner(self, *, undo: bool) -> Runner:
+        chosen = (self.undo.with_ or self.with_) if undo and self.undo is not None else self.with_
+        assert chosen is not None
+        return chosen
+
+    def texts(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from super().texts()
+        yield ("touch",), self.touch
+        if self.undo is not None:
+            yield from ((("undo", *place), text) for place, text in self.undo.texts())
+
+
+class RecipeCheck(Documented):
+    """One thing that must be green: a command, a URL, a query, or what a source of health says."""
+
+    name: StepName
+    """Unique among the checks of its recipe."""
+    command: tuple[Argument, ...] = Field(default=(), max_length=200)
+    """The program (absolute) and its arguments: exit 0 is green, a time-out unknown, anything else red."""
+    http: Argument = ""
+    """GET: 2xx is green, no answer unknown, anything else red."""
+    promql: Argument = ""
+    """A query with one number; it must lie within at_least and at_most."""
+    healthy: EnoughOf | None = None
+    """Of the GPUs that are there, the share that must be healthy."""
+    contiguous: PositiveCount | None = None
+    """A block of so many GPUs on wholly healthy nodes of one island must be there."""
+    connection: Argument = "local"
+    """promql: which Prometheus, by the worker's file."""
+    at_least: float | None = None
+    """promql: the least number that is green."""
+    at_most: float | None = None
+    """promql: the largest number that is green."""
+    every: Duration = Field(default=timedelta(minutes=5), gt=timedelta(0), le=timedelta(days=1))
+    """How often it is asked; an answer counts for twice as long."""
+    once: bool = False
+    """It is asked when all others are green, and again after something turned red and was repaired."""
+    limit: Duration = Field(default=_MINUTE, gt=timedelta(0), le=timedelta(days=1))
+    """How long an answer may take."""
+
+    @property
+    def kind(self) -> CheckKind:
+        return next(kind for kind in _CHECKS if self._asks(kind))
+
+    def _asks(self, kind: CheckKind) -> bool:
+        return getattr(self, kind.value) not in (None, (), "")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        asked = [kind.value for kind in _CHECKS if self._asks(kind)]
+        if len(asked) != 1:
+            what = f"has {' and '.join(asked)}" if asked else "has none"
+            raise ValueError(f"check {self.name} needs one of {', '.join(_CHECKS)}, and {what}")
+        if self.command:
+            _check_program(self.command, ("command",))
+        bounds = self.at_least is not None or self.at_most is not None
+        if bounds != bool(self.promql):
+            needs = "needs at_least or at_most" if self.promql else "has at_least or at_most, which only promql goes by"
+            raise ValueError(f"check {self.name} {needs}")
+        return self
+
+    def texts(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from ((("command", n), text) for n, text in enumerate(self.command))
+        yield ("http",), self.http
+        yield ("promql",), self.promql
+        yield ("connection",), self.connection
+
+
+_CHECKS = (CheckKind.COMMAND, CheckKind.HTTP, CheckKind.PROMQL, CheckKind.HEALTHY, CheckKind.CONTIGUOUS)
+
+
+class Reading(Documented):
+    """Something that says what is there: a program that prints JSON, or a URL that answers it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+    with_: Runner = Field(default=Runner.COMMAND, alias="with")
+    """command or http."""
+    run: tuple[Argument, ...] = Field(default=(), max_length=200)
+    """command: the program (absolute) and its arguments."""
+    url: Argument = ""
+    """http: GET."""
+    every: Duration = Field(default=timedelta(minutes=5), gt=timedelta(0), le=timedelta(days=7))
+    """How often it is asked."""
+    limit: Duration = Field(default=_MINUTE, gt=timedelta(0), le=HOUR)
+    """How long an answer may take."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if self.with_ is Runner.BUILDKITE:
+            raise fault_at(("with",), "must be command or http, not buildkite")
+        field, other = ("run", "url") if self.with_ is Runner.COMMAND else ("url", "run")
+        if not getattr(self, field):
+            raise ValueError(f"{field} is missing: what is asked with {self.with_} needs it")
+        if getattr(self, other):
+            raise fault_at((other,), f"cannot be there beside {field}")
+        if self.run:
+            _check_program(self.run, ("run",))
+        return self
+
+    def texts(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        yield from ((("run", n), text) for n, text in enumerate(self.run))
+        yield ("url",), self.url
+
+
+class Supply(Reading):
+    """What must be granted in the subscription before anything is made. It is asked every hour by default."""
+
+    every: Duration = Field(default=HOUR, gt=timedelta(0), le=timedelta(days=7))
+    """How often it is asked."""
+    needs: dict[StepName, PositiveCount] = Field(min_length=1, max_length=MOST_NAMES)
+    """How much of each; the answer is a JSON object with these names."""
+
+
+class ClusterRecipe(Documented):
+    """How clusters of one kind are made and validated."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+    name: StepName
+    """Unique in its file; entries name it."""
+    supply: Supply | None = None
+    """What must be granted first. Without it: nothing."""
+    accept_at_least: EnoughOf = Fraction(1)
+    """The share of the ordered nodes with which provisioning is done."""
+    capacity: Reading | None = None
+    """What says which nodes came. Without it: the entry's source of health, or, without one, what was entered."""
+    provision: tuple[RecipeStep, ...] = Field(min_length=1, max_length=MOST_NAMES)
+    """The steps; what can run beside another does."""
+    checks: tuple[RecipeCheck, ...] = Field(default=(), max_length=MOST_NAMES, alias="validate")
+    """What must be green together for `soak`. Without it: only that the nodes are there."""
+    soak: Duration = timedelta(hours=2)
+    """How long all checks must have been green together before the cluster is in production."""
+    validate_within: Duration = Field(default=timedelta(days=7), gt=timedelta(0))
+    """From then on a person is called."""
+    stale_after: Duration = timedelta(minutes=30)
+    """A check that is unknown for so long counts as red."""
+    watch_every: Duration = Field(default=HOUR, gt=timedelta(0), le=timedelta(days=1))
+    """In production: how often checks are asked during probation."""
+    probation: Duration = timedelta(days=7)
+    """How long checks go on in production."""
+    settle: Duration = Field(default=2 * _MINUTE, gt=timedelta(0), le=HOUR)
+    """How long a start that has left no trace is looked for, before it is unclear."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _check_names([s.name for s in self.provision], "provision", "step")
+        _check_names([c.name for c in self.checks], "validate", "check")
+        for number, check in enumerate(self.checks):
+            if check.name in (SUPPLY, CAPACITY):
+                raise fault_at(("validate", number, "name"), f"{check.name!r} is Backstop's own: choose another one")
+        after = {s.name: s.after for s in self.provision}
+        for number, step in enumerate(self.provision):
+            stranger = unknown_after(after, step.name)
+            if stranger:
+                raise fault_at(("provision", number, "after"), f"names {stranger!r}, which is no step of this recipe")
+        round_ = circle(after)
+        if round_:
+            number = [s.name for s in self.provision].index(round_[0])
+            raise fault_at(("provision", number, "after"), f"has a cycle: {' -> '.join(round_)}")
+        return self
+
+    @cached_property
+    def steps(self) -> dict[str, RecipeStep]:
+        return {s.name: s for s in self.provision}
+
+    @cached_property
+    def after(self) -> dict[str, tuple[str, ...]]:
+        """The graph: each step with those that must be done before."""
+        return {s.name: s.after for s in self.provision}
+
+    @property
+    def hash(self) -> str:
+        """By it a bring-up knows what it began with; a default that is written out makes no difference."""
+        return content_hash(self, exclude_defaults=True)
+
+    def texts(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Every text that may hold placeholders, with its place in the recipe."""
+        groups: list[tuple[tuple[str | int, ...], RecipeStep | RecipeCheck | Reading]] = [
+            *((("provision", n), step) for n, step in enumerate(self.provision)),
+            *((("validate", n), check) for n, check in enumerate(self.checks)),
+        ]
+        groups += [] if self.supply is None else [((SUPPLY,), self.supply)]
+        groups += [] if self.capacity is None else [((CAPACITY,), self.capacity)]
+        for place, part in groups:
+            yield from (((*place, *inner), text) for inner, text in part.texts())
+
+
+def _check_names(names: list[str], field: str, what: str) -> None:
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise fault_at((field, number, "name"), f"{what} {name!r} is given twice")
+
+
+class RecipeFile(Documented):
+    """A file of recipes, checked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+    recipes: tuple[ClusterRecipe, ...] = Field(min_length=1, max_length=MOST_NAMES)
+    """The recipes, at least one; no name twice."""
+    schema_: Words | None = Field(default=None, alias="$schema")
+    """Where this schema is, so that an editor checks the file. Not read. Without it: none."""
+
+    @model_validator(mode="after")
+    def _once_each(self) -> Self:
+        _check_names([r.name for r in self.recipes], "recipes", "recipe")
+        return self
+
+    def recipe(self, name: str) -> ClusterRecipe | None:
+        return next((r for r in self.recipes if r.name == name), None)

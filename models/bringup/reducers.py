@@ -1,0 +1,456 @@
+"""What became of a bring-up's calls, and what follows from time alone.
+
+Every function answers a new Bringup; none decides what to do next (models/bringup/decide.py does). `advance` is called
+before each decision: it puts time down, ticks the soak clock, and moves the stage where nothing is in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from models.audit import AuditKind
+from models.base import count_text, duration_text, gpus_text, some_of
+from models.bringup.checks import CheckAnswer, Colour
+from models.bringup.decide import may_unmake, overlong_at, spared, startable
+from models.bringup.filling import filled
+from models.bringup.messages import BringupStart, HandedOver, WoundDown
+from models.bringup.recipe import CAPACITY
+from models.bringup.runs import UNDO_SUFFIX, RunPhase, RunReport
+from models.bringup.soak import CheckState, colour_at, colours, ticked, turned
+from models.bringup.stages import BringupStage
+from models.bringup.standing import standing
+from models.bringup.state import (
+    MOST_ATTEMPTS,
+    Bringup,
+    Production,
+    StepPhase,
+    StepRun,
+    touchable,
+)
+from models.bringup.troubles import Trouble, troubles
+from models.wire import TellAnswer
+
+LOOKS_FOR_IT = timedelta(seconds=15)
+"""Between two looks for a start of which nothing is known."""
+TRIES_AGAIN = timedelta(minutes=1)
+"""After a call that could not be made."""
+UNTRACED = 2
+"""Starts in a row without a trace, after which a repeatable step waits for a person too."""
+
+
+def opened(start: BringupStart, number: int, now: datetime) -> Bringup:
+    """A bring-up at its start: it waits for its supply."""
+    recipe = start.recipe
+    b = Bringup(
+        entry=start.entry,
+        recipe=recipe,
+        number=number,
+        entered_by=start.actor,
+        entered_at=now,
+        stage_at=now,
+        accounted_at=now,
+        runs={step.name: StepRun() for step in recipe.provision},
+        supply=None if recipe.supply is None else CheckState(),
+        checks={CAPACITY: CheckState()} | {c.name: CheckState() for c in recipe.checks},
+    )
+    text = f"{b.cluster} is entered: {start.entry.text}, by recipe {recipe.name} ({recipe.hash})"
+    given = start.entry.model_dump(mode="json", exclude_defaults=True)
+    return b.noting(AuditKind.COMMAND, text, now, actor=start.actor, reason=start.reason, entry=given)
+
+
+# --- time -------------------------------------------------------------------------------------------
+
+
+def advance(b: Bringup, now: datetime) -> Bringup:
+    """The bring-up at `now`, before anything is decided."""
+    b = _ticked(b.accounted(now), now)
+    for name in b.runs:
+        end = overlong_at(b, name)
+        if end is not None and now >= end:
+            b = b.with_run(name, stopping="it takes longer than its limit", next_at=None)
+    before = None
+    while before is not b:
+        before, b = b, _moved(b, now)
+    return b
+
+
+def _ticked(b: Bringup, now: datetime) -> Bringup:
+    if b.direction is not BringupStage.PROVISIONED:
+        return b
+    clock = ticked(b.clock, b.checks, b.rules(), now, b.recipe.stale_after)
+    return b if clock == b.clock else b.but(clock=clock)
+
+
+def _moved(b: Bringup, now: datetime) -> Bringup:
+    """One more thing that follows, or the same value."""
+    if b.stage.ended:
+        return b
+    found = troubles(b, now)
+    if found or b.stage is BringupStage.BLOCKED:
+        moved = _blocked(b, found, now)
+        if moved is not b:
+            return moved
+    match b.direction:
+        case BringupStage.PLANNED:
+            return _begins(b, now)
+        case BringupStage.PROVISIONING:
+            return _asks_for_touches(_provisioned(b, now, blocked=bool(found)), now)
+        case BringupStage.CANCELLING | BringupStage.RETIRING:
+            return _unmaking(b, now, blocked=bool(found))
+    return b
+
+
+def _blocked(b: Bringup, found: list[Trouble], now: datetime) -> Bringup:
+    if not found:
+        assert b.blocked_from is not None
+        return b.reaching(b.blocked_from, now, "nothing blocks it any more")
+    because = "; ".join(t.text for t in found)
+    if b.stage is BringupStage.BLOCKED and b.because == because:
+        return b
+    known = b.because if b.stage is BringupStage.BLOCKED else ""
+    b = b.but(because=because) if b.stage is BringupStage.BLOCKED else b.reaching(BringupStage.BLOCKED, now, because)
+    for trouble in found:
+        if trouble.text not in known:
+            b = b.telling(f"{b.cluster} needs a person: {trouble.text}", *trouble.ways)
+    return b
+
+
+def _begins(b: Bringup, now: datetime) -> Bringup:
+    supply = b.supply
+    if b.hold is not None or (supply is not None and supply.colour is not Colour.GREEN and not supply.skipped):
+        return b
+    why = "it needs no supply" if supply is None else f"the supply is there: {supply.said}"
+    if supply is not None and supply.skipped:
+        why = f"the look at its supply was skipped: {supply.skipped}"
+    return b.reaching(BringupStage.PROVISIONING, now, why)
+
+
+def _provisioned(b: Bringup, now: datetime, *, blocked: bool) -> Bringup:
+    if not b.all_made:
+        return b
+    if b.made_at is None:
+        return b.but(made_at=now, validating_since=now)
+    capacity = colour_at(b.checks[CAPACITY], b.rules()[CAPACITY], now, b.recipe.stale_after)
+    if blocked or b.hold is not None or capacity is not Colour.GREEN:
+        return b
+    asked = {name: check.but(unknown_since=now) for name, check in b.checks.items() if check.at is None}
+    why = f"every step is done, and {b.checks[CAPACITY].said}"
+    return b.but(checks=b.checks | asked, validating_since=now).reaching(BringupStage.PROVISIONED, now, why)
+
+
+def _asks_for_touches(b: Bringup, now: datetime) -> Bringup:
+    if b.direction is not BringupStage.PROVISIONING:
+        return b
+    for step in touchable(b):
+        if b.runs[step.name].noted_at is None:
+            b = b.with_run(step.name, noted_at=now).telling(
+                f"{b.cluster} waits for you: {_touch(b, step.name)}",
+                ("When it is done", f"backstop bringup check-in {b.cluster} {step.name}"),
+            )
+    return b
+
+
+def _touch(b: Bringup, step: str) -> str:
+    return filled(b.recipe.steps[step].touch, b.entry.all_values)
+
+
+def _unmaking(b: Bringup, now: datetime, *, blocked: bool) -> Bringup:
+    leaving = b.leaving
+    if leaving is not None and not leaving.empty and leaving.deadline is not None and now >= leaving.deadline:
+        said = f"the deadline of {leaving.actor} has come"
+        b = b.but(leaving=leaving.but(empty=True, said=said)).noting(AuditKind.HOLD, f"{said}: it is unmade", now)
+    if not may_unmake(b):
+        return b
+    for step, run in b.steps():
+        touched = bool(step.touch) and run.phase is StepPhase.DONE
+        if step.undo is not None and (run.starts or touched) and step.name + UNDO_SUFFIX not in b.runs:
+            b = b.but(runs={**b.runs, step.name + UNDO_SUFFIX: StepRun()})
+    undos = [b.runs[name] for name in b.runs if name.endswith(UNDO_SUFFIX)]
+    waiting = sum(run.phase is StepPhase.WAITING for run in undos) - len(spared(b))
+    if blocked or waiting or any(run.phase.under_way for run in undos) or startable(b, now):
+        return b
+    left = standing(b)
+    rest = "; ".join(f"{step} is left standing: {why}" for step, why in left.items())
+    why = rest or "nothing is left standing"
+    end = BringupStage.CANCELLED if b.direction is BringupStage.CANCELLING else BringupStage.RETIRED
+    return b.reaching(end, now, why).telling(f"{b.cluster} is {end}: {why}")
+
+
+# --- runs -------------------------------------------------------------------------------------------
+
+
+def begun(b: Bringup, run: str, now: datetime) -> Bringup:
+    """The start is noted; it has not been made yet."""
+    was = b.runs[run]
+    fresh = StepRun(
+        phase=StepPhase.STARTING,
+        attempt=was.attempt + 1,
+        starts=was.starts + 1,
+        tries=was.tries,
+        noted_at=now,
+        said="its start is noted",
+    )
+    b = b.but(runs={**b.runs, run: fresh})
+    key = b.key(run).text
+    return b.noting(AuditKind.EFFECT, f"{run} is started (attempt {fresh.attempt})", now, run=run, key=key)
+
+
+def hosted(b: Bringup, run: str, attempt: int, host: str) -> Bringup:
+    return b.with_run(run, host=host) if _current(b, run, attempt) else b
+
+
+def refused(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
+    """Its runner will not start it, and has not."""
+    if not _current(b, run, attempt):
+        return b
+    b = b.with_run(run, starts=b.runs[run].starts - 1)
+    return _ended(b, run, StepPhase.FAILED, why, now)
+
+
+def not_begun(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
+    """Nobody took the start, and nobody will: it is noted anew."""
+    if not _current(b, run, attempt):
+        return b
+    starts = b.runs[run].starts - 1
+    return b.with_run(run, phase=StepPhase.WAITING, starts=starts, said=why, next_at=now + TRIES_AGAIN, host="")
+
+
+def unanswered(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
+    """A call about it could not be made, or its answer was lost: it is looked for."""
+    if not _current(b, run, attempt):
+        return b
+    pause = TRIES_AGAIN if b.runs[run].seen else LOOKS_FOR_IT
+    return b.with_run(run, said=why, next_at=now + pause)
+
+
+def reported(b: Bringup, run: str, attempt: int, report: RunReport, now: datetime) -> Bringup:
+    """What its runner says of it."""
+    if not _current(b, run, attempt):
+        return b
+    b = b.with_run(
+        run,
+        seen=True,
+        said=report.said,
+        code=report.code,
+        tail=report.tail,
+        link=report.link or b.runs[run].link,
+        host=report.host or b.runs[run].host,
+        started_at=report.started_at or b.runs[run].started_at or now,
+        next_at=None,
+    )
+    match report.phase:
+        case RunPhase.RUNNING:
+            return b.with_run(run, phase=StepPhase.RUNNING)
+        case RunPhase.SUCCEEDED:
+            return _ended(b, run, StepPhase.DONE, report.said, now, report.ended_at)
+    return _failed(b, run, report, now)
+
+
+def _failed(b: Bringup, run: str, report: RunReport, now: datetime) -> Bringup:
+    was = b.runs[run]
+    plan = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)].runs(undo=run.endswith(UNDO_SUFFIX))
+    said = f"{was.stopping}: {report.said}" if was.stopping else report.said
+    by_person = report.phase is RunPhase.STOPPED and was.stopping.startswith("stopped by")
+    if by_person or was.tries >= plan.retries or was.attempt >= MOST_ATTEMPTS:
+        return _ended(b, run, StepPhase.FAILED, said, now, report.ended_at)
+    pause = min(plan.pause * 2**was.tries, timedelta(days=1))
+    b = _ended(b, run, StepPhase.WAITING, f"{said}; it is tried again", now, report.ended_at)
+    return b.with_run(run, tries=was.tries + 1, next_at=now + pause)
+
+
+def untraced(b: Bringup, run: str, attempt: int, now: datetime) -> Bringup:
+    """Its runner knows nothing of it."""
+    if not _current(b, run, attempt):
+        return b
+    was = b.runs[run]
+    assert was.noted_at is not None
+    settled_at = was.noted_at + b.recipe.settle
+    if was.seen:
+        return _ended(b, run, StepPhase.UNCLEAR, "its runner has no trace of it any more", now)
+    if now < settled_at:
+        return b.with_run(run, next_at=min(now + LOOKS_FOR_IT, settled_at))
+    said = f"its start left no trace in {duration_text(b.recipe.settle)}"
+    plan = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)].runs(undo=run.endswith(UNDO_SUFFIX))
+    stopped = bool(was.stopping)
+    if not plan.repeatable or stopped or was.tries >= max(UNTRACED, plan.retries):
+        return _ended(b, run, StepPhase.UNCLEAR, said, now)
+    b = _ended(b, run, StepPhase.WAITING, f"{said}; it is repeatable, and started again", now)
+    return b.with_run(run, tries=was.tries + 1)
+
+
+def host_gone(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
+    """Whoever could say how it stands is not there any more."""
+    return _ended(b, run, StepPhase.UNCLEAR, why, now) if _current(b, run, attempt) else b
+
+
+def _current(b: Bringup, run: str, attempt: int) -> bool:
+    """Whether this attempt is the one that counts: what is said of an earlier one changes nothing."""
+    return run in b.runs and b.runs[run].attempt == attempt and b.runs[run].phase.under_way
+
+
+def _ended(
+    b: Bringup, run: str, phase: StepPhase, said: str, now: datetime, ended_at: datetime | None = None
+) -> Bringup:
+    b = b.with_run(run, phase=phase, said=said, ended_at=ended_at or now, next_at=None, stopping="")
+    was = b.runs[run]
+    return b.noting(
+        AuditKind.EFFECT,
+        f"{run}: {said}" if phase is StepPhase.WAITING else f"{run} is {phase}: {said}",
+        now,
+        run=run,
+        key=b.key(run).text,
+        code=was.code,
+        link=was.link,
+        host=was.host,
+        tail=was.tail,
+    )
+
+
+# --- supply and checks ------------------------------------------------------------------------------
+
+
+def supplied(b: Bringup, answer: CheckAnswer, now: datetime) -> Bringup:
+    """After a look at the supply."""
+    if b.supply is None:
+        return b
+    news = (answer.colour, answer.said) != (b.supply.colour, b.supply.said)
+    b = b.but(supply=b.supply.answered(answer).but(asked_at=now))
+    return b.noting(AuditKind.GUARD, f"supply: {answer.said}", now, colour=answer.colour.value) if news else b
+
+
+def asked(b: Bringup, names: Iterable[str], now: datetime) -> Bringup:
+    """These checks are being asked."""
+    return b.but(checks=b.checks | {name: b.checks[name].but(asked_at=now) for name in names})
+
+
+def answered(b: Bringup, answers: Mapping[str, CheckAnswer], now: datetime) -> Bringup:
+    """What the checks say. An answer is as old as whoever asked says, and no older than the question."""
+    b = _ticked(b, now)  # what counted until now, by what was known until now
+    for name, answer in answers.items():
+        was = b.checks[name]
+        at = min(now, max(answer.at, was.asked_at or now))
+        b = b.but(checks=b.checks | {name: was.answered(answer.but(at=at))})
+        if answer.islands:
+            b = b.but(islands=answer.islands)
+        b = _turned(b, name, was, now)
+    if b.direction is BringupStage.PROVISIONED:
+        b = b.but(clock=turned(b.clock, colours(b.checks, b.rules(), now, b.recipe.stale_after), now))
+    return b
+
+
+def _turned(b: Bringup, name: str, was: CheckState, now: datetime) -> Bringup:
+    check = b.checks[name]
+    if check.colour is was.colour:
+        return b
+    b = b.noting(AuditKind.GUARD, f"check {name} turned {check.colour}: {check.said}", now, check=name)
+    if check.colour is Colour.RED and b.direction is BringupStage.IN_PRODUCTION:
+        return b.telling(f"in probation, check {name} of {b.cluster} turned red: {check.said}")
+    if was.colour is Colour.RED and check.colour is Colour.GREEN and not b.rules()[name].once:
+        return once_again(b, now)
+    return b
+
+
+def once_again(b: Bringup, now: datetime) -> Bringup:
+    """Something was repaired: what is checked once is to be checked again."""
+    again = {name: b.checks[name].forgotten(now) for name, terms in b.rules().items() if terms.once}
+    return b.but(checks=b.checks | again)
+
+
+def unasked(b: Bringup, names: Iterable[str], why: str, now: datetime) -> Bringup:
+    """They could not be asked: nothing is known of them."""
+    return answered(b, {name: CheckAnswer(colour=Colour.UNKNOWN, said=why, at=now) for name in names}, now)
+
+
+# --- production -------------------------------------------------------------------------------------
+
+
+def handed(b: Bringup, answer: HandedOver, now: datetime) -> Bringup:
+    """It is in the fleet."""
+    if b.direction is not BringupStage.PROVISIONED:
+        return b
+    production = Production(
+        at=now,
+        plan_hash=answer.plan_hash,
+        granted=answer.granted,
+        owed=answer.owed,
+        probation_until=now + b.recipe.probation,
+    )
+    total = sum(i.total_gpus for i in b.islands)
+    why = f"all checks were green together for {duration_text(b.recipe.soak)}"
+    b = b.but(production=production, short_of=total, islands=answer.islands or b.islands)
+    b = b.noting(AuditKind.PLAN, f"handed over: {answer.said}", now, **answer.model_dump(mode="json"))
+    if b.stage is BringupStage.BLOCKED:
+        b = b.reaching(BringupStage.PROVISIONED, now, "nothing blocks it any more")
+    b = b.reaching(BringupStage.IN_PRODUCTION, now, why)
+    return b.telling(f"{b.cluster} is in production: {answer.said}.{_owed_text(answer.owed)}")
+
+
+def _owed_text(owed: Mapping[str, int]) -> str:
+    if not owed:
+        return ""
+    what = some_of([f"{team} {gpus_text(gpus)}" for team, gpus in sorted(owed.items())])
+    return f" Owed, as fewer came than were ordered: {what}."
+
+
+def failed_over(b: Bringup, why: str, now: datetime) -> Bringup:
+    """It could not be handed over, or wound down, and trying again will not mend that by itself."""
+    return b.but(fault=why).noting(AuditKind.EFFECT, why, now)
+
+
+def owed_looked_at(b: Bringup, answer: HandedOver, now: datetime) -> Bringup:
+    """After a try to grant what is owed: with what stands now, and what is still owed."""
+    if b.production is None:
+        return b
+    raised = {t: g - b.production.granted.get(t, 0) for t, g in answer.granted.items()}
+    raised = {team: gpus for team, gpus in raised.items() if gpus > 0}
+    total = sum(i.total_gpus for i in b.islands)
+    production = b.production.but(granted=answer.granted, owed=answer.owed, plan_hash=answer.plan_hash)
+    b = b.but(production=production, short_of=total)
+    if not raised:
+        return b
+    what = some_of([f"{team} {gpus_text(gpus)} more" for team, gpus in sorted(raised.items())])
+    b = b.noting(AuditKind.PLAN, f"owed, and granted now: {what}", now, **answer.model_dump(mode="json"))
+    return b.telling(f"What was owed in {b.cluster} is granted: {what}.{_owed_text(answer.owed)}")
+
+
+def wound(b: Bringup, answer: WoundDown, now: datetime) -> Bringup:
+    """After a look at a cluster that is being emptied."""
+    if b.leaving is None or b.leaving.empty:
+        return b
+    said = f"{gpus_text(answer.quota_gpus)} of quota stand, {count_text(answer.jobs, 'job')} run: {answer.said}"
+    empty = answer.quota_gpus == 0 and answer.jobs == 0
+    news = said != b.leaving.said
+    b = b.but(leaving=b.leaving.but(said=said, looked_at=now, empty=empty))
+    return b.noting(AuditKind.GUARD, said, now) if news else b
+
+
+# --- the archive and the mail -----------------------------------------------------------------------
+
+
+def recorded(b: Bringup, keys: Iterable[str]) -> Bringup:
+    done = set(keys)
+    return b.but(outbox=tuple(e for e in b.outbox if e.key not in done))
+
+
+def mailed(b: Bringup, tried: Iterable[str], answer: TellAnswer, now: datetime) -> Bringup:
+    """What was delivered is gone from the mail; what never can be is too, and the archive says so."""
+    gone = (answer.delivered.keys() | answer.refused.keys() | answer.waiting.keys()) & set(tried)
+    lost = [(n, answer.refused[n.key]) for n in b.mail if n.key in answer.refused]
+    b = b.but(mail=tuple(n for n in b.mail if n.key not in gone))
+    for notice, why in lost:
+        b = b.noting(AuditKind.NOTICE, f"{notice.audience} was not told: {why}", now, notice=notice.key, failed=True)
+    return b
+
+
+MOST_MAIL = 50
+"""Notices that wait; of more the oldest are given up when a history begins anew."""
+
+
+def fitted(b: Bringup, now: datetime) -> Bringup:
+    """The bring-up, small enough to be carried to its next run."""
+    over = len(b.mail) - MOST_MAIL
+    if over <= 0:
+        return b
+    text = f"{count_text(over, 'notice')} given up: too many waited to be delivered"
+    return b.but(mail=b.mail[over:]).noting(AuditKind.NOTICE, text, now, failed=True)

@@ -1,0 +1,123 @@
+"""The state machine as tables: stages, commands, and the answer to every pair of them.
+
+Source: BRINGUP.md, "The state machine". What a command itself wants (a step's name, a reason) is in
+models/bringup/commands.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class BringupStage(StrEnum):
+    PLANNED = "planned"
+    """It waits for its supply."""
+    PROVISIONING = "provisioning"
+    """Its steps run."""
+    PROVISIONED = "provisioned"
+    """Its checks must be green together."""
+    IN_PRODUCTION = "in_production"
+    """It is in the fleet."""
+    BLOCKED = "blocked"
+    """A person is needed. What does not depend on that goes on, in the direction that it came from."""
+    CANCELLING = "cancelling"
+    """What was made is unmade."""
+    CANCELLED = "cancelled"
+    RETIRING = "retiring"
+    """Its quotas go to nothing; then what was made is unmade."""
+    RETIRED = "retired"
+
+    @property
+    def ended(self) -> bool:
+        return self in (BringupStage.CANCELLED, BringupStage.RETIRED)
+
+    @property
+    def unmakes(self) -> bool:
+        return self in (BringupStage.CANCELLING, BringupStage.RETIRING)
+
+
+class BringupCommand(StrEnum):
+    HOLD = "hold"
+    RELEASE = "release"
+    CHECK_IN = "check-in"
+    RETRY = "retry"
+    SKIP = "skip"
+    STOP = "stop"
+    REVALIDATE = "revalidate"
+    CANCEL = "cancel"
+    RETIRE = "retire"
+
+
+@dataclass(frozen=True)
+class NotNow:
+    """Why a command has no place in a stage."""
+
+    reason: str
+
+
+_P, _R, _V, _M = BRINGUP_WAY = (
+    BringupStage.PLANNED,
+    BringupStage.PROVISIONING,
+    BringupStage.PROVISIONED,
+    BringupStage.IN_PRODUCTION,
+)
+"""The way of a bring-up in which nothing goes wrong."""
+_B, _C, _U = BringupStage.BLOCKED, BringupStage.CANCELLING, BringupStage.RETIRING
+_CANCELLED, _RETIRED = BringupStage.CANCELLED, BringupStage.RETIRED
+_DO, _No = BringupCommand, NotNow
+_STAY = None
+"""The command changes something, and not the stage; where it lifts what blocks, the stage follows by itself."""
+_EARLY = _No("nothing is made yet: it waits for its supply")
+_GOES_ON = _No("nothing to retry: it goes on by itself")
+_MADE = _No("every step is done: `revalidate` runs the checks again, `cancel` unmakes the cluster")
+_THERE = _No("the cluster is in production: its rollout holds and guards it")
+_CHECKED = _No("the cluster is in production: `revalidate` runs its checks again, `retire` takes it out")
+_TAKEN_OUT = _No("the cluster is in production: `retire` takes it out")
+_UNMADE = _No("what was made is being unmade, and nothing stops that; `skip` leaves a step standing")
+_BEING_UNMADE = _No("it is being unmade already")
+_NOT_MADE = _No("there is nothing to check yet: its steps are not done")
+_NOT_THERE = _No("the cluster is not in production: `cancel` unmakes what there is")
+_NO_STEP = _No("no step runs")
+_NO_CHECKS = _No("it is being unmade: no check counts any more")
+_ENDED = _No("it has ended: `backstop bringup add` begins anew")
+
+# fmt: off
+_COLUMNS =          (_P,         _R,         _V,         _M,         _B,         _C,            _U)
+_GRID: dict[BringupCommand, tuple[BringupStage | NotNow | None, ...]] = {
+    _DO.HOLD:       (_STAY,      _STAY,      _STAY,      _THERE,     _STAY,      _UNMADE,       _STAY),
+    _DO.RELEASE:    (_STAY,      _STAY,      _STAY,      _THERE,     _STAY,      _UNMADE,       _STAY),
+    _DO.CHECK_IN:   (_EARLY,     _STAY,      _MADE,      _CHECKED,   _STAY,      _UNMADE,       _BEING_UNMADE),
+    _DO.RETRY:      (_EARLY,     _GOES_ON,   _MADE,      _CHECKED,   _STAY,      _GOES_ON,      _GOES_ON),
+    _DO.SKIP:       (_STAY,      _STAY,      _STAY,      _STAY,      _STAY,      _STAY,         _STAY),
+    _DO.STOP:       (_NO_STEP,   _STAY,      _NO_STEP,   _NO_STEP,   _STAY,      _STAY,         _STAY),
+    _DO.REVALIDATE: (_NOT_MADE,  _NOT_MADE,  _STAY,      _STAY,      _STAY,      _NO_CHECKS,    _NO_CHECKS),
+    _DO.CANCEL:     (_C,         _C,         _C,         _TAKEN_OUT, _C,         _BEING_UNMADE, _BEING_UNMADE),
+    _DO.RETIRE:     (_NOT_THERE, _NOT_THERE, _NOT_THERE, _U,         _NOT_THERE, _BEING_UNMADE, _STAY),
+}
+# fmt: on
+
+# Total on purpose: a missing cell fails a unit test, not an operator at 3 a.m.
+BRINGUP_ANSWERS: dict[tuple[BringupStage, BringupCommand], BringupStage | NotNow] = {
+    **{
+        (stage, command): stage if cell is _STAY else cell
+        for command, row in _GRID.items()
+        for stage, cell in zip(_COLUMNS, row, strict=True)
+    },
+    **{(ended, command): _ENDED for ended in (_CANCELLED, _RETIRED) for command in BringupCommand},
+}
+
+BRINGUP_TRANSITIONS: frozenset[tuple[BringupStage, BringupStage]] = frozenset(
+    {
+        (_P, _R),
+        (_R, _V),
+        (_V, _M),
+        (_M, _U),
+        (_U, _RETIRED),
+        (_C, _CANCELLED),
+        *((stage, _C) for stage in (_P, _R, _V, _B)),
+        *((stage, _B) for stage in (_R, _V, _C, _U)),
+        *((_B, stage) for stage in (_R, _V, _C, _U)),
+    }
+)
+"""Every change of stage there is; any other is our bug."""

@@ -1,0 +1,34 @@
+"""What is left standing of a bring-up that is unmade, each with why: nothing that was begun is left unnamed."""
+
+from __future__ import annotations
+
+from models.bringup.decide import spared
+from models.bringup.recipe import RecipeStep
+from models.bringup.state import Bringup, StepPhase, StepRun
+
+
+def standing(b: Bringup) -> dict[str, str]:
+    """Of every step of which something may stand: why it does; in the recipe's order."""
+    by = spared(b)
+    whys = {step.name: _why(b, step, run, by) for step, run in b.steps() if run.made}
+    return {step: why for step, why in whys.items() if why}
+
+
+def _why(b: Bringup, step: RecipeStep, run: StepRun, by: dict[str, str]) -> str:
+    if not run.starts and run.phase is StepPhase.SKIPPED:
+        return f"it was skipped ({run.reason}), and whoever did it by hand unmakes it"
+    if step.undo is None:
+        return "it has no undo"
+    undo = b.undo(step.name)
+    if undo is None:
+        return "its undo has not begun"
+    match undo.phase:
+        case StepPhase.DONE:
+            return ""
+        case StepPhase.SKIPPED:
+            return f"its undo was skipped by {undo.by} ({undo.reason})"
+        case StepPhase.FAILED | StepPhase.UNCLEAR:
+            return f"its undo is {undo.phase}: {undo.said}"
+    if step.name in by:
+        return f"{by[step.name]} stands on it"
+    return "its undo is not done yet"

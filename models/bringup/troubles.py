@@ -1,0 +1,74 @@
+"""What blocks a bring-up: each in one sentence, with the ways out as people type them."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+from typing import NamedTuple
+
+from models.base import duration_text, some_of
+from models.bringup.checks import Colour
+from models.bringup.decide import soaked
+from models.bringup.recipe import CAPACITY
+from models.bringup.runs import UNDO_SUFFIX
+from models.bringup.soak import colours
+from models.bringup.stages import BringupStage
+from models.bringup.state import Bringup, StepPhase
+
+
+class Trouble(NamedTuple):
+    """`ways`: what each does, and its line."""
+
+    text: str
+    ways: tuple[tuple[str, str], ...]
+
+
+def troubles(b: Bringup, now: datetime) -> list[Trouble]:
+    """What a person has to answer; [] where it goes on by itself."""
+    undoing = b.direction.unmakes
+    found = [
+        _of_run(b, name)
+        for name, run in b.runs.items()
+        if run.phase.needs_person and name.endswith(UNDO_SUFFIX) == undoing
+        if undoing or b.direction is BringupStage.PROVISIONING
+    ]
+    if b.fault:
+        found.append(Trouble(b.fault, (("Try again", line(b, "retry")),)))
+    return found if undoing else found + _overdue(b, now)
+
+
+def line(b: Bringup, command: str, *more: str) -> str:
+    """A command about it, as it is typed."""
+    return " ".join(("backstop bringup", command, shlex.quote(b.cluster), *more))
+
+
+def _of_run(b: Bringup, name: str) -> Trouble:
+    run = b.runs[name]
+    text = f"step {name} is {run.phase}: {run.said}"
+    if run.phase is StepPhase.UNCLEAR:
+        text += " (it may run, have run, or never have begun: look first)"
+    again = ("Run it again", line(b, "retry", name, "--reason '...'"))
+    return Trouble(text, (again, ("Go on without it", line(b, "skip", name, "--reason '...'"))))
+
+
+def _overdue(b: Bringup, now: datetime) -> list[Trouble]:
+    since, within = b.validating_since, b.recipe.validate_within
+    if since is None or now < since + within or soaked(b, now):
+        return []
+    found = colours(b.checks, b.rules(), now, b.recipe.stale_after)
+    making = b.direction is BringupStage.PROVISIONING
+    not_green = [f"{n} is {c} ({b.checks[n].said})" for n, c in found.items() if c is not Colour.GREEN]
+    if making:
+        not_green = [text for text in not_green if text.startswith(f"{CAPACITY} ")]
+    if (making and not not_green) or not (making or b.direction is BringupStage.PROVISIONED):
+        return []
+    rest = some_of(not_green) if not_green else f"they have not been green together for {duration_text(b.recipe.soak)}"
+    return [
+        Trouble(
+            f"its checks were not green in {duration_text(within)}: {rest}",
+            (
+                ("Give it as long again", line(b, "retry", "--reason '...'")),
+                ("Leave a check out", line(b, "skip", "--check NAME", "--reason '...'")),
+            ),
+        )
+    ]
