@@ -11,9 +11,6 @@ from typing import Any, Literal, Self, cast
 from pydantic import ConfigDict, Field
 
 from models.base import GpuCount, Model, Name, Share, Time
-from models.bringup.entry import BringupEntry
-from models.bringup.messages import BringupAnswer, BringupCommandAnswer, BringupRow
-from models.bringup.recipe import ClusterRecipe
 from models.buffers.backtest import Explained, Record
 from models.cluster.derived_buffer import Derived
 from models.cluster.fleet_file import ClusterSpec
@@ -477,28 +474,3 @@ class BuildsAnswer(JsonAnswer, schema="builds"):
 class DoctorAnswer(JsonAnswer, schema="doctor"):
     well: bool
     checks: tuple[CheckLine, ...]
-
-
-class RecipesAnswer(JsonAnswer, schema="recipes"):
-    """Recipes as they were read, and the entries that were checked against them."""
-
-    recipes: tuple[ClusterRecipe, ...]
-    entries: tuple[BringupEntry, ...]
-
-
-class BringupsEnteredAnswer(JsonAnswer, schema="bringups-entered"):
-    """What became of each entry."""
-
-    entered: tuple[BringupAnswer, ...]
-
-
-class BringupsAnswer(JsonAnswer, schema="bringups"):
-    """The board."""
-
-    bringups: tuple[BringupRow, ...]
-
-
-class BringupCommandedAnswer(BringupCommandAnswer, JsonAnswer, schema="bringup-command"):
-    """What became of a command."""
-
-    cluster: Name

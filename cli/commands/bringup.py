@@ -113,7 +113,7 @@ def check(
     recipes = read_recipes(file)
     clusters = read_entries(entries, recipes) if entries else ()
     if as_json:
-        from cli.answers import RecipesAnswer
+        from cli.answers_bringup import RecipesAnswer
         from cli.output import show_json
 
         show_json(RecipesAnswer(recipes=tuple(recipes.recipes), entries=clusters).as_json())
@@ -132,13 +132,13 @@ def template_(
     ],
 ) -> None:
     """Print a table or a recipe to fill in."""
-    from client.inputs.bringups import TEMPLATES, template
+    from client.inputs.bringups import TABLES, template
 
     if what == "recipe":
         typer.echo((Path(__file__).parent.parent / "templates" / "recipe.yaml").read_text(), nl=False)
         return
-    if what not in TEMPLATES:
-        raise BadInput(f"TABLE must be {', '.join(TEMPLATES)} or recipe, not {what!r}")
+    if what not in TABLES:
+        raise BadInput(f"TABLE must be {', '.join(TABLES)} or recipe, not {what!r}")
     typer.echo(template(what), nl=False)
 
 
@@ -208,7 +208,7 @@ def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
     from models.bringup.undo_lines import undo_of_entry
 
     if as_json:
-        from cli.answers import BringupsEnteredAnswer
+        from cli.answers_bringup import BringupsEnteredAnswer
 
         show_json(BringupsEnteredAnswer(entered=tuple(answers)).as_json())
         return
@@ -252,7 +252,7 @@ def status(
         found = ask(who(actor), lambda door: door.bringup_status(cluster))
         how.tell(lambda: found, lambda: status_parts(found), None)
         return
-    from cli.answers import BringupsAnswer
+    from cli.answers_bringup import BringupsAnswer
     from cli.views.bringup import board_parts
     from models.bringup.messages import BringupRow
 
@@ -404,7 +404,7 @@ def _give(name: str, cluster: str, actor: str, *, as_json: bool, **fields: objec
     order = checked(BringupOrder, actor=person, **fields)
     answer = ask(person, lambda door: door.bringup_command(cluster, BringupCommand(name), order))
     if as_json:
-        from cli.answers import BringupCommandedAnswer
+        from cli.answers_bringup import BringupCommandedAnswer
         from cli.output import show_json
 
         show_json(BringupCommandedAnswer(cluster=cluster, **dict(answer)).as_json())

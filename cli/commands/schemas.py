@@ -71,7 +71,10 @@ def file_text(schema: dict[str, Any]) -> str:
 
 def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     """How each schema is made, by name."""
-    from cli import answers, answers_fleet  # noqa: F401 - the second adds its own to BY_SCHEMA
+    from cli import answers, answers_bringup, answers_fleet  # noqa: F401 - the others add their own to BY_SCHEMA
+    from models.bringup.entry import BringupFile
+    from models.bringup.recipe import RecipeFile
+    from models.bringup.status import BringupStatus
     from models.buffers.backtest import Record
     from models.fleet.messages import FleetStatus
     from models.flex.division import FlexDemand
@@ -79,7 +82,10 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     from models.rollout.messages import RolloutStatus
 
     models: dict[str, type[BaseModel]] = {**answers.BY_SCHEMA, "fleet-status": FleetStatus, "status": RolloutStatus}
+    models["bringup-status"] = BringupStatus
     schemas = {name: partial(_answer_schema, model) for name, model in models.items()}
+    schemas["recipe-file"] = partial(_plain_schema, RecipeFile, "recipe-file", "validation")
+    schemas["bringup-file"] = partial(_plain_schema, BringupFile, "bringup-file", "validation")
     schemas["backtest"] = partial(_list_schema, "backtest", Record)
     schemas["flex-shares"] = partial(_plain_schema, answers.FlexShares, "flex-shares", "serialization")
     schemas["flex-scenes"] = partial(_plain_schema, answers.FlexScenes, "flex-scenes", "serialization")

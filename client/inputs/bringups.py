@@ -48,7 +48,7 @@ _KINDS = (
         example={"cluster": "h100-new", "team": "research", "gpus": "256", "protected_blocks": "", "minimum_gpus": "0"},
     ),
 )
-TEMPLATES = tuple(kind.word for kind in _KINDS)
+TABLES = tuple(kind.word for kind in _KINDS)
 
 
 def template(word: str) -> str:

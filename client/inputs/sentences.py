@@ -26,6 +26,7 @@ _SAYS = {
     "string_type": "must be text, not {value}{quotes}",
     "string_too_short": "must not be empty",
     "string_too_long": "must be at most {max_length} characters long; it begins {value}",
+    "string_pattern_mismatch": "must be one line without control characters, not {value}",
     "bool_type": "must be true or false, not {value}",
     "greater_than_equal": "must be at least {ge}, not {value}",
     "greater_than": "must be above {gt}, not {value}",
@@ -40,17 +41,6 @@ _SAYS = {
     "too_short": "must have at least {min_length} entry",
     "too_long": "must have at most {max_length} entries, not {actual_length}",
 }
-PATTERNS = {
-    r"^[^\x00-\x1f\x7f]+$": "one line without control characters",
-    r"^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$": "small letters, digits, '.', '_' and '-', at most 64, with a letter or "
-    "digit at each end",
-    r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$": "letters, digits, '.', '_' and '-', at most 100, with a letter "
-    "or digit at each end",
-    r"^[a-z][a-z0-9_]{0,62}$": "small letters, digits and '_', beginning with a letter",
-    r"^[A-Za-z0-9_./:+,=][A-Za-z0-9_./:+,=-]*$": "letters, digits and _ . / : + , = - without a blank, and no dash at "
-    "its beginning",
-}
-"""What a text is where its model has a pattern."""
 _TIME = "must be a time such as 2026-01-31T12:00:00Z, not {value}"
 # How a sentence of our own validators goes on after the field's name.
 _GOES_ON = ("must ", "is ", "has ", "names ", "sum ", "needs ", "cannot ")
@@ -158,8 +148,6 @@ def _told(fault: ErrorDetails, data: Any) -> tuple[Path, str]:
     if kind.startswith(("datetime", "timezone", "date")):
         return place, _TIME.format(value=shown(value))
     quotes = " (put it in quotes)" if isinstance(value, int | float) else ""
-    if kind == "string_pattern_mismatch":
-        return place, f"must be {PATTERNS[context['pattern']]}, not {shown(value)}"
     if kind in _SAYS:
         return place, _SAYS[kind].format(value=shown(value), quotes=quotes, **context)
     return place, f"{fault['msg'][:1].lower()}{fault['msg'][1:]}, not {shown(value)}"
