@@ -57,7 +57,7 @@ _ROOMY = 100
 TeamLimits = Mapping[str, int | None]
 
 
-class Told(NamedTuple):
+class ClassesTold(NamedTuple):
     """In a sentence each; empty: nothing."""
 
     wrong: str
@@ -129,13 +129,13 @@ class SlurmClasses:
         self._write(settings)
         return not by_team
 
-    def told(self, limits: TeamLimits, *, begun: bool) -> Told:
+    def told(self, limits: TeamLimits, *, begun: bool) -> ClassesTold:
         """What an administrator should know. `begun`: Backstop writes there. Errors: Unavailable."""
         if self.source.classes is not ClassesInSlurm.WRITE:
-            return Told("", self._without(limits))
+            return ClassesTold("", self._without(limits))
         site, wanted, lacking = self._look(limits)
         if lacking:
-            return Told(f"classes are not written: slurm.conf needs {'; '.join(lacking)}", "")
+            return ClassesTold(f"classes are not written: slurm.conf needs {'; '.join(lacking)}", "")
         parts = [f"no classes are written for {team}: {wall}" for team, wall in sorted(wanted.walls.items())]
         if wrong := differing(wanted, site) if begun or ours(site) else []:
             parts.append(f"classes that are not what they should be: {', '.join(wrong)}")
@@ -144,7 +144,7 @@ class SlurmClasses:
             f"weaker does not wait; sacctmgr modify qos {qos} set Priority={max(_ROOMY, least)}"
             for qos, least in sorted(too_low(wanted, site).items())
         ]
-        return Told("; ".join(parts), "")
+        return ClassesTold("; ".join(parts), "")
 
     def _without(self, limits: TeamLimits) -> str:
         """What there is to know where Backstop is to write none: what it has left there, and what jobs lack."""
