@@ -1,6 +1,7 @@
-"""The fields of the fleet file, as its models describe them: for the JSON Schema and for docs/fleet-file.md.
+"""The fields of files that people write, as their models describe them: for JSON Schemas, docs/fleet-file.md and
+docs/bringup.md.
 
-`python -m cli.fields docs/fleet-file.md` writes the tables anew; a test finds out when that is needed.
+`python -m cli.fields docs/fleet-file.md docs/bringup.md` writes the tables anew; a test finds out when that is needed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from models.base import Documented, duration_text
+from models.bringup.entry import BringupEntry, BringupFile, IslandOrdered
+from models.bringup.recipe import ClusterRecipe, Reading, RecipeCheck, RecipeFile, RecipeStep, RecipeUndo, Supply
 from models.cluster.derived_buffer import HealthTerms
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.island import Island
@@ -25,6 +28,10 @@ from models.cluster.windows import Window
 
 DESCRIBED: tuple[type[Documented], ...] = (
     *(Fleet, ClusterSpec, PrometheusSource, SlurmSource, Yield, Island, Quota, Window, Team, Policy, HealthTerms),
+)
+BRINGUP_DESCRIBED: tuple[type[Documented], ...] = (
+    *(RecipeFile, ClusterRecipe, RecipeStep, RecipeUndo, RecipeCheck, Supply, Reading),
+    *(BringupFile, BringupEntry, IslandOrdered),
 )
 OTHERWISE = " Without it: "
 """In a field's docstring: what holds where it is left out and its default is no value."""
@@ -80,7 +87,7 @@ def table_of(model: type[Documented]) -> str:
 
 def with_tables(text: str) -> str:
     """The document with the table between each pair of `<!-- fields NAME -->` and `<!-- end -->` made anew."""
-    models = {model.__name__: model for model in DESCRIBED}
+    models = {model.__name__: model for model in (*DESCRIBED, *BRINGUP_DESCRIBED)}
     return re.sub(
         r"(<!-- fields (\w+) -->\n).*?(<!-- end -->)",
         lambda table: f"{table[1]}{table_of(models[table[2]])}\n{table[3]}",

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 
 from cli.app import app
 from cli.commands.schemas import file_text, makers
-from cli.fields import DESCRIBED, OTHERWISE, default_of, with_tables
+from cli.fields import BRINGUP_DESCRIBED, DESCRIBED, OTHERWISE, default_of, with_tables
 from cli.main import run
 from client.inputs.documents import read_fleet
 from models.errors import BadInput
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 COMMANDS_MD = (DOCS / "commands.md").read_text()
 SCHEMAS = makers()
-PLAIN = ("flex-demand", "flex-shares", "flex-story", "flex-scenes")
+PLAIN = ("recipe-file", "bringup-file", "flex-demand", "flex-shares", "flex-story", "flex-scenes")
 """Documents that do not name their version: their form was asked for."""
 MILESTONES = ("milestones set", "milestones note", "milestones show")
 CALENDAR = ("hold", "calendar show", "calendar import", "calendar end")
@@ -153,7 +153,7 @@ def test_the_terminal_transcripts_in_the_docs_are_real(
 
 
 def test_every_field_of_the_fleet_file_is_described() -> None:
-    for model in DESCRIBED:
+    for model in (*DESCRIBED, *BRINGUP_DESCRIBED):
         for name, field in model.model_fields.items():
             described = model.described().get(name, "")
             assert described, f"{model.__name__}.{name} has no docstring"
@@ -165,6 +165,9 @@ def test_the_tables_in_the_docs_are_current() -> None:
     text = (DOCS / "fleet-file.md").read_text()
     assert with_tables(text) == text, "run: python -m cli.fields docs/fleet-file.md"
     assert all(f"<!-- fields {model.__name__} -->" in text for model in DESCRIBED)
+    bringup = (DOCS / "bringup.md").read_text()
+    assert with_tables(bringup) == bringup, "run: python -m cli.fields docs/bringup.md"
+    assert all(f"<!-- fields {model.__name__} -->" in bringup for model in BRINGUP_DESCRIBED)
 
 
 def test_the_examples_in_the_docs_are_fleet_files(tmp_path: Path) -> None:
