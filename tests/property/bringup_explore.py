@@ -266,7 +266,7 @@ def _of_start(action: do.Start, run: str) -> Iterator[Event]:
             if answered:
                 w.set(reducers.reported(w.b, run, attempt, RunReport(phase=RunPhase.RUNNING, said="runs"), w.now))
             else:
-                w.set(reducers.unanswered(w.b, run, attempt, "no answer", w.now))
+                w.set(reducers.lost(w.b, run, attempt, "no answer", w.now))
 
         return happens
 
@@ -279,7 +279,7 @@ def _of_start(action: do.Start, run: str) -> Iterator[Event]:
 
     yield f"{run}: begun", lands(True)
     yield f"{run}: begun, the worker dies", lands(False)
-    yield f"{run}: the worker dies before", never(reducers.unanswered)
+    yield f"{run}: the worker dies before", never(reducers.lost)
     yield f"{run}: refused", never(reducers.refused)
     yield f"{run}: nobody takes it", never(reducers.not_begun)
 
@@ -506,9 +506,10 @@ def step(node: Node, name: str) -> None:
 def explore(setting: Setting, depth: int, most_states: int | None = None) -> Found:
     """Every state within so many outside events of the setting's beginning, breadth first."""
     found, began = Found(depth), time.monotonic()
+    none: tuple[str, ...] = ()
     first = beginning(setting)
     found.violations += [f"at the beginning: {wrong}" for wrong in first.wrong]
-    seen, queue = {key(first)}, deque([(first, ())])
+    seen, queue = {key(first)}, deque([(first, none)])
     level: Counter[int] = Counter({0: 1})
     while queue and (most_states is None or len(seen) < most_states):
         node, path = queue.popleft()

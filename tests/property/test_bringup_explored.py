@@ -13,7 +13,7 @@ import pytest
 
 from models.bringup import decide, reducers
 from models.bringup.stages import BRINGUP_TRANSITIONS, BringupStage
-from models.bringup.state import Bringup
+from models.bringup.state import Bringup, StepPhase
 from tests.property.bringup_explore import SETTINGS, Found, Setting, beginning, explore, happenings, step
 from tests.tried import TRIED
 
@@ -40,7 +40,7 @@ def test_together_they_took_every_transition_that_begins_after_supply() -> None:
 
 
 def again_at_once(b: Bringup, run: str, attempt: int, now: datetime) -> Bringup:
-    return b.with_run(run, phase=reducers.StepPhase.WAITING, next_at=None)
+    return b.with_run(run, phase=StepPhase.WAITING, next_at=None)
 
 
 def test_an_exploration_finds_a_step_that_is_started_again_though_nobody_said_so(
