@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ from models.errors import BadInput, Unavailable
 
 KEY = "backstop-run"
 """The meta-data of a build that says which run it is."""
+_UNDER_WAY = ("creating", "scheduled", "running", "failing", "blocked", "canceling")
+"""States to list by. A build that waits at a block step is listed as blocked, whatever its document says."""
+_SAME_LIST = 5.0
+"""Seconds for which one list of the builds under way serves all runs of its pipeline."""
 _PAGES = 10
 _PER_PAGE = 100
 _LOOKS_AGAIN = (0.5, 1.5, 3.0)
@@ -85,6 +90,28 @@ class _Throttled(Unavailable):
     """It did nothing, and says when it will."""
 
 
+class _UnderWay:
+    """The builds of each pipeline that have not ended: one request for all its runs, as a worker may make few."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lists: dict[str, tuple[float, dict[str, BuildkiteBuild] | Unavailable]] = {}
+
+    def of(self, api: _Api, order: RunOrder) -> BuildkiteBuild | None:
+        """The run's build as it was some seconds ago, where it had not ended. Errors: Unavailable."""
+        with self._lock:
+            at, found = self._lists.get(order.pipeline, (-math.inf, Unavailable("")))
+            if time.monotonic() - at >= _SAME_LIST:
+                try:
+                    found = {str(build.meta_data.get(KEY)): build for build in api.under_way(order.pipeline)}
+                except Unavailable as error:  # whoever waited for it need not find that out too
+                    found = error
+                self._lists[order.pipeline] = time.monotonic(), found
+        if isinstance(found, Unavailable):
+            raise Unavailable(found.message)
+        return found.get(order.key.text)
+
+
 class BuildkiteRunner:
     """The pipelines that a worker's settings list. `pause`: how it waits, in seconds."""
 
@@ -93,6 +120,7 @@ class BuildkiteRunner:
         self._pause = pause
         self._quiet = _Pause()
         self._being_made: set[str] = set()
+        self._under_way = _UnderWay()
 
     def start(self, order: RunOrder) -> RunReport:
         api = self._api(order)
@@ -108,7 +136,7 @@ class BuildkiteRunner:
 
     def look(self, order: RunOrder) -> RunReport | None:
         api = self._api(order)
-        found = api.found(order)
+        found = self._under_way.of(api, order) or api.found(order)
         return None if found is None else self._report(api, order, found)
 
     def stop(self, order: RunOrder) -> RunReport | None:
@@ -116,7 +144,8 @@ class BuildkiteRunner:
         for build in list(api.builds(order)):
             if not build.phase.ended and build.state != "canceling":
                 api.cancelled(order, build)
-        return self.look(order)
+        found = api.found(order)
+        return None if found is None else self._report(api, order, found)
 
     def _api(self, order: RunOrder) -> _Api:
         return _Api(self._allowed, self._allowed.pipeline(order.pipeline), self._quiet)
@@ -207,22 +236,38 @@ class _Api:
 
     def builds(self, order: RunOrder) -> Iterator[BuildkiteBuild]:
         query = f"{quote(f'meta_data[{KEY}]')}={quote(order.key.text, safe='')}"
+        # What was asked for is looked at again: a filter that is not heeded would give us another one's build.
+        for document in self._listed(order.pipeline, query):
+            build = _build(document)
+            if build.meta_data.get(KEY) == order.key.text:
+                yield build
+
+    def under_way(self, pipeline: str) -> Iterator[BuildkiteBuild]:
+        """Those of them that have not ended. What of others cannot be read is left out: it is not ours."""
+        for document in self._listed(pipeline, "&".join(f"{quote('state[]')}={state}" for state in _UNDER_WAY)):
+            try:
+                build = _build(document)
+            except Unavailable:
+                continue
+            if not build.phase.ended:
+                yield build
+
+    def _listed(self, pipeline: str, query: str) -> Iterator[Any]:
         rest = f"per_page={_PER_PAGE}&exclude_jobs=true&exclude_pipeline=true"
-        url = f"{self._base}/{quote(order.pipeline)}/builds?{query}&{rest}"
+        url = f"{self._base}/{quote(pipeline)}/builds?{query}&{rest}"
         for _ in range(_PAGES):
             answer = self._asked("GET", url)
             listed = self._document(answer, 200)
             if not isinstance(listed, list):
                 raise Unavailable("Buildkite answered what is no list of builds")
-            # What was asked for is looked at again: a filter that is not heeded would give us another one's build.
-            yield from (build for build in map(_build, listed) if build.meta_data.get(KEY) == order.key.text)
+            yield from listed
             following = _NEXT.search(answer.headers.get("link", ""))
             if following is None:
                 return
             url = following[1]
             if not url.startswith(f"{self._base}/"):  # the token goes nowhere else
                 raise Unavailable("Buildkite's list of builds goes on at another place")
-        raise Unavailable(f"Buildkite lists more than {_PAGES * _PER_PAGE} builds of one run")
+        raise Unavailable(f"Buildkite's list of builds is longer than {_PAGES * _PER_PAGE}")
 
     def made(self, order: RunOrder) -> BuildkiteBuild:
         """Errors: BadInput where Buildkite says that it made none."""

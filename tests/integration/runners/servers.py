@@ -174,7 +174,10 @@ class Buildkite(Server):
     def listed(self, path: str, query: list[tuple[str, str]], builds: list[dict[str, Any]]) -> Any:
         asked = dict(query)
         wanted = {k[10:-1]: v for k, v in asked.items() if k.startswith("meta_data[")} if self.heeds_filter else {}
-        found = [b for b in reversed(builds) if all(b["meta_data"].get(k) == v for k, v in wanted.items())]
+        found = [b for b in reversed(builds) if all((b["meta_data"] or {}).get(k) == v for k, v in wanted.items())]
+        states = {v for k, v in query if k == "state[]"}
+        if states and self.heeds_filter:
+            found = [b for b in found if ("blocked" if b["blocked"] else b["state"]) in states]
         if self.hides > 0:
             self.hides -= 1
             found = []

@@ -102,9 +102,33 @@ def test_the_builds_of_a_key_are_found_on_every_page(site: Buildkite) -> None:
     for number in range(10):
         wanted.start(order(cluster=f"other-{number}"))
     site.asked.clear()
-    report = looked(site, order())
+    report = wanted.start(order())
     assert report.link.endswith("/builds/1")
     assert len(site.asked) == 4
+    assert looked(site, order()).link.endswith("/builds/1")
+
+
+def test_three_hundred_runs_are_followed_by_a_few_requests(site: Buildkite) -> None:
+    worker, orders = runner(site), [order(cluster=f"h100-{number}") for number in range(300)]
+    site.builds["bootstrap"] = []
+    for what in orders:
+        site.created("bootstrap", {"commit": "HEAD", "branch": "main", "meta_data": {"backstop-run": what.key.text}})
+    site.created("bootstrap", {"commit": "HEAD", "branch": "main", "meta_data": None})  # not ours, and senseless
+    site.per_page = 100
+    site.move("bootstrap", 7, state="passed")
+    found = [worker.look(what) for what in orders]
+    assert len(site.asked) == 4  # three pages of those under way, and the one that has ended by its key
+    phases = [report.phase for report in found if report is not None]
+    assert phases == [RunPhase.SUCCEEDED if number == 6 else RunPhase.RUNNING for number in range(300)]
+
+
+def test_when_the_list_cannot_be_had_it_is_not_asked_for_by_every_run(site: Buildkite) -> None:
+    worker = runner(site)
+    site.troubles.append(Trouble("GET", 502, 99))
+    for number in range(20):
+        with pytest.raises(Unavailable, match="HTTP 502"):
+            worker.look(order(cluster=f"h100-{number}"))
+    assert len(site.asked) == 1
 
 
 def test_a_list_that_goes_on_elsewhere_is_not_followed(site: Buildkite) -> None:
@@ -183,9 +207,11 @@ def test_a_rate_limit_is_kept_to_without_asking(site: Buildkite, headers: dict[s
     site.troubles.append(Trouble("GET", 429, 1, headers))
     with pytest.raises(Unavailable, match="429"):
         worker.look(order())
-    for ask in (worker.look, worker.start, worker.stop):
+    for ask in (worker.start, worker.stop):
         with pytest.raises(Unavailable, match=f"rate limit is reached: it is asked again in {seconds} s"):
             ask(order())
+    with pytest.raises(Unavailable):
+        worker.look(order())
     assert len(site.asked) == 1
     assert site.builds == {}
 

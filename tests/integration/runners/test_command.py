@@ -181,6 +181,37 @@ def test_one_whose_supervisor_is_killed_can_be_stopped(folder: Path) -> None:
     assert not run_directory.what_lives(record_of(folder, what))
 
 
+def test_one_whose_supervisor_was_killed_is_ended_after_its_limit_all_the_same(folder: Path) -> None:
+    what, run = order("/bin/sh", "-c", "sleep 100; true", limit=1), runner(folder)
+    run.start(what)
+    record = record_of(folder, what)
+    os.kill(record["pid"], signal.SIGKILL)
+    path = RunDirectory(folder / "runs", what.key).path / "record.json"
+    path.write_text(json.dumps({**record, "at": record["at"] - 3600}))
+    assert ended(run, what).phase is RunPhase.FAILED
+    assert not run_directory.what_lives(record)
+
+
+def test_a_supervisor_that_is_told_to_end_ends_its_program_first(folder: Path) -> None:
+    what, run = order(script(folder, HELD), "nodes", str(folder)), runner(folder)
+    run.start(what)
+    until(lambda: lines(folder / "ran"))
+    os.kill(record_of(folder, what)["pid"], signal.SIGTERM)
+    report = ended(run, what)
+    assert (report.phase, report.said) == (RunPhase.FAILED, f"{folder / 'step'} was ended from outside, by SIGTERM")
+    assert not lines(folder / "over")
+
+
+@pytest.mark.parametrize("text", ["sleep 100 & sleep 100", "trap '' TERM; sleep 100 & sleep 100; sleep 100"])
+def test_of_one_that_was_stopped_nothing_is_left(folder: Path, text: str) -> None:
+    what, run = order("/bin/sh", "-c", text), runner(folder)
+    run.start(what)
+    until(lambda: len(run_directory.what_lives(record_of(folder, what))) >= 4)
+    run.stop(what)
+    assert ended(run, what).phase is RunPhase.STOPPED
+    until(lambda: not run_directory.what_lives(record_of(folder, what)), 2)
+
+
 def test_one_that_was_killed_with_all_its_processes_has_failed(folder: Path) -> None:
     what, run = order(script(folder, HELD), "nodes", str(folder)), runner(folder)
     run.start(what)
