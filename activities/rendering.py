@@ -57,12 +57,14 @@ _MONTHS = (
 )
 
 
-def render(notice: Notice) -> tuple[str, str]:
-    """Subject (one line) and body (plain text) of a notice.
+def render(notice: Notice, written_at: datetime | None = None) -> tuple[str, str]:
+    """Subject (one line) and body (plain text) of a notice. `written_at`: when, where that is long ago.
 
     Errors: jinja2.UndefinedError where a template names what a notice does not have: our bug.
     """
-    return _parted(_templates().get_template(f"{notice.kind.value}.txt").render(_words(notice)))
+    return _parted(
+        _templates().get_template(f"{notice.kind.value}.txt").render({**_words(notice), "written_at": written_at})
+    )
 
 
 def _parted(text: str) -> tuple[str, str]:
@@ -148,6 +150,7 @@ def _words(notice: Notice) -> dict[str, Any]:
         "missing_gpus": 0 if quota is None or backing is None else max(0, quota - backing),
         "to_owner": to_owner,
         "past": False,
+        "written_at": None,
         "applied": notice.stage not in ("", Stage.PLANNED),
         "ends": bool(facts.get("ends")),
         "late": bool(facts.get("late")),

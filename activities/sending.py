@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from datetime import timedelta
 
 from activities import metrics as meters
 from activities.mail_ports import NotifyPort, OutboxPort
@@ -21,6 +22,8 @@ from models.fleet.state import FLEET
 from models.notices import Delivery, Notice, NoticeKind
 
 logger = logging.getLogger("backstop.notices")
+_LONG_AGO = timedelta(hours=1)
+"""From then on a notice that goes alone says when it was written."""
 
 
 class Sender:
@@ -56,8 +59,12 @@ class Sender:
 
     def _deliver(self, message: Letter) -> tuple[Delivery, ...]:
         contacts, _ = self._outbox.wishes([message.audience]).get(message.audience, ((), None))
-        notice = message.notices[0] if len(message.notices) == 1 else together(message)
-        words = render(notice) if len(message.notices) == 1 else render_together(message, self._link)
+        if len(message.notices) == 1:
+            notice = message.notices[0]
+            written_at = message.posted_at[notice.key]
+            words = render(notice, written_at if message.formed_at - written_at >= _LONG_AGO else None)
+        else:
+            notice, words = together(message), render_together(message, self._link)
         return self._notify.deliver(notice.model_copy(update={"contacts": contacts}), *words)
 
     def _note(self, message: Letter, own: Collection[str], text: str, **data: object) -> None:

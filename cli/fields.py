@@ -52,6 +52,8 @@ def unit_of(name: str, schema: dict[str, Any], types: dict[str, Any]) -> str:
     match schema:
         case {"exclusiveMaximum": 1}:
             return "0 to below 1"
+        case {"exclusiveMinimum": 0, "maximum": 1}:
+            return "above 0 to 1"
         case {"anyOf": [first, *_]}:  # the others are null, or forms that the text tells of
             return unit_of(name, first, types)
         case {"$ref": reference}:
@@ -69,7 +71,7 @@ def unit_of(name: str, schema: dict[str, Any], types: dict[str, Any]) -> str:
             return "time with zone"
         case {"pattern": _}:
             return "name"
-    return {"string": "text", "boolean": "yes or no", "object": "mapping"}[schema["type"]]
+    return {"number": "number", "string": "text", "boolean": "yes or no", "object": "mapping"}[schema["type"]]
 
 
 def table_of(model: type[Documented]) -> str:

@@ -110,7 +110,7 @@ def _beside(data: dict[str, Any], found: Sequence[Problem]) -> list[Problem]:
         cluster = ClusterSpec.model_validate(given)
         problems += _of_policy(default, cluster.policy, number)
         try:
-            Fleet(clusters=(cluster,))
+            Fleet(clusters=(cluster,), policy=default)
         except ValidationError as error:
             (floor,) = all_problems(error, {"clusters": [given]})
             path = ("clusters", number, *floor.path[2:])

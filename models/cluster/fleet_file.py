@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from models.base import Documented, NameGiven, PositiveCount, Words, brief, fault_at, of_ordinary_bytes
 from models.cluster.island import Island
@@ -124,7 +124,21 @@ class Fleet(Documented):
                 seen.add(name)
         for number, cluster in enumerate(self.clusters):
             check_floors(cluster.quotas, ("clusters", number))
+            if cluster.slurm is not None and cluster.slurm.yields:
+                self._check_yields(cluster, cluster.slurm, number)
         return self
+
+    def _check_yields(self, cluster: ClusterSpec, source: SlurmSource, number: int) -> None:
+        """Errors: ValueError for a class that no quota there has. Where the file has none, the ledger may."""
+        try:
+            known = dict.fromkeys(self.policy_of(cluster).classes)
+        except ValidationError:  # which is told of the policy itself
+            return
+        known |= dict.fromkeys(name for quota in cluster.quotas for name in quota.classes or ())
+        for name in source.yields if known else ():
+            if name not in known:
+                what = f"no quota of cluster {cluster.name} has this class; there is {', '.join(known)}"
+                raise fault_at(("clusters", number, "slurm", "yields", name), what)
 
     def policy_of(self, cluster: ClusterSpec) -> Policy:
         """The cluster's policy: the default with what the cluster says laid over it.

@@ -127,6 +127,12 @@ class FlexStory(Model):
         parents = {t.parent for t in self.teams}
         leaves = {t.team for t in self.teams} - parents
         classes = {t.team: t.classes for t in self.teams}
+        for n, team in enumerate(self.teams):
+            if team.classes and team.team in parents:
+                raise ValueError(
+                    f"teams[{n}].classes is {list(team.classes)} for team {team.team!r}, which has children: "
+                    "only teams without children hold jobs"
+                )
         submitted: set[str] = set()
         for n, step in enumerate(self.steps):
             if step.submit is not None:

@@ -83,6 +83,17 @@ def _short(work: TeamWork, backing: int, quota: int) -> str:
     return f"{said}: {work.under(without + beyond)}"
 
 
+def beyond_of_work(works: Iterable[TeamWork], team: str, quota: int | None) -> str:
+    """Who of the team yields first of what runs on beyond its quota, in a sentence; empty where nothing does."""
+    work = next((w for w in works if w.team == team), None)
+    beyond = 0 if work is None or quota is None else work.gpus - quota
+    if work is None or beyond <= 0:
+        return ""
+    run = "is beyond the quota now and runs" if beyond == 1 else "are beyond the quota now and run"
+    held = f"{beyond} of the {gpus_text(work.gpus)} that jobs of {team} hold"
+    return f"{held} {run} on as flex, which yields first: {work.under(beyond)}."
+
+
 def advice(snapshot: Snapshot, policy: Policy) -> str:
     """On teams whose running jobs are all of one class beside a protected block; empty where there is none."""
     alike = [*_alike(snapshot, policy)]

@@ -22,7 +22,7 @@ from models.cluster.policy import Policy
 from models.cluster.readings import LimitMode, Observation
 from models.cluster.snapshot import Snapshot
 from models.notices import Notice, NoticeKind
-from models.planning.busy_work import cut_of_work, short_of_work
+from models.planning.busy_work import beyond_of_work, cut_of_work, short_of_work
 from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import Envelope, Plan
 from models.rollout.effects import EffectKind
@@ -453,6 +453,8 @@ class Rollout(Model):
         """Who of the team yields first where GPUs in use are cut, or have no healthy one behind them any more."""
         if kind in (NoticeKind.PLANNED, NoticeKind.CHANGED, NoticeKind.BUFFERED):
             return cut_of_work(self.plan, team)
+        if self.seen is not None and kind is NoticeKind.ROLLED_BACK:
+            return beyond_of_work(self.seen.work, team, self.written.get(team))
         if self.seen is None or kind not in (NoticeKind.AT_RISK, NoticeKind.BREACH):
             return ""
         of = [work for work in self.seen.work if work.team in (self.breach_of if team == self.owner else (team,))]

@@ -274,6 +274,18 @@ def test_a_notice_that_nobody_can_read_holds_up_no_other(broken: str, office: Of
     assert office.ledger.outbox.waits(PACE) == ()
 
 
+def test_a_digest_of_one_notice_says_when_it_was_written(office: Office) -> None:
+    figures = {"before_gpus": 345, "after_gpus": 306, "backing_gpus": 290, "stage": "monitored"}
+    office.tell("c01", "at_risk", "daily", "eager", **figures)
+    office.passes(datetime(2026, 3, 3, 8, tzinfo=UTC), timedelta(minutes=5))
+    ((_, body),) = office.messages("daily")
+    assert "This was written on Monday 2 March 2026, 12:00 UTC." in body
+    assert "290 of its 306 GPUs were backed by healthy hardware then; 16 were not." in body
+    ((_, body),) = office.messages("eager")
+    assert "290 of its 306 GPUs are backed by healthy hardware at the moment; 16 are not." in body
+    assert "written on" not in body
+
+
 def test_the_clusters_policy_speaks_for_teams_that_do_not(
     sqlite_ledger_url: str, tmp_path: Path, servers: tuple[Mail, Web]
 ) -> None:

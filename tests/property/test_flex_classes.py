@@ -28,7 +28,7 @@ CLASSES = ("training", "engines", "dev")
 def classed(draw: st.DrawFn, *, whole: bool = False, unprotected: bool = False, size: int = 0) -> FlexStory:
     """A story whose jobs are of classes, but for those of team c. `size`: of all, alike, where not 0."""
     story = draw(stories(whole=whole, unprotected=unprotected))
-    teams = tuple(t.model_copy(update={"classes": () if t.team == "c" else CLASSES}) for t in story.teams)
+    teams = tuple(t.model_copy(update={"classes": () if t.team in ("c", "n") else CLASSES}) for t in story.teams)
     steps = []
     for step in story.steps:
         job = step.submit

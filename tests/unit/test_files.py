@@ -257,6 +257,44 @@ def test_a_bad_policy_names_whose_it_is(tmp_path: Path, policy: str, sentence: s
 
 
 @pytest.mark.parametrize(
+    ("policy", "classes", "refused"),
+    [
+        ("{}", "", ""),  # the ledger may know some
+        ("{classes: [training, engine]}", "", ""),
+        ("{}", ", classes: [engine]", ""),
+        ("{classes: [training, engines]}", "", "training, engines"),
+        ("{classes: [training]}", ", classes: [engines]", "training, engines"),
+    ],
+)
+@pytest.mark.parametrize("where", ["fleet", "cluster", "beside another fault"])
+def test_what_yields_says_of_a_class_that_nobody_has_is_refused(
+    tmp_path: Path, where: str, policy: str, classes: str, refused: str
+) -> None:
+    of_fleet, of_cluster = (policy, "{}") if where != "cluster" else ("{}", policy)
+    another = "\n  - name: other\n    islands: [{name: i, total_gpus: 8, healthy_gpus: 9}]"
+    text = f"""\
+policy: {of_fleet}
+clusters:
+  - name: lab
+    islands: [{{name: i, total_gpus: 24, healthy_gpus: 24}}]
+    policy: {of_cluster}
+    slurm:
+      classes: write
+      yields:
+        engine: {{how: cancel}}
+    quotas: [{{team: vision, gpus: 16{classes}}}]{another if where == "beside another fault" else ""}
+"""
+    sentence = f"clusters[0].slurm.yields.engine: no quota of cluster lab has this class; there is {refused}"
+    if where == "beside another fault":
+        said = refusal(tmp_path, text)
+        assert (sentence in said) == bool(refused), said
+    elif refused:
+        assert sentence in refusal(tmp_path, text)
+    else:
+        assert read_fleet(write(tmp_path, text)).cluster("lab") is not None
+
+
+@pytest.mark.parametrize(
     ("window", "sentence"),
     [
         ("starts: tomorrow, ends: 2026-01-02T00:00:00Z", "starts must be a time such as 2026-01-31T12:00:00Z, not"),

@@ -381,6 +381,15 @@ def test_a_class_that_its_team_has_not_is_refused() -> None:
         played(submit("b1", 1, job_class="dev"), teams=teams)
 
 
+def test_a_namespace_that_holds_no_jobs_has_no_classes_of_them() -> None:
+    teams = [{"team": "ns", "quota_gpus": 8, "classes": ["training"]}, {"team": "r", "parent": "ns", "quota_gpus": 8}]
+    said = (
+        r"teams\[0\].classes is \['training'\] for team 'ns', which has children: only teams without children hold jobs"
+    )
+    with pytest.raises(ValueError, match=said):
+        FlexStory.model_validate({"capacity_gpus": 8, "teams": teams, "steps": []})
+
+
 def test_divide_and_simulate_have_the_same_default_mode() -> None:
     story, demand = (m.model_fields["mode"].default for m in (FlexStory, FlexDemand))
     assert story == demand == "equal"

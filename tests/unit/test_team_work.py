@@ -283,8 +283,8 @@ def bodies(world: World, kind: NoticeKind) -> dict[str, str]:
     return {n.audience: render(n)[1] for n in world.sent if n.kind is kind}
 
 
-def classed_world(**policy: Any) -> World:
-    """Team a holds 200 and uses all of it, 40 by engines; of b's 161 jobs 100 are in use and nobody knows whose."""
+def classed_world(busy: int = 100, **policy: Any) -> World:
+    """Team a holds 200 and uses all of it, 40 by engines; of b's 161 so many are in use, and nobody knows whose."""
 
     def before(world: World) -> None:
         world.jobs = [
@@ -292,7 +292,7 @@ def classed_world(**policy: Any) -> World:
             job("t", 160, "training", team="a"),
         ]
 
-    return World((quota("a", 200), quota("b", 161, busy=100)), before=before, classes=["training", "engines"], **policy)
+    return World((quota("a", 200), quota("b", 161, busy=busy)), before=before, classes=["training", "engines"], **policy)
 
 
 def test_a_breach_tells_its_team_and_the_owner_which_class_stands_on_what_is_missing() -> None:
@@ -312,8 +312,24 @@ def test_a_breach_tells_its_team_and_the_owner_which_class_stands_on_what_is_mis
     assert sentence in told["a"]
     assert sentence in told["tpm"]
     assert "yield" not in told["b"]
+    assert "yield" not in bodies(world, NoticeKind.ROLLED_BACK)["a"], "what b has unscheduled is cut, and nothing of a"
     assert sentence in bodies(world, NoticeKind.AT_RISK)["a"]
     assert shown.count(sentence.rstrip(".")) == 1
+
+
+def test_what_a_breach_cuts_of_what_is_in_use_runs_on_and_it_is_told_whose_it_is() -> None:
+    world = classed_world(161, buffer=0, spare_gpus=0, notice="0s", soak_buffered="0s", soak_enforced="0s")
+    world.start()
+    world.until(Stage.MONITORED)
+    world.healthy(300)
+    world.wait("11m")
+    told = bodies(world, NoticeKind.ROLLED_BACK)
+    assert "Your quota is now 166 GPUs" in told["a"]
+    assert (
+        "34 of the 200 GPUs that jobs of a hold are beyond the quota now and run on as flex, which yields first: "
+        "2 jobs of class engines hold 40 of the 200 that could yield." in told["a"]
+    )
+    assert "yield" not in told["b"]
 
 
 def test_a_breach_that_touches_nothing_in_use_says_so_and_who_would_yield_next() -> None:

@@ -56,13 +56,38 @@ GROUP BY cluster, team, runs_on, class, rank
 """
 
 
+# A policy that is no JSON, from before the ledger refused one, is one cluster's trouble (revision 0016).
+_SETTINGS = """
+CREATE FUNCTION settings_or_null(policy text) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN policy::jsonb;
+EXCEPTION WHEN invalid_text_representation THEN
+    RETURN NULL;
+END $$
+"""
+_POLICY_0016 = """
+        CASE WHEN jsonb_typeof(settings_or_null({policy}) -> 'classes') = 'array'
+            THEN (settings_or_null({policy}) -> 'classes')::text END
+"""
+
+
 def views(dialect: str) -> tuple[str, ...]:
     """The DDL of this dialect."""
-    classes = _QUOTA_CLASSES.format(
+    return _quota_classes(dialect, _POLICY[dialect]), _JOBS_BY_CLASS
+
+
+def views_0016(dialect: str) -> tuple[str, ...]:
+    """The DDL that makes PostgreSQL as patient with a policy that is no JSON as SQLite is."""
+    if dialect != "postgresql":
+        return ()
+    return _SETTINGS, _quota_classes(dialect, _POLICY_0016).replace("CREATE VIEW", "CREATE OR REPLACE VIEW")
+
+
+def _quota_classes(dialect: str, policy: str) -> str:
+    return _QUOTA_CLASSES.format(
         rank=_RANK[dialect],
-        of_cluster=_POLICY[dialect].format(policy="c.policy"),
-        of_fleet=_POLICY[dialect].format(policy="f.policy"),
+        of_cluster=policy.format(policy="c.policy"),
+        of_fleet=policy.format(policy="f.policy"),
         of_quota=_OF_QUOTA[dialect],
         each=_EACH[dialect],
     )
-    return classes, _JOBS_BY_CLASS

@@ -1,11 +1,13 @@
-"""How a team wants to be told is one of the words that there are; and imports that wrote nothing keep their answer."""
+"""How a team wants to be told is one of the words that there are; imports that wrote nothing keep their answer; and
+classes are read past a policy that is no JSON.
+"""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-from activities.adapters.ledger.migrations import row_constraints
+from activities.adapters.ledger.migrations import class_views, row_constraints
 
 revision = "0016"
 down_revision = "0015"
@@ -16,7 +18,11 @@ TIME = sa.Text().with_variant(sa.TIMESTAMP(timezone=True), "postgresql")
 
 def upgrade() -> None:
     connection = op.get_bind()
-    for statement in row_constraints.statements(connection.dialect.name, row_constraints.RULES_0016):
+    dialect = connection.dialect.name
+    for statement in (
+        *row_constraints.statements(dialect, row_constraints.RULES_0016),
+        *class_views.views_0016(dialect),
+    ):
         connection.exec_driver_sql(statement)
     op.create_table(
         "import_answers",
