@@ -44,7 +44,7 @@ def default_of(field: FieldInfo) -> Any:
         return duration_text(field.default)
     if isinstance(field.default, Fraction):
         return float(field.default)
-    return field.default if isinstance(field.default, str | int) else None
+    return field.default if isinstance(field.default, str | int) and field.default != "" else None
 
 
 def unit_of(name: str, schema: dict[str, Any], types: dict[str, Any]) -> str:

@@ -64,7 +64,7 @@ class BringupEntry(Documented):
     islands: tuple[IslandOrdered, ...] = Field(default=(), max_length=MOST_NAMES)
     """Its topology blocks; their nodes sum to `nodes`. Without it: one, named main."""
     values: dict[ValueName, Value] = Field(default_factory=dict, max_length=MOST_NAMES)
-    """What the recipe's other placeholders are filled with."""
+    """What the recipe's other placeholders are filled with. Without it: none."""
     slurm: SlurmSource | None = None
     """The Slurm that will hold its quotas, health and use. Without it: none."""
     prometheus: PrometheusSource | None = None

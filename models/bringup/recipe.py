@@ -41,27 +41,27 @@ class _Runs(Documented):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
     with_: Runner | None = Field(default=None, alias="with")
-    """Who runs it: command, buildkite or http."""
+    """Who runs it: command, buildkite or http. Without it: it is a touch."""
     run: tuple[Argument, ...] = Field(default=(), max_length=200)
-    """command: the program (absolute) and its arguments. No shell reads them."""
+    """command: the program (absolute) and its arguments. No shell reads them. Without it: none."""
     pipeline: Argument = ""
-    """buildkite: the pipeline's slug."""
+    """buildkite: the pipeline's slug. Without it: none."""
     branch: Argument = "main"
     """buildkite: the branch that is built."""
     commit: Argument = "HEAD"
     """buildkite: the commit that is built."""
     values: dict[StepName | Text, Argument] = Field(default_factory=dict, max_length=100)
-    """buildkite: environment and meta-data; http: the body, as JSON."""
+    """buildkite: environment and meta-data; http: the body, as JSON. Without it: none."""
     url: Argument = ""
-    """http: POST here."""
+    """http: POST here. Without it: none."""
     status_url: Argument = ""
     """http: GET there to see how it stands; {id} is the id that the POST answered. Without it: the same POST again."""
     field: Argument = "status"
     """http: the dotted path of the field that says how it stands."""
     succeeded: tuple[Argument, ...] = ("succeeded",)
-    """http: values of that field."""
+    """http: values of that field that mean success. Without it: succeeded."""
     failed: tuple[Argument, ...] = ("failed",)
-    """http: values of that field."""
+    """http: values of that field that mean failure. Without it: failed."""
     limit: Duration = Field(default=timedelta(days=1), gt=timedelta(0), le=NO_TIME_LIMIT)
     """It is stopped, and has failed, when it takes longer."""
     repeatable: bool = False
@@ -117,7 +117,7 @@ class RecipeStep(_Runs):
     name: StepName
     """Unique in its recipe."""
     touch: Words = ""
-    """What a person does, and then says `check-in`. A step has a touch or a runner."""
+    """What a person does, and then says `check-in`. A step has a touch or a runner. Without it: none."""
     after: tuple[StepName, ...] = Field(default=(), max_length=MOST_NAMES)
     """Steps that must be done before. Without it: none."""
     undo: RecipeUndo | None = None
@@ -169,21 +169,21 @@ class RecipeCheck(Documented):
     name: StepName
     """Unique among the checks of its recipe."""
     command: tuple[Argument, ...] = Field(default=(), max_length=200)
-    """The program (absolute) and its arguments: exit 0 is green, a time-out unknown, anything else red."""
+    """The program (absolute) and its arguments: exit 0 is green, a time-out unknown, anything else red. Without it: none."""
     http: Argument = ""
-    """GET: 2xx is green, no answer unknown, anything else red."""
+    """GET: 2xx is green, no answer unknown, anything else red. Without it: none."""
     promql: Argument = ""
-    """A query with one number; it must lie within at_least and at_most."""
+    """A query with one number; it must lie within at_least and at_most. Without it: none."""
     healthy: EnoughOf | None = None
-    """Of the GPUs that are there, the share that must be healthy."""
+    """Of the GPUs that are there, the share that must be healthy. Without it: none."""
     contiguous: PositiveCount | None = None
-    """A block of so many GPUs on wholly healthy nodes of one island must be there."""
+    """A block of so many GPUs on wholly healthy nodes of one island must be there. Without it: none."""
     connection: Argument = "local"
     """promql: which Prometheus, by the worker's file."""
     at_least: float | None = None
-    """promql: the least number that is green."""
+    """promql: the least number that is green. Without it: any."""
     at_most: float | None = None
-    """promql: the largest number that is green."""
+    """promql: the largest number that is green. Without it: any."""
     every: Duration = Field(default=timedelta(minutes=5), gt=timedelta(0), le=timedelta(days=1))
     """How often it is asked; an answer counts for twice as long."""
     once: bool = False
@@ -230,9 +230,9 @@ class Reading(Documented):
     with_: Runner = Field(default=Runner.COMMAND, alias="with")
     """command or http."""
     run: tuple[Argument, ...] = Field(default=(), max_length=200)
-    """command: the program (absolute) and its arguments."""
+    """command: the program (absolute) and its arguments. Without it: none."""
     url: Argument = ""
-    """http: GET."""
+    """http: GET. Without it: none."""
     every: Duration = Field(default=timedelta(minutes=5), gt=timedelta(0), le=timedelta(days=7))
     """How often it is asked."""
     limit: Duration = Field(default=_MINUTE, gt=timedelta(0), le=HOUR)

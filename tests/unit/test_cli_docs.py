@@ -60,6 +60,11 @@ WANTED = set(Command) | {
     "docs",
     "backup",
 }
+BRINGUPS = {
+    "bringup recipe check",
+    *(f"bringup {command}" for command in BringupCommand),
+    *(f"bringup {name}" for name in ("add", "status", "watch", "audit", "template")),
+}
 REQUESTS = {f"request {verb}" for verb in ("new", "list", "show", "approve", "decline", "withdraw")}
 
 
@@ -83,7 +88,7 @@ def validator(name: str) -> Draft202012Validator:
 
 def test_the_commands_are_those_that_were_asked_for() -> None:
     builds = {"builds show", "builds use"}
-    assert set(COMMANDS) == {*WANTED, *FLEET, *builds, "schema", *CALENDAR, *MILESTONES, *REQUESTS}
+    assert set(COMMANDS) == {*WANTED, *FLEET, *builds, "schema", *CALENDAR, *MILESTONES, *REQUESTS, *BRINGUPS}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from activities.adapters.runners import wrapper
-from activities.adapters.runners.run_directory import Place, RunDirectory, what_lives
+from activities.adapters.runners.run_directory import RunDirectory, RunPlace, what_lives
 from activities.adapters.runners.settings import Allowed
 from activities.adapters.runners.words import one_line, tail_of
 from models.base import duration_text
@@ -40,10 +40,10 @@ _WRAPPER = Path(wrapper.__file__)
 class CommandRunner:
     """The commands of one host. `place`: which processes are this worker's to see."""
 
-    def __init__(self, allowed: Allowed, runs_dir: Path, place: Place | None = None) -> None:
+    def __init__(self, allowed: Allowed, runs_dir: Path, place: RunPlace | None = None) -> None:
         self._allowed = allowed
         self._runs_dir = runs_dir
-        self._place = place or Place()
+        self._place = place or RunPlace()
 
     def start(self, order: RunOrder) -> RunReport:
         self._allowed.check_program(order.run)
