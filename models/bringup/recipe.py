@@ -169,7 +169,7 @@ class RecipeCheck(Documented):
     name: StepName
     """Unique among the checks of its recipe."""
     command: tuple[Argument, ...] = Field(default=(), max_length=200)
-    """The program (absolute) and its arguments: exit 0 is green, a time-out unknown, anything else red. Without it: none."""
+    """The program (absolute) and its arguments: 0 is green, a time-out unknown, anything else red. Without it: none."""
     http: Argument = ""
     """GET: 2xx is green, no answer unknown, anything else red. Without it: none."""
     promql: Argument = ""

@@ -19,6 +19,7 @@ from cli.commands.schemas import file_text, makers
 from cli.fields import BRINGUP_DESCRIBED, DESCRIBED, OTHERWISE, default_of, with_tables
 from cli.main import run
 from client.inputs.documents import read_fleet
+from models.bringup.stages import BringupCommand
 from models.errors import BadInput
 from models.fleet.commands import FLEET_COMMANDS
 from models.rollout.stages import Command

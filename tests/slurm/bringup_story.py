@@ -1,0 +1,141 @@
+"""A real Slurm is brought up from an entry to a monitored rollout, and taken out again: `python -m tests.slurm.bringup_story`.
+
+Everything that is asserted is read from sacctmgr, squeue and scontrol, or from /proc. What is typed and printed is the
+transcript that docs/bringup-story.md shows; numbers of jobs, hashes, times and folders in it are replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.slurm.lab import CLUSTER, Lab
+from tests.slurm.story import POLICY, ROOT, Story
+
+EXAMPLE = ROOT / "examples" / "local-slurm"
+ELSEWHERE = "/opt/backstop-examples/local-slurm"
+"""Where the recipe says that the site's programs are."""
+FOLDER = "/var/tmp/backstop-local-slurm"
+PATIENCE = 180.0
+
+
+class BringupStory(Story):
+    """`home` holds Backstop's own state, the folder beside it the cluster that is made."""
+
+    def __init__(self, home: Path, say: object) -> None:
+        self.site = home / "site"
+        super().__init__(Lab(self.site / CLUSTER, {"island1": 2, "island2": 2}), home / "backstop", say)  # type: ignore[arg-type]
+
+    def _tell(self, *lines: str) -> None:
+        told = [line.replace(str(EXAMPLE), ELSEWHERE).replace(str(self.site), FOLDER) for line in lines]
+        told = [re.sub(r"\b\d+(\.\d+)?s\b", "2s", line) for line in told]
+        super()._tell(*told)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        files = {"BACKSTOP_RUNNERS": str(self.home / "runners.yaml"), "BACKSTOP_RUNS_DIR": str(self.home / "runs")}
+        return {**super().environment, **files}
+
+    def write_files(self) -> None:
+        """What the worker allows, the recipe and the entry, each with the places of this machine."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.site.mkdir(parents=True, exist_ok=True)
+        (self.home / "runners.yaml").write_text(f"programs: [{{program: {EXAMPLE}/cluster.py}}]\n")
+        for name in ("recipes.yaml", "entry.yaml"):
+            text = (EXAMPLE / name).read_text().replace(ELSEWHERE, str(EXAMPLE)).replace(FOLDER, str(self.site))
+            (self.home / name).write_text(text)
+
+    def bringup(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self.backstop("bringup", "status", CLUSTER, "--json", show=False))
+        return found
+
+    def until_bringup(self, *stages: str) -> dict[str, object]:
+        """Errors: AssertionError with where it stands instead."""
+        ends = time.monotonic() + PATIENCE
+        while (seen := self.bringup())["stage"] not in stages:
+            assert time.monotonic() < ends, f"{seen['stage']}, not {stages}: {seen['waits_for']} {seen['needs']}"
+            assert seen["stage"] != "blocked", seen["needs"]
+            time.sleep(0.5)
+        return seen
+
+    def until_touch(self) -> None:
+        ends = time.monotonic() + PATIENCE
+        while "check-in" not in str(self.bringup()["needs"]):
+            assert time.monotonic() < ends, self.bringup()
+            time.sleep(0.5)
+
+
+def tell_bringup(story: BringupStory) -> None:
+    """The whole of it. Errors: AssertionError where something is not so."""
+    lab = story.lab
+    story.title("A recipe, and what it would do")
+    story.backstop("bringup", "recipe", "check", "recipes.yaml", "--entry", "entry.yaml")
+
+    story.title("Touch 1: the cluster is entered")
+    story.backstop("bringup", "add", "entry.yaml", "--recipes", "recipes.yaml", "--reason", "order 17")
+    story.until_touch()
+    story.backstop("bringup", "status", CLUSTER)
+
+    story.title("Touch 2: it is checked in")
+    story.backstop("bringup", "check-in", CLUSTER, "--reason", "merged")
+    story.until_bringup("in_production")
+    assert lab.idle() == 4
+    story.slurm("sinfo", "-h", "-N", "-p", "all", "-o", "%N %t")
+    story.slurm(
+        "sacctmgr", "-n", "-P", "show", "assoc", f"cluster={CLUSTER}", "user=", "format=Account,ParentName,GrpTRES"
+    )
+    assert lab.limits("training", "evals") == ["16", "8"]
+    story.backstop("bringup", "status", CLUSTER)
+    assert (story.bringup()["check_ins"], story.bringup()["touches"]) == (1, 0)
+
+    story.title("It is in the fleet: its first rollout")
+    story.backstop("fleet", "show")
+    story.backstop("plan", CLUSTER)
+    settings = [part for key, value in POLICY.items() for part in ("--policy", f"{key}={value}")]
+    story.backstop("launch", CLUSTER, "--yes", "--reason", "the first", *settings, show=False)
+    story.backstop("approve", CLUSTER, "--plan", str(story.status()["plan_hash"]))
+    story.until("monitored")
+    assert sum(int(limit) for limit in lab.limits("training", "evals")) <= 32 * 17 // 20
+    train = lab.submit("training", 16, "train")
+    story.runs(train, "RUNNING")
+    story.slurm("squeue", "-h", "-o", "%j %a %T %D")
+
+
+@contextlib.contextmanager
+def told_by(say: object) -> Iterator[BringupStory]:
+    """Nothing of it is left afterwards."""
+    with tempfile.TemporaryDirectory(prefix="backstop-bringup-") as folder:
+        Path(folder).chmod(0o755)
+        story = BringupStory(Path(folder), say)
+        story.write_files()
+        try:
+            with story.up():
+                yield story
+        finally:
+            subprocess.run([str(EXAMPLE / "cluster.py"), "down", CLUSTER, str(story.site)], check=False, timeout=120)
+
+
+HEAD = """\
+# A cluster brought up, as it went
+
+A real Slurm 22.05.8 on one machine: four nodes of eight GPUs in two islands, made by the recipe of examples/local-slurm. Written by the
+test that asserts each of these answers (tests/slurm/bringup_story.py; `make bringup-demo` plays it on any Debian machine).
+"""
+
+
+def main() -> None:
+    with told_by(print) as story:
+        tell_bringup(story)
+    if "--write" in sys.argv:
+        (ROOT / "docs" / "bringup-story.md").write_text(HEAD + "\n".join(story.lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
