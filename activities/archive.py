@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from temporalio import activity
 
 from activities import metrics as meters
@@ -19,9 +21,14 @@ class ArchiveActivities:
     def record(self, request: RecordRequest) -> None:
         """The entries are archived, once per key, and the registry shows the stage."""
         with translated():
+            # Before: one that does not get through is behind, and is tried again.
+            for entry in request.entries[:1]:
+                meters.archiving(entry.cluster, (datetime.now(UTC) - entry.at).total_seconds())
             self._rollouts.record(request)
             for entry in request.entries:
                 _measure(entry)
+            for entry in request.entries[:1]:
+                meters.archiving(entry.cluster, 0)
 
 
 def _measure(entry: AuditEntry) -> None:

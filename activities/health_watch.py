@@ -19,12 +19,14 @@ import zlib
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities import metrics as meters
 from activities.due_notices import Rounds
 from activities.overdue_grants import Sweeper
 from activities.ports import CalendarPort, DoubtPort, HealthPort, QuotaPort, RolloutsPort
@@ -80,7 +82,7 @@ class WatchActivities:
         self._doubts = doubts
         self._tallier = tallier
         self._tallying: asyncio.Task[None] | None = None
-        self._marks: dict[str, dict[str, tuple[Facts, str]]] = {}
+        self._marks: dict[str, dict[str, Judged]] = {}
         """Of the last look, by watch; lost with the process, which costs one reading of every cluster."""
         self._turns: dict[str, str] = {}
         """The last cluster that was signalled, by watch: what finds no room in a round comes first in the next."""
@@ -175,7 +177,7 @@ class WatchActivities:
         samples, windows = self._health.read(names), self._calendar.windows(names)
         versions, doubted = self._quotas.versions(names), self._doubts.doubted()
         earlier = self._marks.get(request.watch_id, {})
-        marks: dict[str, tuple[Facts, str]] = {}
+        marks: dict[str, Judged] = {}
         beat = time.monotonic()
         for cluster in names:
             stage, shadow = rollouts[cluster]
@@ -184,35 +186,43 @@ class WatchActivities:
             facts = facts_of(versions.get(cluster, ""), guarded, sample, declared, now, doubted.get(cluster, ""))
             facts = replace(facts, senseless=samples.senseless.get(cluster) or windows.senseless.get(cluster, ""))
             last = earlier.get(cluster)
-            if last is not None and last[0] == facts:
+            if last is not None and last.facts == facts:
                 marks[cluster] = last
-            elif (mark := self._mark(cluster, facts, "" if last is None else last[1])) is not None:
-                marks[cluster] = facts, mark
+            elif (judged := self._judged(cluster, facts, "" if last is None else last.mark)) is not None:
+                marks[cluster] = judged
             elif last is not None:
                 marks[cluster] = last
             if time.monotonic() - beat >= _BEAT_SECONDS:
                 alive()
                 beat = time.monotonic()
         self._marks[request.watch_id] = marks
-        return {cluster: mark for cluster, (_, mark) in marks.items()}
+        meters.watched(
+            request.shard,
+            request.interval_seconds,
+            [_watched(c, rollouts[c][0], marks.get(c), samples.get(c), now) for c in names],
+        )
+        return {cluster: judged.mark for cluster, judged in marks.items()}
 
-    def _mark(self, cluster: str, facts: Facts, before: str) -> str | None:
+    def _judged(self, cluster: str, facts: Facts, before: str) -> Judged | None:
         """The cluster's fingerprint; None where its quotas cannot be read now. Its trouble is no other cluster's.
 
         What makes no sense is news too: the rollout looks, and tells why it cannot.
         """
         if facts.senseless:
-            return facts.senseless
+            return Judged(facts, facts.senseless)
         try:
-            return fingerprint(self._quotas.read(cluster), facts, before)
+            reading = self._quotas.read(cluster)
+            backing = _backing(reading, facts.sample) if facts.guarded and facts.sample is not None else None
+            unbacked = None if backing is None else backing.assigned_gpus - backing.backed_gpus
+            return Judged(facts, fingerprint(reading, facts, before, backing), unbacked)
         except Unavailable as error:
             logger.warning("the watch could not read %s: %s", cluster, error)
             return None
         except (BackstopError, *SENSELESS) as error:
-            return fault_of(cluster, "its quotas", error)
+            return Judged(facts, fault_of(cluster, "its quotas", error))
         except Exception as error:
             logger.exception("the watch could not judge %s", cluster)
-            return f"cluster {cluster} cannot be judged: {type(error).__name__}"
+            return Judged(facts, f"cluster {cluster} cannot be judged: {type(error).__name__}")
 
     async def _signal(self, cluster: str, mark: str, now: datetime) -> bool:
         handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
@@ -292,6 +302,21 @@ class Facts:
     """Why its health or its windows are not known; empty: they are."""
 
 
+class Judged(NamedTuple):
+    """What a cluster looked like, the fingerprint of it, and what no hardware backs of its quotas (None: not known)."""
+
+    facts: Facts
+    mark: str
+    unbacked_gpus: int | None = None
+
+
+def _watched(
+    cluster: str, stage: str, judged: Judged | None, sample: HealthSample | None, now: datetime
+) -> meters.SeenRollout:
+    age = None if sample is None else (now - sample.at).total_seconds()
+    return meters.SeenRollout(cluster, stage, None if judged is None else judged.unbacked_gpus, age)
+
+
 def facts_of(
     version: str,
     guarded: bool,
@@ -318,8 +343,8 @@ def facts_of(
 _MORE, _LESS = "flex may grow", "flex of "
 
 
-def fingerprint(reading: QuotaReading, facts: Facts, before: str = "") -> str:
-    """Equal as long as a rollout has nothing new to know. `before`: the last one."""
+def fingerprint(reading: QuotaReading, facts: Facts, before: str = "", backing: Backing | None = None) -> str:
+    """Equal as long as a rollout has nothing new to know. `before`: the last one; `backing`: where it is known."""
     sample = facts.sample
     if sample is None:
         return "no health"
@@ -330,7 +355,7 @@ def fingerprint(reading: QuotaReading, facts: Facts, before: str = "") -> str:
     parts += [f"{w.kind} {w.reason}" for w in facts.windows]
     parts += [f"to come {span_text(w)}" for w in facts.to_come]
     if facts.guarded:
-        backing = _backing(reading, sample)
+        backing = backing or _backing(reading, sample)
         parts.append(_shortage(backing))
         parts += _flex(reading, backing.healthy_gpus - backing.backed_gpus, before.rpartition("; ")[2])
     else:

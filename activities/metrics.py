@@ -1,8 +1,20 @@
-"""Metrics: the numbers a dashboard shows. Recorded in activities, never in workflows (replay)."""
+"""Metrics: the numbers a dashboard shows. Recorded in activities, never in workflows (replay).
+
+What *is* at the moment (a rollout's stage, a cluster's shortage) is told by the watch alone, which sees it anew in each
+round. It moves between workers, so what one has seen is exported for some rounds only: else what a worker saw last,
+weeks ago, would stand beside what is now.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions
+from opentelemetry.metrics import Observation as Measured
 
 from models.cluster.derived_buffer import Derived
 from models.cluster.readings import Observation
@@ -17,7 +29,6 @@ _healthy = _meter.create_gauge("backstop.healthy_gpus", unit="{gpu}", descriptio
 _flex = _meter.create_gauge("backstop.flex_gpus", unit="{gpu}", description="Surplus and unused quota")
 _phantom = _meter.create_gauge("backstop.phantom_gpus", unit="{gpu}", description="Promised without a healthy GPU")
 _buffer = _meter.create_gauge("backstop.buffer_gpus", unit="{gpu}", description="Unpromised as health history asks")
-_stage = _meter.create_gauge("backstop.stage", description="1 for the stage a cluster's rollout is in")
 _transitions = _meter.create_counter("backstop.transitions", description="Stage changes")
 _rollbacks = _meter.create_counter("backstop.rollbacks", description="Rollbacks begun, by reason")
 _effects = _meter.create_counter("backstop.effects", description="Effects that landed")
@@ -28,6 +39,63 @@ _held_back = _meter.create_counter("backstop.notices_held_back", description="No
 _reaction = _meter.create_histogram(
     "backstop.breach_to_rollback", unit="s", description="From the breach to the quota restored"
 )
+_rounds = _meter.create_counter("backstop.watch_rounds", description="Rounds of the watch in which it could look")
+_ROUNDS_KEPT, _LEAST_SECONDS = 4, 60.0
+_ARCHIVE_SECONDS = 180.0
+"""Longer than two tries of one that fails are apart."""
+
+
+class _Seen:
+    """A gauge of what was seen lately of each cluster: one number each."""
+
+    def __init__(self, name: str, unit: str, description: str) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[float, float, dict[str, str]]] = {}
+        _meter.create_observable_gauge(name, [self._measured], unit, description)
+
+    def see(self, cluster: str, value: float | None, seconds: float, **more: str) -> None:
+        """Exported for that long, in place of what was; None: no longer."""
+        with self._lock:
+            if value is None:
+                self._seen.pop(cluster, None)
+            else:
+                self._seen[cluster] = value, time.monotonic() + seconds, more
+
+    def _measured(self, _: CallbackOptions) -> list[Measured]:
+        now = time.monotonic()
+        with self._lock:
+            self._seen = {cluster: seen for cluster, seen in self._seen.items() if seen[1] > now}
+            return [Measured(value, {"cluster": cluster, **more}) for cluster, (value, _, more) in self._seen.items()]
+
+
+_stage = _Seen("backstop.stage", "", "1 for the stage of a cluster's open rollout")
+_unbacked = _Seen("backstop.unbacked_gpus", "{gpu}", "In a guarded rollout, promised without a healthy GPU")
+_health_age = _Seen("backstop.health_age", "s", "Since the last sample of an open rollout's cluster")
+_archive_delay = _Seen("backstop.archive_delay", "s", "Age of the oldest entry that is not archived yet; 0: none")
+
+
+class SeenRollout(NamedTuple):
+    """An open rollout as a round of the watch saw it; None: not known, or (unbacked) not guarded."""
+
+    cluster: str
+    stage: str
+    unbacked_gpus: int | None
+    health_age_seconds: float | None
+
+
+def watched(shard: int, interval_seconds: float, seen: Iterable[SeenRollout]) -> None:
+    """A round of the watch in which it could look."""
+    _rounds.add(1, {"shard": str(shard)})
+    seconds = max(_LEAST_SECONDS, _ROUNDS_KEPT * interval_seconds)
+    for each in seen:
+        _stage.see(each.cluster, 1, seconds, stage=each.stage)
+        _unbacked.see(each.cluster, each.unbacked_gpus, seconds)
+        _health_age.see(each.cluster, each.health_age_seconds, seconds)
+
+
+def archiving(cluster: str, oldest_seconds: float) -> None:
+    """Entries are on their way into the archive, the oldest of that age; 0: they have arrived."""
+    _archive_delay.see(cluster, max(0.0, oldest_seconds), _ARCHIVE_SECONDS)
 
 
 def request(cluster: str, stage: RequestStage) -> None:
@@ -60,8 +128,6 @@ def buffer(cluster: str, derived: Derived) -> None:
 
 
 def transition(cluster: str, before: str, after: str) -> None:
-    _stage.set(0, {"cluster": cluster, "stage": before})
-    _stage.set(1, {"cluster": cluster, "stage": after})
     _transitions.add(1, {"cluster": cluster, "from": before, "to": after})
 
 

@@ -167,10 +167,12 @@ def _metrics(service: str, endpoint: str, outage: _Outage) -> tuple[Runtime, Flu
 
     exporter = Metrics(endpoint=endpoint, insecure=_insecure(endpoint))
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=10_000)
-    resource = Resource.create({"service.name": service})
+    # Numbers of two workers must not be taken for two tellings of one.
+    instance = {"service.instance.id": f"{os.getpid()}@{socket.gethostname()}"}
+    resource = Resource.create({"service.name": service, **instance})
     meters = MeterProvider(metric_readers=[reader], resource=resource, shutdown_on_exit=False)
     metrics.set_meter_provider(meters)
-    runtime = Runtime(telemetry=TelemetryConfig(metrics=OpenTelemetryConfig(url=endpoint)))
+    runtime = Runtime(telemetry=TelemetryConfig(metrics=OpenTelemetryConfig(url=endpoint), global_tags=instance))
     return runtime, meters.force_flush
 
 

@@ -45,8 +45,8 @@ from models.tables import ClusterRow
 
 __all__ = ["BreachRow", "NoticeRow", "move"]  # all modules with tables are imported: the copy is of all tables
 
-CopiedSoFar = Callable[[str, int], object]
-CopiedRow = tuple[Any, ...]
+Progressed = Callable[[str, int], object]
+Cells = tuple[Any, ...]
 _CLUSTERS = SQLModel.metadata.tables[str(ClusterRow.__tablename__)]
 _UNDER_WAY = ("generation", "open_rollout", "reserve_limit")
 """Columns of clusters by which the triggers on quotas and islands judge and count."""
@@ -57,7 +57,7 @@ _BATCH = 10_000
 _LINE = re.compile(r"^COPY \w+, line (\d+)")
 
 
-def move(source: Path, target_url: str, said: CopiedSoFar) -> list[str]:
+def move(source: Path, target_url: str, said: Progressed) -> list[str]:
     """All rows of the file are in the ledger at the address, in one transaction; `said` is called with each table and
     its rows. Answers the tables of the file that are none of Backstop's, which stay behind.
 
@@ -140,7 +140,7 @@ def _refuse_rows(connection: sa.Connection) -> None:
             raise BadInput(f"the target holds {holds}: a ledger is copied only into an empty one")
 
 
-def _copy(book: sqlite3.Connection, connection: sa.Connection, said: CopiedSoFar) -> None:
+def _copy(book: sqlite3.Connection, connection: sa.Connection, said: Progressed) -> None:
     tables = SQLModel.metadata.sorted_tables
     names = sql.SQL(", ").join(sql.Identifier(table.name) for table in tables)
     _raw(connection).execute(sql.SQL("LOCK TABLE {} IN EXCLUSIVE MODE").format(names))
@@ -164,12 +164,12 @@ def _copy(book: sqlite3.Connection, connection: sa.Connection, said: CopiedSoFar
 class _Sum:
     """Rows on their way, and what they add up to whatever their order."""
 
-    def __init__(self, rows: Iterable[CopiedRow]) -> None:
+    def __init__(self, rows: Iterable[Cells]) -> None:
         self._given = rows
         self._total = 0
         self.rows = 0
 
-    def __iter__(self) -> Iterator[CopiedRow]:
+    def __iter__(self) -> Iterator[Cells]:
         for row in self._given:
             self.rows += 1
             self._total += int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest())
@@ -181,20 +181,20 @@ class _Sum:
         return (self.rows, self._total) == (other.rows, other._total)
 
 
-def _rows(book: sqlite3.Connection, table: sa.Table) -> Iterator[CopiedRow]:
+def _rows(book: sqlite3.Connection, table: sa.Table) -> Iterator[Cells]:
     columns = list(table.columns)
     names = ", ".join(f'"{column.name}"' for column in columns)
     for found in book.execute(f'SELECT {names} FROM "{table.name}"'):  # noqa: S608 - names of our own tables
         yield tuple(_value(column, value, found) for column, value in zip(columns, found, strict=True))
 
 
-def _written(connection: sa.Connection, table: sa.Table) -> Iterator[CopiedRow]:
+def _written(connection: sa.Connection, table: sa.Table) -> Iterator[Cells]:
     with connection.execution_options(yield_per=_BATCH).execute(sa.select(*table.columns)) as found:
         for row in found:
             yield tuple(row)
 
 
-def _value(column: sa.Column[Any], value: Any, row: CopiedRow) -> Any:
+def _value(column: sa.Column[Any], value: Any, row: Cells) -> Any:
     """As the column's type says. Errors: BadInput, naming the row by its key and never what it holds."""
     if value is None:
         return None
@@ -221,20 +221,20 @@ def _value(column: sa.Column[Any], value: Any, row: CopiedRow) -> Any:
     raise BadInput(f"{_named(column.table, row)} cannot be copied: its {column.name} is not {wanted}")
 
 
-def _named(table: Any, row: CopiedRow) -> str:
+def _named(table: Any, row: Cells) -> str:
     """A row by its key: no key is a secret."""
     at = [column.name for column in table.columns]
     key = ", ".join(f"{column.name} {row[at.index(column.name)]}" for column in table.primary_key)
     return f"the row of {table.name} with {key}"
 
 
-def _idle(row: CopiedRow) -> CopiedRow:
+def _idle(row: Cells) -> Cells:
     """A cluster as if no rollout were open there."""
     return tuple(_AT_FIRST.get(column.name, value) for column, value in zip(_CLUSTERS.columns, row, strict=True))
 
 
 def _write(
-    connection: sa.Connection, table: sa.Table, rows: Iterable[CopiedRow], again: Callable[[], Iterator[CopiedRow]]
+    connection: sa.Connection, table: sa.Table, rows: Iterable[Cells], again: Callable[[], Iterator[Cells]]
 ) -> None:
     """`again`: the same rows in the same order, to name the one that PostgreSQL refuses by its number."""
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns)
