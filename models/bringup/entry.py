@@ -18,7 +18,7 @@ from models.base import (
     gpus_text,
     in_one_sentence,
 )
-from models.bringup.filling import Place, Value, unfilled
+from models.bringup.filling import Place, Value, spelled, unfilled
 from models.bringup.recipe import ClusterRecipe, StepName
 from models.cluster.fleet_file import MOST_QUOTAS, merged_policy
 from models.cluster.island import Island
@@ -26,9 +26,15 @@ from models.cluster.policy import MOST_NAMES, Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
 from models.cluster.sources import WHOLE, PrometheusSource, SlurmSource
 
-ClusterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$")]
+ClusterName = Annotated[
+    str,
+    *spelled(
+        r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?",
+        "up to 100 letters, digits, dots, dashes and underscores, a letter or digit at both ends",
+    ),
+]
 """It stands in commands, URLs and keys: letters, digits, dots, dashes and underscores."""
-ValueName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+ValueName = Annotated[str, *spelled(r"[a-z][a-z0-9_]{0,62}", "a name of lower-case letters, digits and underscores")]
 
 
 class IslandOrdered(Documented):

@@ -10,13 +10,35 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic.fields import FieldInfo
+
+from models.base import brief
 
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 LATER = "id"
 """Filled by the runner, in a status URL: what the first answer called the run."""
-VALUE_PATTERN = r"^[A-Za-z0-9_./:+,=][A-Za-z0-9_./:+,=-]*$"
-Value = Annotated[str, Field(max_length=200, pattern=VALUE_PATTERN)]
+
+
+def spelled(pattern: str, in_words: str) -> tuple[AfterValidator, FieldInfo]:
+    """What of a text's annotation says how it is spelled. `in_words`: what it must be, for whoever spelled it else."""
+    whole = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if whole.fullmatch(text) is None:
+            raise ValueError(f"must be {in_words}, not {brief(text)}")
+        return text
+
+    return AfterValidator(check), Field(json_schema_extra={"pattern": f"^{pattern}$"})
+
+
+Value = Annotated[
+    str,
+    *spelled(
+        r"[A-Za-z0-9_./:+,=][A-Za-z0-9_./:+,=-]{0,199}",
+        "up to 200 letters, digits and _./:+,=- without a dash at its beginning",
+    ),
+]
 """What a placeholder is filled with: no blanks, no quotes, and no dash at its beginning."""
 
 Place = tuple[str | int, ...]

@@ -16,14 +16,19 @@ from pydantic import ConfigDict, Field, model_validator
 
 from models.base import HOUR, Count, Documented, Duration, PositiveCount, Text, Words, brief, content_hash, fault_at
 from models.bringup.checks import CheckKind, EnoughOf
-from models.bringup.filling import placeholders
+from models.bringup.filling import placeholders, spelled
 from models.bringup.graph import circle, unknown_after
 from models.bringup.runs import NO_TIME_LIMIT, Runner
 from models.cluster.policy import MOST_NAMES
 
 _MINUTE = timedelta(minutes=1)
-_A_NAME = r"^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$"
-StepName = Annotated[str, Field(pattern=_A_NAME)]
+StepName = Annotated[
+    str,
+    *spelled(
+        r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?",
+        "up to 64 lower-case letters, digits, dots, dashes and underscores, a letter or digit at both ends",
+    ),
+]
 """Of a recipe, a step or a check: it stands in keys, commands and file names."""
 Argument = Annotated[Text, Field(max_length=4000)]
 SUPPLY, CAPACITY = "supply", "capacity"
@@ -83,16 +88,15 @@ class _Runs(Documented):
 _NEEDED = {Runner.COMMAND: "run", Runner.BUILDKITE: "pipeline", Runner.HTTP: "url"}
 
 
-def _check_runner(runs: _Runs, runner: Runner) -> None:
+def _check_runner(runs: _Runs, runner: Runner, under: tuple[str, ...] = ()) -> None:
     """It has what its runner needs, and nothing of another's. Errors: ValueError."""
+    if not getattr(runs, _NEEDED[runner]):
+        raise fault_at(under, f"{_NEEDED[runner]} is missing: a step with {runner} needs it")
     for other, field in _NEEDED.items():
-        there = bool(getattr(runs, field))
-        if other is runner and not there:
-            raise ValueError(f"{field} is missing: a step with {runner} needs it")
-        if other is not runner and there:
-            raise fault_at((field,), f"belongs to a step with {other}, and this one is with {runner}")
+        if other is not runner and getattr(runs, field):
+            raise fault_at((*under, field), f"belongs to a step with {other}, and this one is with {runner}")
     if runner is Runner.COMMAND:
-        _check_program(runs.run, ("run",))
+        _check_program(runs.run, (*under, "run"))
 
 
 def _check_program(run: tuple[str, ...], path: tuple[str | int, ...]) -> None:
@@ -138,10 +142,7 @@ class RecipeStep(_Runs):
         runner = undo.with_ or self.with_
         if runner is None:
             raise fault_at(("undo",), f"with is missing: step {self.name} is a touch, so its undo names its own runner")
-        try:
-            _check_runner(undo, runner)
-        except ValueError as error:
-            raise fault_at(("undo",), str(error)) from None
+        _check_runner(undo, runner, ("undo",))
 
     def runs(self, *, undo: bool) -> _Runs:
         """What is run for it, or to unmake it."""

@@ -90,9 +90,11 @@ def unknown_from(check: CheckState, terms: Terms, now: datetime) -> datetime | N
 
 
 def colour_at(check: CheckState, terms: Terms, now: datetime, stale_after: timedelta) -> Colour:
-    """What it counts as. A check that nobody has asked yet is unknown, for as long as it takes."""
+    """What it counts as. One that is asked once waits for the others: unknown, for as long as that takes."""
     if check.skipped:
         return Colour.GREEN
+    if terms.once and check.at is None:
+        return Colour.UNKNOWN
     since = unknown_from(check, terms, now)
     if since is not None:
         return Colour.RED if now - since >= stale_after else Colour.UNKNOWN

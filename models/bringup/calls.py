@@ -1,0 +1,123 @@
+"""What a bring-up's calls are asked, built from its state: the workflow sends them, and tests answer the same ones."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+
+from models.bringup.checks import CheckKind, CheckOrder
+from models.bringup.filling import filled
+from models.bringup.messages import FollowRun, HandOverRequest, SupplyRequest, WindDownRequest
+from models.bringup.recipe import CAPACITY, SUPPLY, Reading
+from models.bringup.runs import UNDO_SUFFIX, RunOrder
+from models.bringup.state import Bringup
+
+_LOOKS_EVERY = timedelta(seconds=15)
+"""How often a run is looked at: often enough beside how long steps take."""
+_LOOKS_FOR = timedelta(hours=24)
+"""How long one call waits for supply."""
+
+
+def run_order(b: Bringup, run: str) -> RunOrder:
+    """The latest start of a step or its undo."""
+    step, undo = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)], run.endswith(UNDO_SUFFIX)
+    runs, values = step.runs(undo=undo), b.entry.all_values
+
+    def fill(text: str) -> str:
+        return filled(text, values)
+
+    return RunOrder(
+        key=b.key(run),
+        runner=step.runner(undo=undo),
+        run=tuple(fill(text) for text in runs.run),
+        pipeline=fill(runs.pipeline),
+        branch=fill(runs.branch),
+        commit=fill(runs.commit),
+        values={name: fill(text) for name, text in runs.values.items()},
+        url=fill(runs.url),
+        status_url=fill(runs.status_url),
+        field=runs.field,
+        succeeded=runs.succeeded,
+        failed=runs.failed,
+        limit=runs.limit,
+    )
+
+
+def follow_request(b: Bringup, run: str) -> FollowRun:
+    limit = run_order(b, run).limit
+    return FollowRun(order=run_order(b, run), settle=b.recipe.settle, every=min(_LOOKS_EVERY, max(limit / 20, _LEAST)))
+
+
+_LEAST = timedelta(milliseconds=200)
+
+
+def supply_request(b: Bringup) -> SupplyRequest:
+    assert b.recipe.supply is not None
+    assert b.supply is not None
+    every = b.recipe.supply.every
+    return SupplyRequest(
+        order=supply_order(b), every=every, most=max(_LOOKS_FOR, every), colour=b.supply.colour, said=b.supply.said
+    )
+
+
+def supply_order(b: Bringup) -> CheckOrder:
+    supply = b.recipe.supply
+    assert supply is not None
+    return _reading(b, SUPPLY, CheckKind.SUPPLY, supply).but(needs=supply.needs)
+
+
+def _reading(b: Bringup, name: str, kind: CheckKind, reading: Reading) -> CheckOrder:
+    values = b.entry.all_values
+    return CheckOrder(
+        cluster=b.cluster,
+        name=name,
+        kind=kind,
+        run=tuple(filled(text, values) for text in reading.run),
+        url=filled(reading.url, values),
+        limit=reading.limit,
+    )
+
+
+def check_order(b: Bringup, name: str) -> CheckOrder:
+    """A check by its name; capacity too."""
+    source = {"slurm": b.entry.slurm, "prometheus": b.entry.prometheus, "islands": b.entry.planned_islands}
+    if name == CAPACITY:
+        capacity = b.recipe.capacity
+        nodes = math.ceil(b.recipe.accept_at_least * b.entry.nodes)
+        order = CheckOrder(cluster=b.cluster, name=name, kind=CheckKind.CAPACITY)
+        order = order if capacity is None else _reading(b, name, CheckKind.CAPACITY, capacity)
+        return order.but(gpus=nodes * b.entry.gpus_per_node, **source)
+    check, values = next(c for c in b.recipe.checks if c.name == name), b.entry.all_values
+    return CheckOrder(
+        cluster=b.cluster,
+        name=name,
+        kind=check.kind,
+        run=tuple(filled(text, values) for text in check.command),
+        url=filled(check.http, values),
+        query=filled(check.promql, values),
+        connection=filled(check.connection, values),
+        at_least=check.at_least,
+        at_most=check.at_most,
+        share=check.healthy,
+        gpus=check.contiguous or 0,
+        limit=check.limit,
+    ).but(**source)
+
+
+def hand_over_request(b: Bringup, now: datetime) -> HandOverRequest:
+    """To put it into the fleet; of one that is there, to grant what is owed."""
+    return HandOverRequest(
+        entry=b.entry,
+        number=b.number,
+        islands=b.islands or b.entry.planned_islands,
+        granted=None if b.production is None else b.production.granted,
+        actor=b.entered_by,
+        at=now,
+    )
+
+
+def wind_down_request(b: Bringup, now: datetime) -> WindDownRequest:
+    assert b.leaving is not None
+    return WindDownRequest(
+        cluster=b.cluster, owner=b.entry.owner, actor=b.leaving.actor, reason=b.leaving.reason, at=now
+    )
