@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from temporalio import activity
@@ -15,14 +17,14 @@ from activities import metrics as meters
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import OpenRollout, QuotaPort, RegistryPort, UsagePort
-from models.base import duration_text
+from models.base import duration_text, gpus_text
 from models.cluster.policy import Policy, Requests
 from models.cluster.snapshot import Snapshot
 from models.errors import BackstopError, Refusal, Unavailable
 from models.flex.flex_now import share_expected
 from models.planning.backing import back
 from models.planning.ceiling import ceiling_of
-from models.planning.grants import Granted, GrantOutcome, raises, room
+from models.planning.grants import Granted, GrantOutcome, moved, raises, room
 from models.requests.messages import (
     AssessRequest,
     KeepRequest,
@@ -39,6 +41,8 @@ from models.rollout.stages import Stage
 from models.wire import GRANT_UPDATE, rollout_workflow_id
 
 _PATIENCE = timedelta(seconds=45)
+Owed = Callable[[str, datetime], Mapping[str, int]]
+"""What is owed to a cluster's first quotas, by leaf: whoever asks now came later."""
 _NAMED = 5
 """Other clusters that are named."""
 
@@ -51,12 +55,14 @@ class RequestActivities:
         registry: RegistryPort,
         usage: UsagePort,
         clusters: ClusterActivities,
+        owed: Owed = lambda _, __: MappingProxyType({}),
     ) -> None:
         self._client = client
         self._quotas = quotas
         self._registry = registry
         self._usage = usage
         self._clusters = clusters
+        self._owed = owed
 
     @activity.defn(name="assess_request", no_thread_cancel_exception=True)
     def assess(self, request: AssessRequest) -> Assessment:
@@ -82,11 +88,14 @@ class RequestActivities:
             barred = self._by_policy(opened, policy)
             if barred:
                 return assessment.model_copy(update={"why": barred, **self._instead(ask, snapshot, now)})
-            space = room(_claimed(snapshot, opened), policy, ask.team, ask.gpus)
-            taken = space.assigned_gpus - snapshot.tree.assigned()
+            owed = self._owed(ask.cluster, now)
+            claimed = _claimed(snapshot, opened)
+            space = room(_beside_owed(claimed, owed), policy, ask.team, ask.gpus)
+            taken = claimed.tree.assigned() - snapshot.tree.assigned()
             why = space.why
             if why and taken > 0:
                 why += f", {taken} of them freed by its open rollout and its teams' first when hardware allows it"
+            why += _owed_words(owed) if why else ""
             assessment = assessment.model_copy(update={"room": space, "fits": space.fits_gpus == ask.gpus, "why": why})
             return assessment if assessment.fits else assessment.model_copy(update=self._instead(ask, snapshot, now))
 
@@ -124,7 +133,7 @@ class RequestActivities:
                 raise
             except BackstopError:
                 continue  # nobody knows its health, or it makes no sense: nothing to offer
-            claimed = _claimed(snapshot, opened)
+            claimed = _beside_owed(_claimed(snapshot, opened), self._owed(name, now))
             headroom = max(0, ceiling_of(claimed, policy) - claimed.tree.assigned())
             has = ask.team in snapshot.tree.leaves
             if headroom and has:
@@ -168,13 +177,24 @@ class RequestActivities:
     def _beside(self, request: PrepareRequest, opened: OpenRollout) -> Prepared:
         """A rollout is open: every write goes through it, once it is done; until then, a request waits."""
         if _takes_grants(opened):
-            return Prepared(through=True)
+            barred = self._by_owed(request, opened)
+            return Prepared(outcome=GrantOutcome.NO, said=barred) if barred else Prepared(through=True)
         refused = "" if request.order.ends else self._by_policy(opened, self._registry.facts(request.cluster).policy)
         if refused:
             return Prepared(outcome=GrantOutcome.NO, said=refused)
         what = "a shadow rollout" if opened.shadow else "a rollout"
         ends = "over" if opened.shadow else "monitored or over"
         return Prepared(said=f"{what} of {request.cluster} is {opened.stage}: it waits until that is {ends}")
+
+    def _by_owed(self, request: PrepareRequest, opened: OpenRollout) -> str:
+        """The rollout knows the quotas it writes, and not what first quotas are owed: that is looked at here."""
+        order, cluster = request.order, request.cluster
+        owed = {} if order.ends else self._owed(cluster, request.at)
+        if not owed:
+            return ""
+        snapshot, policy = self._clusters.present(cluster, request.at)
+        why = room(_beside_owed(_claimed(snapshot, opened), owed), policy, order.team, order.gpus).why
+        return why + _owed_words(owed) if why else ""
 
     def _alone(self, request: PrepareRequest) -> Prepared:
         order, cluster = request.order, request.cluster
@@ -189,9 +209,10 @@ class RequestActivities:
             age = request.at - (snapshot.health_at or request.at)
             if age >= policy.stale_after:
                 return Prepared(said=f"the health of {cluster} is {duration_text(_minutes(age))} old")
-            why = room(snapshot, policy, order.team, order.gpus).why
+            owed = self._owed(cluster, request.at)
+            why = room(_beside_owed(snapshot, owed), policy, order.team, order.gpus).why
             if why:
-                return Prepared(outcome=GrantOutcome.NO, said=why)
+                return Prepared(outcome=GrantOutcome.NO, said=why + _owed_words(owed))
         raised = order.raised or raises(snapshot.tree, values, order.team, order.gpus)
         change = Change(
             cluster=cluster,
@@ -256,6 +277,19 @@ def _claimed(snapshot: Snapshot, opened: OpenRollout | None) -> Snapshot:
         return snapshot
     before = {q.team: q.gpus for q in opened.baseline.quotas}
     return snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
+
+
+def _beside_owed(snapshot: Snapshot, owed: Mapping[str, int]) -> Snapshot:
+    """With what is owed as if it were granted."""
+    values = {q.team: q.gpus for q in snapshot.quotas}
+    for team, gpus in sorted(owed.items()):
+        if team in snapshot.tree.leaves:
+            values |= moved(values, raises(snapshot.tree, values, team, gpus))
+    return snapshot.with_values(values)
+
+
+def _owed_words(owed: Mapping[str, int]) -> str:
+    return f", {gpus_text(sum(owed.values()))} of them owed to its first quotas" if owed else ""
 
 
 def _minutes(age: timedelta) -> timedelta:

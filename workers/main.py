@@ -166,7 +166,7 @@ def _calls(
     health = ledger.health.fed_by(prometheuses.refresh_health, slurms.refresh_health, slurms.refresh_use)
     rollouts = ClusterActivities(quotas, health, usage, calendar, registry, ledger.jobs, doubts)
     fleets = FleetActivities(client, quotas, health, calendar, registry, rollouts)
-    asked = RequestActivities(client, quotas, registry, usage, rollouts)
+    asked = RequestActivities(client, quotas, registry, usage, rollouts, ledger.bringups.owed_gpus)
     tallier, sweeper = Tallier(quotas, health, usage, registry, ledger.tallies), Sweeper(client, registry)
     sender = Sender(notify, ledger.outbox, registry, telling.pace, telling.link)
     notices, rounds = (

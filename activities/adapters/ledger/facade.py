@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Self
 
+from activities.adapters.ledger.bringups import LedgerBringups
 from activities.adapters.ledger.calendar import LedgerCalendar
 from activities.adapters.ledger.database import NOT_MIGRATED, PATIENCE, Clock, Database, upgrade, utc_now
 from activities.adapters.ledger.fleet import LedgerFleet
@@ -51,6 +52,7 @@ class Ledger:
         self.report = LedgerReport(self._database)
         self.milestones = LedgerMilestones(self._database)
         self.outbox = LedgerOutbox(self._database)
+        self.bringups = LedgerBringups(self._database)
 
     def check_schema(self) -> None:
         """It is all there, and ours to read. Errors: Unavailable, saying what to run; Barred."""

@@ -21,7 +21,7 @@ from activities.adapters.ledger.observations import health_row, latest_health
 from activities.adapters.ledger.quotas import signed
 from activities.adapters.ledger.registry import settings_of
 from activities.adapters.ledger.removal import remove_rows
-from activities.adapters.ledger.standing import barred, fleet_policy, others, standing, teams_by_name
+from activities.adapters.ledger.standing import barred, being_made, fleet_policy, others, standing, teams_by_name
 from activities.sense import those_that_do
 from models.base import canonical_json, count_text, gpus_text
 from models.cluster.fleet_diff import (
@@ -80,12 +80,13 @@ class Written:
 
 
 def write_fleet(
-    session: Session, fleet: Fleet, terms: ImportTerms, actor: str, now: datetime
+    session: Session, fleet: Fleet, terms: ImportTerms, actor: str, now: datetime, *, brought_up: bool = False
 ) -> tuple[FleetOutcome, dict[str, dict[str, Any]]]:
     """The file's clusters, policy and teams stand in the ledger, each cluster whole or not at all.
 
     Answers with what became of each, and with the clusters that were removed, as a file has them. Health and usage
-    become samples at `now`. On a dry run nothing is written. Errors: Refusal where something is refused and all was to
+    become samples at `now`. On a dry run nothing is written. `brought_up`: a bring-up hands its cluster over; a file
+    may not bring in one that is being made. Errors: Refusal where something is refused and all was to
     go in, or where something else would be removed than was agreed to; and those of the triggers.
     """
     done = Written([], Counter({"clusters": 0, "quotas": 0, "changed": 0, "removed": 0}))
@@ -99,7 +100,8 @@ def write_fleet(
     numbers = {cluster.name: number for number, cluster in enumerate(fleet.clusters)}
     # By name: two imports that meet take the clusters' rows in the same order.
     for clusters in _portions(sorted(fleet.clusters, key=lambda c: c.name)):
-        _import_portion(session, clusters, numbers, terms, default, actor, now, done)
+        made = {} if brought_up else being_made(session, [c.name for c in clusters])
+        _import_portion(session, clusters, numbers, terms, default, actor, now, done, made)
     gone = _remove_others(session, numbers, terms, now, done)
     oddities = oddities_of(fleet, _contacts_after(session, teams, terms))
     outcome = outcome_of(fleet, done.lines, dict(done.counts), oddities, done=not terms.dry_run)
@@ -129,13 +131,14 @@ def _import_portion(
     actor: str,
     now: datetime,
     done: Written,
+    being_made: Mapping[str, str],
 ) -> None:
     names = [cluster.name for cluster in clusters]
     if not terms.dry_run:
-        _lock(session, names)
-    before = standing(session, names, {c.name: c for c in clusters})
+        lock_clusters(session, names)
+    before = {**standing(session, names, {c.name: c for c in clusters}), **being_made}
     fed = (
-        _fed(session, HealthRow, HealthRow.island, IslandRow.name, names),
+        told_by_others(session, names),
         _fed(session, UsageRow, UsageRow.team, QuotaRow.team, names),
     )
     taken: list[ClusterSpec] = []
@@ -278,7 +281,7 @@ def _write_clusters(session: Session, clusters: Sequence[ClusterNow], counts: Co
     counts["removed"] += len(quotas.gone)
 
 
-def _lock(session: Session, clusters: Sequence[str]) -> None:
+def lock_clusters(session: Session, clusters: Sequence[str]) -> None:
     rows = select(ClusterRow.name).where(col(ClusterRow.name).in_(clusters)).order_by(col(ClusterRow.name))
     session.exec(rows.with_for_update(key_share=True)).all()
 
@@ -332,6 +335,11 @@ def _write_windows(session: Session, clusters: Sequence[ClusterNow], actor: str)
     stale = (col(WindowRow.cluster).in_([c.name for c in changed]), col(WindowRow.source) == FILE)
     session.execute(sa.delete(WindowRow).where(*stale))
     add(session, WindowRow, [window_row(c.name, window, FILE, actor) for c in changed for window in c.windows])
+
+
+def told_by_others(session: Session, clusters: Sequence[str]) -> dict[tuple[str, str], datetime]:
+    """By cluster and island: the time of the last sample of health that no fleet file brought."""
+    return _fed(session, HealthRow, HealthRow.island, IslandRow.name, clusters)
 
 
 _Fed = Mapping[tuple[str, str], datetime]

@@ -13,6 +13,7 @@ from activities.adapters.ledger.bulk import Row, add
 from activities.adapters.ledger.quotas import locked_cluster
 from activities.adapters.ledger.standing import barred
 from models.cluster.windows import FILE
+from models.bringup_tables import OwedRow
 from models.errors import BadInput, Refusal
 from models.guard_tables import BreachRow
 from models.tables import (
@@ -47,7 +48,17 @@ _GOES: Mapping[str, type[SQLModel]] = {
 """What people lose with a cluster, by their word for it."""
 _MOVES: tuple[type[Any], ...] = (
     *(HealthRow, UsageRow, JobRow, TallyRow, WindowRow, RolloutRow, ReceiptRow, GrantReceiptRow, FleetPlanRow),
-    *(QuotaChangeRow, ReserveLimitRow, SchedulerLimitRow, SchedulerLockRow, MoveRow, BreachRow, RequestRow, QuotaRow),
+    *(
+        QuotaChangeRow,
+        ReserveLimitRow,
+        SchedulerLimitRow,
+        SchedulerLockRow,
+        MoveRow,
+        BreachRow,
+        RequestRow,
+        QuotaRow,
+        OwedRow,
+    ),
 )
 """What goes along with a name; islands come first, the archive stays where it is (docs/adr/0039)."""
 
@@ -66,16 +77,19 @@ def history_of(session: Session, cluster: str, *, in_file: bool) -> dict[str, in
     return {word: count for word, count in counts.items() if count}
 
 
-def may_go(session: Session, cluster: str) -> None:
-    """The cluster's row is ours until the transaction ends. Errors: Refusal where it must stay as it is."""
+def may_go(session: Session, cluster: str, *, retired: bool = False) -> None:
+    """The cluster's row is ours until the transaction ends. Errors: Refusal where it must stay as it is.
+
+    `retired`: its bring-up itself takes it out.
+    """
     locked_cluster(session, cluster)
-    if why := barred(session, [cluster]).get(cluster):
+    if why := barred(session, [cluster], retired=retired).get(cluster):
         raise Refusal(f"{cluster} stays as it is: {why}")
 
 
-def remove_rows(session: Session, cluster: str) -> None:
+def remove_rows(session: Session, cluster: str, *, retired: bool = False) -> None:
     """The cluster, its history and its past rollouts are gone; its archive and its requests stay. Errors: Refusal."""
-    may_go(session, cluster)
+    may_go(session, cluster, retired=retired)
     past = sa.select(col(RolloutRow.id)).where(col(RolloutRow.cluster) == cluster)
     session.execute(sa.delete(ReceiptRow).where(col(ReceiptRow.rollout).in_(past)))
     below: tuple[type[Any], ...] = (RolloutRow, QuotaRow, IslandRow, SchedulerLockRow)

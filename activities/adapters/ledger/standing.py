@@ -15,6 +15,7 @@ from activities.adapters.ledger.quotas import present_of
 from activities.adapters.ledger.registry import settings_of
 from activities.sense import SENSELESS, fault_of
 from models.base import count_text, gpus_text
+from models.bringup_tables import BringupBookRow
 from models.cluster.fleet_diff import ClusterNow, OtherCluster
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.sources import PrometheusSource, SlurmSource
@@ -172,8 +173,8 @@ def others(session: Session, named: Iterable[str], *, prune: bool) -> list[Other
     return [OtherCluster(name=name, summary=summary(name), barred=bars.get(name, "")) for name in names]
 
 
-def barred(session: Session, names: Sequence[str]) -> dict[str, str]:
-    """Clusters that can be neither removed nor renamed now, each with the reason."""
+def barred(session: Session, names: Sequence[str], *, retired: bool = False) -> dict[str, str]:
+    """Clusters that can be neither removed nor renamed now, each with the reason. `retired`: by their bring-ups."""
     found: dict[str, str] = {}
     for row in _of(session, ClusterRow, ClusterRow.name, names, ClusterRow.name):
         if row.open_rollout is not None:
@@ -182,6 +183,8 @@ def barred(session: Session, names: Sequence[str]) -> dict[str, str]:
             found[row.name] = f"rollout {row.open_rollout} is open{stage}: close or abort it first"
         elif row.reserve_limit is not None:
             found[row.name] = f"{_busy(session, row)}: launch it again with --adopt, and close it"
+    for cluster in [] if retired else _brought_up(session, names, made=True):
+        found.setdefault(cluster, f"its bring-up is open: `backstop bringup retire {cluster}` takes it out")
     waiting = (
         sa.select(col(RequestRow.cluster), sa.func.count())
         .where(among(RequestRow.cluster, "names"), col(RequestRow.ended).is_(False))
@@ -191,3 +194,21 @@ def barred(session: Session, names: Sequence[str]) -> dict[str, str]:
         are = "is" if count == 1 else "are"
         found.setdefault(cluster, f"{count_text(count, 'request')} for more quota {are} open there: see `request list`")
     return found
+
+
+def being_made(session: Session, names: Sequence[str]) -> dict[str, str]:
+    """Clusters that a bring-up makes, and that are not in the fleet before it hands them over: each with the reason."""
+    return {
+        name: f"it is being brought up, and comes into the fleet by itself: `backstop bringup status {name}`"
+        for name in _brought_up(session, names, made=False)
+    }
+
+
+def _brought_up(session: Session, names: Sequence[str], *, made: bool) -> list[str]:
+    """Those of the clusters that have an open bring-up, and are in the fleet, or not yet."""
+    there = sa.exists().where(col(ClusterRow.name) == col(BringupBookRow.cluster))
+    rows = sa.select(col(BringupBookRow.cluster)).where(
+        among(BringupBookRow.cluster, "names"), col(BringupBookRow.ended_at).is_(None), there if made else ~there
+    )
+    found = session.connection().execute(rows.order_by(col(BringupBookRow.cluster)), {"names": list(names)})
+    return [name for (name,) in found]

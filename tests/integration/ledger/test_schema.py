@@ -36,7 +36,7 @@ def test_upgrading_again_changes_nothing(ledger_url: str, ledger: Ledger, tool: 
     before = tool.quotas()
     upgrade(ledger_url)
     assert tool.quotas() == before
-    assert tool.one("SELECT version_num FROM alembic_version") == "0016"
+    assert tool.one("SELECT version_num FROM alembic_version") == "0018"
 
 
 def test_the_migrations_travel_with_the_package() -> None:

@@ -104,6 +104,10 @@ RULES_0012: Rules = {
 }
 RULES_0015: Rules = {"quotas": {"classes": _classes}, "jobs": {"job_class": _island}}
 RULES_0016: Rules = {"teams": {"notify": _notify}}
+RULES_0018: Rules = {
+    "bringups": {"cluster": _name, "opened_at": _time, "ended_at": _time, "stage_at": _time, "board": _settings},
+    "owed": {"team": _name, "wanted_gpus": _count, "granted_gpus": _count, "until": _time},
+}
 
 
 def statements(dialect: str, by_table: Rules) -> Iterator[str]:

@@ -1,0 +1,354 @@
+"""The book of bring-ups: which are open, how they stood last, what went into the fleet, and what is owed since.
+
+A cluster comes into the fleet as an import brings it: whole, once, with a receipt in `imports`, and in its archive with
+the plan's hash and whose entry it was. What is archived goes in a second transaction, as an import's does
+(activities/adapters/ledger/fleet_file.py says why).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger.archive import append_all, never_dropped
+from activities.adapters.ledger.bulk import add, store, update
+from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.imports import lock_clusters, told_by_others, write_fleet
+from activities.adapters.ledger.observations import health_row
+from activities.adapters.ledger.quotas import locked_cluster, signed
+from activities.adapters.ledger.removal import remove_rows
+from activities.adapters.ledger.standing import fleet_policy
+from activities.bringup_ports import Incoming, Owed
+from activities.sense import those_that_do
+from models.audit import AuditEntry, AuditKind, Signature
+from models.base import canonical_json, hash_of
+from models.bringup.entry import policy_fault
+from models.bringup.first_quotas import too_much
+from models.bringup.handing_over import opening_policy
+from models.bringup.messages import BringupRecord, BringupRow, BringupStart, HandedOver, OpenBringup, OpenedBringup
+from models.bringup.stages import BringupStage
+from models.bringup_tables import BringupBookRow, OwedRow
+from models.cluster.fleet_file import Fleet
+from models.cluster.import_lines import ImportTerms
+from models.cluster.island import Island
+from models.cluster.policy import Policy
+from models.errors import Refusal
+from models.rollout.effects import Fence, Receipt
+from models.tables import AuditRow, ClusterRow, GrantReceiptRow, HealthRow, ImportRow, IslandRow, QuotaRow
+
+
+class LedgerBringups:
+    """BringupLedger of activities/bringup_ports.py."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- the book -------------------------------------------------------------------------------
+
+    def open_bringup(self, request: OpenBringup) -> OpenedBringup:
+        start, cluster = request.start, request.start.entry.cluster
+        opening = hash_of(canonical_json([start.model_dump(mode="json"), request.at.isoformat()]))
+        with self._database.writing() as session:
+            one_at_a_time(session, f"bringup of {cluster}")
+            last = _last(session, cluster)
+            if last is not None and last.opening == opening:
+                return OpenedBringup(number=last.number)
+            refused = _why_not(session, start, last)
+            number = 1 if last is None else last.number + 1
+            if refused:
+                return OpenedBringup(number=number, refused=refused)
+            row = BringupBookRow(
+                cluster=cluster,
+                number=number,
+                opening=opening,
+                opened_at=request.at,
+                stage=BringupStage.PLANNED.value,
+                stage_at=request.at,
+                board=_entered(request, number).model_dump_json(),
+            )
+            session.add(row)
+            return OpenedBringup(number=number)
+
+    def note_bringup(self, record: BringupRecord) -> None:
+        given = record.row
+        with never_dropped(), self._database.writing() as session:
+            append_all(session, record.entries)
+            row = session.get(BringupBookRow, (given.cluster, given.number), with_for_update=True)
+            if row is None or (row.ended_at is not None and not given.stage.ended):
+                return  # of a book that was lost, or told too late
+            row.stage, row.stage_at, row.board = given.stage.value, given.stage_at, given.model_dump_json()
+            if given.stage.ended:
+                row.ended_at = row.ended_at or max(given.stage_at, row.opened_at)
+
+    def bringups(self, ended: bool) -> tuple[BringupRow, ...]:
+        rows = select(BringupBookRow.board).order_by(col(BringupBookRow.cluster), col(BringupBookRow.number))
+        if not ended:
+            rows = rows.where(col(BringupBookRow.ended_at).is_(None))
+        with self._database.reading() as session:
+            return tuple(those_that_do(session.exec(rows).all(), BringupRow.model_validate_json))
+
+    def give_up(self, cluster: str, by: Signature) -> BringupRow:
+        with self._database.writing() as session:
+            row = _last(session, cluster)
+            if row is None:
+                raise Refusal(f"there was never a bring-up of {cluster}")
+            board = BringupRow.model_validate_json(row.board)
+            if row.ended_at is not None:
+                return board
+            text = f"bring-up {row.number} is given up while {row.stage}: nothing that it made was unmade"
+            append_all(session, [_entry(cluster, by, text, {"command": "give_up_bringup", "number": row.number})])
+            ended = BringupStage.RETIRED if row.stage == BringupStage.RETIRING else BringupStage.CANCELLED
+            board = board.but(stage=ended, stage_at=by.at, waits_for="", needs="")
+            row.stage, row.stage_at, row.board = ended.value, by.at, board.model_dump_json()
+            row.ended_at = max(by.at, row.opened_at)
+            return board
+
+    # --- into the fleet -------------------------------------------------------------------------
+
+    def default_policy(self) -> Policy:
+        with self._database.reading() as session:
+            return Policy.model_validate(fleet_policy(session))
+
+    def in_fleet(self, cluster: str) -> bool:
+        with self._database.reading() as session:
+            return session.get(ClusterRow, cluster) is not None
+
+    def number(self, cluster: str) -> int:
+        with self._database.reading() as session:
+            last = _last(session, cluster)
+            return 0 if last is None else last.number
+
+    def handed(self, cluster: str, number: int) -> HandedOver | None:
+        with self._database.reading() as session:
+            stored = _stored(session, cluster, number)
+        return None if stored is None else self._archived(stored)
+
+    def take_in(self, incoming: Incoming) -> HandedOver:
+        cluster, number = incoming.spec.name, incoming.number
+        with self._database.writing() as session:
+            one_at_a_time(session, "imports")
+            stored = _stored(session, cluster, number)
+            if stored is None:
+                if session.get(ClusterRow, cluster) is not None:
+                    raise Refusal(
+                        f"{cluster} stands in the fleet already, and not by its bring-up: "
+                        f"`backstop fleet remove {cluster}`, then retry"
+                    )
+                fleet = Fleet(clusters=(incoming.spec,))
+                terms = ImportTerms(whole=True)
+                outcome, _ = write_fleet(session, fleet, terms, incoming.actor, incoming.at, brought_up=True)
+                add(session, OwedRow, [{"cluster": cluster, **row} for row in _owed_rows(incoming)])
+                stored = {
+                    "outcome": outcome.model_dump(mode="json"),
+                    "entries": [_handed_entry(incoming).model_dump(mode="json")],
+                    "handed": incoming.handed.model_dump(mode="json"),
+                }
+                session.add(
+                    ImportRow(
+                        import_id=_import_id(cluster, number),
+                        actor=incoming.actor,
+                        at=incoming.at,
+                        result=canonical_json(stored),
+                    )
+                )
+        return self._archived(stored)
+
+    def _archived(self, stored: Mapping[str, Any]) -> HandedOver:
+        entries = [AuditEntry.model_validate(entry) for entry in stored["entries"]]
+        with never_dropped(), self._database.writing() as session:
+            append_all(session, entries)
+        return HandedOver.model_validate(stored["handed"])
+
+    def widen(self, cluster: str, islands: Sequence[Island], actor: str, at: datetime) -> None:
+        with self._database.writing() as session:
+            lock_clusters(session, [cluster])
+            of_cluster = sa.select(col(IslandRow.name), col(IslandRow.total_gpus)).where(
+                col(IslandRow.cluster) == cluster
+            )
+            totals = {row.name: row.total_gpus for row in session.connection().execute(of_cluster)}
+            more = [i for i in islands if i.total_gpus > totals.get(i.name, -1)]
+            if not more:
+                return
+            with signed(session, [cluster], actor):
+                rows = [{"cluster": cluster, "name": i.name, "total_gpus": i.total_gpus} for i in more]
+                update(session, IslandRow, [row for row in rows if row["name"] in totals])
+                add(session, IslandRow, [row for row in rows if row["name"] not in totals])
+            fed = told_by_others(session, [cluster])
+            seen = [i for i in more if (cluster, i.name) not in fed]
+            store(session, HealthRow, [health_row(cluster, island, at, actor) for island in seen])
+
+    # --- what is owed ---------------------------------------------------------------------------
+
+    def owed(self, cluster: str) -> Owed | None:
+        with self._database.reading() as session:
+            last = _last(session, cluster)
+            rows = session.exec(select(OwedRow).where(OwedRow.cluster == cluster).order_by(col(OwedRow.team))).all()
+            if last is None or not rows:
+                return None
+            return Owed(
+                number=last.number,
+                orders=last.orders,
+                wanted={row.team: row.wanted_gpus for row in rows},
+                granted={row.team: row.granted_gpus for row in rows},
+                until=rows[0].until,
+            )
+
+    def owed_gpus(self, cluster: str, now: datetime) -> dict[str, int]:
+        still = sa.and_(col(OwedRow.cluster) == cluster, col(OwedRow.until) > now)
+        lacks = (col(OwedRow.wanted_gpus) - col(OwedRow.granted_gpus)).label("lacks")
+        rows = sa.select(col(OwedRow.team), lacks).where(still, lacks > 0)
+        with self._database.reading() as session:
+            return {row.team: row.lacks for row in session.connection().execute(rows.order_by(col(OwedRow.team)))}
+
+    def note_granted(self, cluster: str, order: int, raised: Mapping[str, int], entry: AuditEntry) -> None:
+        with never_dropped(), self._database.writing() as session:
+            append_all(session, [entry])
+            last = _last(session, cluster, lock=True)
+            if last is None or last.orders >= order:
+                return
+            last.orders = order
+            for row in session.exec(select(OwedRow).where(OwedRow.cluster == cluster)).all():
+                row.granted_gpus += raised.get(row.team, 0)
+                session.add(row)
+
+    def landed(self, fence: Fence, cluster: str, request: str) -> dict[str, int] | None:
+        told = col(AuditRow.entry).contains(f'"request":{json.dumps(request)}', autoescape=True)
+        with self._database.reading() as session:
+            own = session.get(GrantReceiptRow, (fence.rollout, fence.counter))
+            if own is not None:
+                receipt = Receipt.model_validate_json(own.receipt)
+                return {} if receipt.conflicts else {t: g - receipt.before[t] for t, g in receipt.after.items()}
+            rows = session.exec(select(AuditRow.entry).where(AuditRow.cluster == cluster, told)).all()
+        entries = (AuditEntry.model_validate_json(text) for text in rows)
+        return next((dict(e.data["raised"]) for e in entries if e.data.get("raised")), None)
+
+    # --- out of the fleet -----------------------------------------------------------------------
+
+    def open_floors(self, cluster: str, by: Signature) -> None:
+        with self._database.reading() as session:
+            floors = _floors(session, cluster)
+        if not floors:
+            return
+        named = {row["team"]: {"minimum": row["minimum"], "blocks": row["blocks"]} for row in floors}
+        text = f"minimums and protected blocks of {', '.join(sorted(named))} are given up: the cluster is retired"
+        data = {"command": "retire", "floors": named}
+        with never_dropped(), self._database.writing() as session:
+            append_all(session, [_entry(cluster, by, text, data)])
+            rows = [{**row, "minimum": 0, "blocks": ""} for row in _floors(session, cluster)]
+            with signed(session, [cluster], by.actor):
+                update(session, QuotaRow, rows)
+
+    def leave_fleet(self, cluster: str, by: Signature) -> None:
+        with never_dropped(), self._database.writing() as session:
+            if session.get(ClusterRow, cluster) is None:
+                return
+            append_all(session, [_entry(cluster, by, "out of the fleet: it is retired", {"command": "retire"})])
+            locked_cluster(session, cluster)
+            remove_rows(session, cluster, retired=True)
+
+
+def _last(session: Session, cluster: str, *, lock: bool = False) -> BringupBookRow | None:
+    rows = select(BringupBookRow).where(BringupBookRow.cluster == cluster).order_by(col(BringupBookRow.number).desc())
+    rows = rows.with_for_update() if lock else rows
+    return session.exec(rows.limit(1)).first()
+
+
+def _why_not(session: Session, start: BringupStart, last: BringupBookRow | None) -> str:
+    """Why it cannot begin, in one sentence; empty: it can."""
+    entry = start.entry
+    if last is not None and last.ended_at is None:
+        return (
+            f"bring-up {last.number} of {entry.cluster} is open ({last.stage}): `backstop bringup status "
+            f"{entry.cluster}` says how it stands"
+        )
+    if session.get(ClusterRow, entry.cluster) is not None:
+        return f"{entry.cluster} stands in the fleet already: a bring-up makes a cluster that is not there yet"
+    default = Policy.model_validate(fleet_policy(session))
+    return policy_fault(entry, default) or too_much(entry, opening_policy(entry.policy_over(default)))
+
+
+def _entered(request: OpenBringup, number: int) -> BringupRow:
+    entry, recipe = request.start.entry, request.start.recipe
+    return BringupRow(
+        cluster=entry.cluster,
+        number=number,
+        recipe=recipe.name,
+        recipe_hash=recipe.hash,
+        owner=entry.owner,
+        entered_by=request.start.actor,
+        entered_at=request.at,
+        stage=BringupStage.PLANNED,
+        stage_at=request.at,
+        nodes=entry.nodes,
+        gpus=entry.gpus,
+        owed_until=entry.owed_until,
+    )
+
+
+def _import_id(cluster: str, number: int) -> str:
+    return f"bringup/{cluster}/{number}"
+
+
+def _stored(session: Session, cluster: str, number: int) -> dict[str, Any] | None:
+    row = session.get(ImportRow, _import_id(cluster, number))
+    if row is None:
+        return None
+    stored: dict[str, Any] = json.loads(row.result)
+    return stored
+
+
+def _owed_rows(incoming: Incoming) -> list[dict[str, Any]]:
+    granted = incoming.handed.granted
+    return [
+        {"team": team, "wanted_gpus": gpus, "granted_gpus": granted.get(team, 0), "until": incoming.owed_until}
+        for team, gpus in sorted(incoming.wanted.items())
+    ]
+
+
+def _handed_entry(incoming: Incoming) -> AuditEntry:
+    cluster, handed = incoming.spec.name, incoming.handed
+    return AuditEntry(
+        key=f"{_import_id(cluster, incoming.number)}/handed-over",
+        cluster=cluster,
+        rollout=f"bringup/{cluster}",
+        at=incoming.at,
+        kind=AuditKind.PLAN,
+        actor=incoming.actor,
+        text=f"into the fleet: {handed.said}",
+        data={
+            "command": "hand_over",
+            "import": _import_id(cluster, incoming.number),
+            "plan": handed.plan_hash,
+            "approved_by": incoming.actor,
+            "ceiling_gpus": incoming.ceiling_gpus,
+            "granted": handed.granted,
+            "owed": handed.owed,
+            "islands": [island.model_dump(mode="json") for island in handed.islands],
+        },
+    )
+
+
+def _entry(cluster: str, by: Signature, text: str, data: Mapping[str, Any]) -> AuditEntry:
+    return AuditEntry(
+        key=by.key,
+        cluster=cluster,
+        at=by.at,
+        kind=AuditKind.COMMAND,
+        actor=by.actor,
+        text=text,
+        reason=by.reason,
+        data=dict(data),
+    )
+
+
+def _floors(session: Session, cluster: str) -> list[dict[str, Any]]:
+    """Rows of quotas that have any: their key and their floors."""
+    names = ("cluster", "team", "minimum", "blocks")
+    floored = sa.or_(col(QuotaRow.minimum) > 0, col(QuotaRow.blocks) != "")
+    rows = sa.select(*(getattr(QuotaRow, name) for name in names)).where(col(QuotaRow.cluster) == cluster, floored)
+    return [dict(row) for row in session.connection().execute(rows.order_by(col(QuotaRow.team))).mappings()]

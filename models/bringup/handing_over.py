@@ -1,0 +1,122 @@
+"""What a cluster goes into the fleet with: the entry's quotas on what came, and the plan that says so.
+
+First quotas are cut as any plan cuts, but for two things. Nothing runs yet, so that every tier is open, and what was
+promised to nobody is shared as the cluster's (a scope of each quota's own would take the buffer twice). And where what
+came cannot carry a floor, the floor gives way: minimums first, then protected blocks, the smallest first; else the sum
+could stand above C. What gave way is said, and comes back with what is owed. Units: whole GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from models.bringup.entry import BringupEntry
+from models.bringup.first_quotas import first_plan, next_values
+from models.cluster.fleet_file import ClusterSpec
+from models.cluster.island import Island
+from models.cluster.policy import Policy, Scope, Tier
+from models.cluster.quota import Quota
+from models.cluster.snapshot import filled
+from models.planning.plan import Plan
+
+
+class FirstStand(NamedTuple):
+    """What may stand on what came."""
+
+    plan: Plan
+    entry: BringupEntry
+    """The entry, with the floors that what came can carry."""
+
+    @property
+    def granted(self) -> dict[str, int]:
+        """By leaf."""
+        return of_leaves(self.entry, self.plan.values)
+
+
+def opening_policy(policy: Policy) -> Policy:
+    """The policy as first quotas go by it."""
+    return policy.but(max_tier=Tier.BUSY, scope=Scope.CLUSTER)
+
+
+def of_leaves(entry: BringupEntry, values: Mapping[str, int]) -> dict[str, int]:
+    """Of the quotas that jobs run in."""
+    parents = {quota.parent for quota in entry.quotas}
+    return {quota.team: values.get(quota.team, 0) for quota in entry.quotas if quota.team not in parents}
+
+
+def first_stand(entry: BringupEntry, islands: Sequence[Island], policy: Policy) -> FirstStand:
+    """The first quotas on these islands, backed and under C."""
+    own = opening_policy(policy)
+    for loose in _giving_way(entry):
+        plan = first_plan(loose, islands, own)
+        if _stands(plan):
+            return FirstStand(plan, loose)
+    loose = _without_blocks(entry)
+    plan = first_plan(loose, islands, own)  # without floors nothing keeps a cut from being taken
+    for team, size in sorted(_blocks(entry), key=lambda block: (-block[1], block[0])):
+        with_one = _with_block(loose, team, size)
+        tried = first_plan(with_one, islands, own)
+        if _stands(tried):
+            loose, plan = with_one, tried
+    return FirstStand(plan, loose)
+
+
+def due(
+    entry: BringupEntry, islands: Sequence[Island], granted: Mapping[str, int], policy: Policy
+) -> tuple[Plan, dict[str, int]]:
+    """By leaf: how many more may be granted now of what is owed; those without any are left out. And by which plan."""
+    stand = first_stand(entry, islands, policy)
+    values = next_values(stand.entry, islands, granted, opening_policy(policy))
+    more = {team: gpus - granted.get(team, 0) for team, gpus in of_leaves(entry, values).items()}
+    return stand.plan, {team: gpus for team, gpus in more.items() if gpus > 0}
+
+
+def spec_of(entry: BringupEntry, islands: Sequence[Island], stand: FirstStand) -> ClusterSpec:
+    """The cluster as a fleet file would bring it in."""
+    quotas = tuple(_at(quota, stand.plan.values[quota.team]) for quota in stand.entry.quotas)
+    return ClusterSpec(
+        name=entry.cluster,
+        gpu_model=entry.gpu_model,
+        gpus_per_node=entry.gpus_per_node,
+        islands=filled(quotas, islands),
+        policy=entry.policy,
+        quotas=quotas,
+        slurm=entry.slurm,
+        prometheus=entry.prometheus,
+    )
+
+
+def _at(quota: Quota, gpus: int) -> Quota:
+    return quota.but(gpus=gpus, minimum_gpus=min(quota.minimum_gpus, gpus))
+
+
+def _stands(plan: Plan) -> bool:
+    return plan.backed and plan.short_by_gpus == 0
+
+
+def _giving_way(entry: BringupEntry) -> Iterator[BringupEntry]:
+    """The floors, the strictest first: whole ones, then blocks alone."""
+    yield entry
+    yield _without_minimums(entry)
+
+
+def _without_minimums(entry: BringupEntry) -> BringupEntry:
+    return entry.but(quotas=tuple(quota.but(minimum_gpus=0) for quota in entry.quotas))
+
+
+def _without_blocks(entry: BringupEntry) -> BringupEntry:
+    return entry.but(quotas=tuple(quota.but(minimum_gpus=0, protected_blocks=()) for quota in entry.quotas))
+
+
+def _blocks(entry: BringupEntry) -> list[tuple[str, int]]:
+    return [(quota.team, size) for quota in entry.quotas for size in quota.protected_blocks]
+
+
+def _with_block(entry: BringupEntry, team: str, size: int) -> BringupEntry:
+    return entry.but(
+        quotas=tuple(
+            quota.but(protected_blocks=(*quota.protected_blocks, size)) if quota.team == team else quota
+            for quota in entry.quotas
+        )
+    )

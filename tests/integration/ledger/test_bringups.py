@@ -1,0 +1,584 @@
+"""The book of bring-ups on both databases: opened, noted, handed over, owed and granted, and out of the fleet again.
+
+Eight nodes of 8 GPUs are ordered, the buffer is 15%, a node is spared: planned C = min(floor(0.85 * 64), 56) = 54.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from activities.adapters.ledger.facade import Ledger
+from activities.bringup_book import FleetBringups
+from activities.clusters import ClusterActivities
+from activities.requests import RequestActivities
+from models.audit import AuditEntry, AuditKind, Signature, broken_links
+from models.bringup.messages import (
+    BringupRecord,
+    BringupRow,
+    BringupStart,
+    HandedOver,
+    HandOverRequest,
+    OpenBringup,
+    WindDownRequest,
+    WoundDown,
+)
+from models.bringup.stages import BringupStage
+from models.cluster.fleet_file import ClusterSpec
+from models.cluster.import_lines import Verb
+from models.cluster.island import Island
+from models.errors import Refusal, Unavailable
+from models.planning.grants import Granted, GrantOrder, GrantOutcome
+from models.planning.plan import make_plan
+from models.requests.messages import AssessRequest, PrepareRequest
+from models.requests.state import QuotaAsk
+from models.rollout.commands import CommandRequest
+from models.rollout.effects import EffectKind, Reserve
+from models.rollout.messages import LaunchAnswer, LaunchRequest
+from models.rollout.stages import Command, Stage
+from tests.integration.ledger.world import (
+    NOW,
+    ForeignTool,
+    baseline,
+    effect,
+    fleet,
+    import_fleet,
+    note_stage,
+    opening,
+    take,
+    twice,
+    values,
+)
+from tests.tried import examples
+from tests.unit.bringup_world import entry, recipe
+
+NEW = "h100-new"
+A_AND_B = [{"team": "a", "gpus": 30}, {"team": "b", "gpus": 24}]
+UNTIL = NOW + timedelta(days=90)
+
+
+class Rollouts:
+    """What is launched and told, and orders written as an open rollout writes them: under its fence, by the ledger."""
+
+    def __init__(self, ledger: Ledger, clusters: ClusterActivities) -> None:
+        self.ledger, self.clusters = ledger, clusters
+        self.said: list[Any] = []
+        self.counter = 0
+        self.answer = GrantOutcome.DONE
+
+    def grant(self, cluster: str, order: GrantOrder) -> Granted:
+        self.said.append((order.request, order.team, order.gpus))
+        if self.answer is not GrantOutcome.DONE:
+            return Granted(request=order.request, outcome=self.answer, said="not now")
+        self.counter += 1
+        before = self.ledger.quotas.read(cluster).values[order.team]
+        change = effect(
+            EffectKind.GRANT,
+            self.counter,
+            writes=values((order.team, before, before + order.gpus)),
+            reserve=Reserve(freed_gpus=0, limit_gpus=1000),
+        )
+        self.ledger.quotas.apply(change.model_copy(update={"cluster": cluster}))
+        return Granted(request=order.request, outcome=self.answer, said="done", raised={order.team: order.gpus})
+
+    def launch(self, request: LaunchRequest) -> LaunchAnswer:
+        self.said.append(request)
+        snapshot, policy = self.clusters.present(request.cluster, NOW, request.policy)
+        opened = opening(self.ledger, request.rollout, request.cluster)
+        self.ledger.registry.open_rollout(opened, adopt=False)
+        return LaunchAnswer(
+            launched=True,
+            rollout=request.rollout,
+            cluster=request.cluster,
+            stage=Stage.PLANNED,
+            plan=make_plan(snapshot, policy),
+        )
+
+    def command(self, cluster: str, command: Command, request: CommandRequest) -> str:
+        self.said.append((command, request.actor, request.plan_hash))
+        opened = self.ledger.registry.opened(cluster)
+        if command is Command.CLOSE and opened is not None:
+            note_stage(self.ledger, opened.rollout, "closed", True, True)
+        return ""
+
+
+class Slurm:
+    """What a Slurm cluster says of itself."""
+
+    def __init__(self, **limits: int) -> None:
+        self.limits = limits
+
+    def describe(self, cluster: str, source: Any) -> ClusterSpec:
+        quotas = [{"team": t, "gpus": g, "scheduled_gpus": 0} for t, g in self.limits.items()]
+        islands = [island(8).model_dump()]
+        return ClusterSpec.model_validate({"name": cluster, "islands": islands, "quotas": quotas, "slurm": source})
+
+
+class Book:
+    """The book with all its ports on the ledger; no Temporal."""
+
+    def __init__(self, ledger: Ledger, **limits: int) -> None:
+        self.ledger = ledger
+        of = (ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts)
+        self.clusters = ClusterActivities(*of)
+        self.rollouts = Rollouts(ledger, self.clusters)
+        self.book = FleetBringups(
+            ledger.bringups,
+            ledger.quotas,
+            ledger.registry,
+            ledger.usage,
+            ledger.jobs,
+            Slurm(**limits),  # type: ignore[arg-type]
+            self.clusters,
+            self.rollouts,
+        )
+
+    def hand_over(self, came: Iterable[Island], granted: dict[str, int] | None = None, **said: Any) -> HandedOver:
+        request = HandOverRequest(
+            entry=entry(**{"quotas": A_AND_B, "owed_until": UNTIL} | said),
+            number=1,
+            islands=tuple(came),
+            granted=granted,
+            actor="ada",
+            at=NOW,
+        )
+        return self.book.hand_over(request)
+
+    def requests(self) -> RequestActivities:
+        client: Any = None
+        of = (self.ledger.quotas, self.ledger.registry, self.ledger.usage, self.clusters)
+        return RequestActivities(client, *of, self.ledger.bringups.owed_gpus)
+
+
+def island(nodes: int, healthy: int | None = None, name: str = "main") -> Island:
+    return Island(name=name, total_gpus=8 * nodes, healthy_gpus=8 * nodes if healthy is None else healthy)
+
+
+def start(at: datetime = NOW, **said: Any) -> OpenBringup:
+    return OpenBringup(start=BringupStart(entry=entry(**said), recipe=recipe(), actor="ada"), at=at)
+
+
+def opened(ledger: Ledger, **said: Any) -> int:
+    answer = ledger.bringups.open_bringup(start(NOW, **{"quotas": A_AND_B, "owed_until": UNTIL} | said))
+    assert not answer.refused
+    return answer.number
+
+
+def row(stage: BringupStage, number: int = 1, **more: Any) -> BringupRow:
+    return BringupRow.model_validate(
+        {
+            "cluster": NEW,
+            "number": number,
+            "recipe": "bare-metal",
+            "recipe_hash": "h",
+            "owner": "tpm",
+            "entered_by": "ada",
+            "entered_at": NOW,
+            "stage": stage,
+            "stage_at": NOW,
+            "nodes": 8,
+            "gpus": 64,
+            **more,
+        }
+    )
+
+
+def noted(ledger: Ledger, stage: BringupStage, number: int = 1, *keys: str) -> None:
+    entries = tuple(
+        AuditEntry(key=key, cluster=NEW, at=NOW, kind=AuditKind.TRANSITION, actor="ada", text=key) for key in keys
+    )
+    record = BringupRecord(row=row(stage, number), entries=entries)
+    twice(lambda: ledger.bringups.note_bringup(record))
+
+
+def quotas_of(tool: ForeignTool) -> dict[str, int]:
+    return dict(tool.rows("SELECT team, gpus FROM quotas WHERE cluster = ?", NEW))
+
+
+def owed_of(tool: ForeignTool) -> dict[str, tuple[int, int]]:
+    return {t: (w, g) for t, w, g in tool.rows("SELECT team, wanted_gpus, granted_gpus FROM owed ORDER BY team")}
+
+
+def keys_of(tool: ForeignTool) -> list[str]:
+    return [key for (key,) in tool.rows("SELECT key FROM audit WHERE cluster = ? ORDER BY seq", NEW)]
+
+
+# --- the book ---------------------------------------------------------------------------------------
+
+
+def test_a_cluster_has_one_bring_up_at_once_and_its_numbers_count_on(ledger: Ledger, tool: ForeignTool) -> None:
+    first = twice(lambda: ledger.bringups.open_bringup(start()))
+    assert (first.number, first.refused) == (1, "")
+    second = ledger.bringups.open_bringup(start(NOW + timedelta(hours=1)))
+    assert second.refused == (
+        "bring-up 1 of h100-new is open (planned): `backstop bringup status h100-new` says how it stands"
+    )
+    noted(ledger, BringupStage.CANCELLED)
+    again = ledger.bringups.open_bringup(start(NOW + timedelta(hours=2)))
+    assert (again.number, again.refused) == (2, "")
+    assert tool.rows("SELECT number, stage, ended_at IS NULL FROM bringups ORDER BY number") == [
+        (1, "cancelled", False),
+        (2, "planned", True),
+    ]
+
+
+def test_the_database_itself_keeps_to_one_open_bring_up(ledger: Ledger, tool: ForeignTool) -> None:
+    opened(ledger)
+    columns = "cluster, number, opening, opened_at, stage, stage_at, board"
+    other = columns.replace("number, opening", "2, 'x'")
+    assert tool.refused(f"INSERT INTO bringups ({columns}) SELECT {other} FROM bringups")
+    assert tool.refused("UPDATE bringups SET number = 0")
+    assert tool.refused("UPDATE bringups SET board = 'none'")
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (
+            {"cluster": "beta"},
+            "beta stands in the fleet already: a bring-up makes a cluster that is not there yet",
+        ),
+        (
+            {"quotas": [{"team": "a", "gpus": 55}]},
+            "quotas sum to 55, 1 GPU above the 54 that h100-new may promise of the 64 ordered: lower them",
+        ),
+        # The entry's own policy lies over the fleet's: min(floor(0.5 * 64), 56) = 32.
+        (
+            {"quotas": [{"team": "a", "gpus": 33}], "policy": {"buffer": 0.5}},
+            "quotas sum to 33, 1 GPU above the 32 that h100-new may promise of the 64 ordered: lower them",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(
+    ledger: Ledger, tool: ForeignTool, said: dict[str, Any], sentence: str
+) -> None:
+    assert ledger.bringups.open_bringup(start(**said)).refused == sentence
+    assert tool.one("SELECT count(*) FROM bringups") == 0
+
+
+def test_what_is_noted_is_on_the_board_and_in_the_chain_once(ledger: Ledger, tool: ForeignTool) -> None:
+    opened(ledger)
+    assert [(r.cluster, r.stage, r.recipe) for r in ledger.bringups.bringups(False)] == [
+        (NEW, BringupStage.PLANNED, "bare-metal")
+    ]
+    noted(ledger, BringupStage.PROVISIONING, 1, "bringup/h100-new/1/000001", "bringup/h100-new/1/000002")
+    assert keys_of(tool) == ["bringup/h100-new/1/000001", "bringup/h100-new/1/000002"]
+    assert broken_links(ledger.registry.archived(NEW, 0, 99), ledger.registry.chain_head(NEW)) == []
+    noted(ledger, BringupStage.CANCELLED)
+    noted(ledger, BringupStage.PROVISIONING, 1, "late")
+    assert (ledger.bringups.bringups(False), "late" in keys_of(tool)) == ((), True)
+    assert [r.stage for r in ledger.bringups.bringups(True)] == [BringupStage.CANCELLED]
+
+
+def test_one_whose_workflow_is_gone_is_given_up_and_says_so(ledger: Ledger, tool: ForeignTool) -> None:
+    opened(ledger)
+    by = Signature("ada", NOW, "desk/1", "its Temporal was lost")
+    assert twice(lambda: ledger.bringups.give_up(NEW, by)).stage is BringupStage.CANCELLED
+    assert ledger.bringups.bringups(False) == ()
+    text = json.loads(tool.one("SELECT entry FROM audit WHERE cluster = ?", NEW))["text"]
+    assert text == "bring-up 1 is given up while planned: nothing that it made was unmade"
+    assert not ledger.bringups.open_bringup(start(NOW + timedelta(hours=2))).refused
+    with pytest.raises(Refusal, match="there was never a bring-up of beta"):
+        ledger.bringups.give_up("beta", by)
+
+
+# --- into the fleet ---------------------------------------------------------------------------------
+
+
+def test_fewer_nodes_came_and_the_division_is_the_one_made_by_hand(ledger: Ledger, tool: ForeignTool) -> None:
+    """T = 48: C = min(floor(40.8), 40) = 40 of 54, 14 to cut, all of it unscheduled: weights 30 and 24.
+
+    The 14 largest of 30, 10, 6, 4.29, 3.33, 2.73, 2.31, 2.0 (8 of a) and 24, 8, 4.8, 3.43, 2.67, 2.18 (6 of b).
+    """
+    opened(ledger)
+    book = Book(ledger)
+    handed = twice(lambda: book.hand_over([island(6)]))
+    assert (handed.granted, handed.owed) == ({"a": 22, "b": 18}, {"a": 8, "b": 6})
+    assert quotas_of(tool) == {"a": 22, "b": 18}
+    assert owed_of(tool) == {"a": (30, 22), "b": (24, 18)}
+    assert tool.rows("SELECT name, total_gpus FROM islands WHERE cluster = ?", NEW) == [("main", 48)]
+    assert tool.one("SELECT gpus_per_node FROM clusters WHERE name = ?", NEW) == 8
+    assert tool.one("SELECT healthy_gpus FROM health_samples WHERE cluster = ?", NEW) == 48
+    assert tool.one("SELECT actor FROM imports WHERE import_id = 'bringup/h100-new/1'") == "ada"
+    (told,) = (json.loads(text) for (text,) in tool.rows("SELECT entry FROM audit WHERE cluster = ?", NEW))
+    assert (told["key"], told["actor"], told["data"]["plan"]) == (
+        "bringup/h100-new/1/handed-over",
+        "ada",
+        handed.plan_hash,
+    )
+    assert handed.said == (
+        "1 island, 48 GPUs installed; first quotas of 40 GPUs, advisory, of the 40 GPUs that it may promise; "
+        "14 GPUs of the entry are owed until 2026-05-30"
+    )
+
+
+@pytest.mark.parametrize(
+    ("came", "quotas", "stands"),
+    [
+        # x has 2 of its 4 nodes. T = 48, C = 40, A = 54; on x at most 16 stand, so a gives 14 first: that makes 40.
+        (
+            (island(2, name="x"), island(4, name="y")),
+            [{"team": "a", "gpus": 30, "islands": ["x"]}, A_AND_B[1]],
+            (16, 24),
+        ),
+        # A floor that what came cannot carry gives way: one node of 8, C = min(6, 0) = 0.
+        ((island(1, name="x"),), [A_AND_B[0] | {"minimum_gpus": 30}, A_AND_B[1]], (0, 0)),
+        # A block of 24 finds its place in 4 nodes, and the rest is cut: T = 32, C = min(27, 24) = 24. All of the cut of
+        # 30 would be a's 6 loose ones and b's 24.
+        ((island(4, name="x"),), [A_AND_B[0] | {"protected_blocks": [24]}, A_AND_B[1]], (24, 0)),
+        # One of 30 does not, once C = 24 is less: it is left out, and 30 and 24 give 30: 17 and 13 (30/33 < 24/25).
+        ((island(4, name="x"),), [A_AND_B[0] | {"protected_blocks": [30]}, A_AND_B[1]], (13, 11)),
+    ],
+    ids=["short-island", "floor", "block-that-fits", "block-that-does-not"],
+)
+def test_what_came_limits_what_stands(
+    ledger: Ledger, tool: ForeignTool, came: tuple[Island, ...], quotas: list[Any], stands: tuple[int, int]
+) -> None:
+    ordered = [{"name": "x", "nodes": 4}, {"name": "y", "nodes": 4}]
+    Book(ledger).hand_over(came, quotas=quotas, islands=ordered)
+    assert quotas_of(tool) == dict(zip("ab", stands, strict=True))
+
+
+def test_a_file_may_not_bring_in_what_is_being_made_and_what_was_made_leaves_by_its_bring_up(ledger: Ledger) -> None:
+    opened(ledger)
+    document = fleet()
+    document["clusters"][1]["name"] = NEW
+    (line,) = take(ledger, document).of(Verb.REFUSED)
+    assert line.why == "it is being brought up, and comes into the fleet by itself: `backstop bringup status h100-new`"
+    Book(ledger).hand_over([island(8)])
+    with pytest.raises(Refusal, match="its bring-up is open: `backstop bringup retire h100-new` takes it out"):
+        ledger.fleet.remove_cluster(NEW, Signature("tpm", NOW, "desk/1"), dry_run=False)
+
+
+def test_one_that_somebody_else_brought_in_is_not_taken_over(ledger: Ledger) -> None:
+    document = fleet()
+    document["clusters"][1]["name"] = NEW
+    import_fleet(ledger, document, "other")
+    with pytest.raises(Refusal, match="stands in the fleet already, and not by its bring-up"):
+        Book(ledger).hand_over([island(8)])
+
+
+def test_slurms_limits_are_what_stands_and_what_the_entry_wants_above_is_granted(
+    ledger: Ledger, tool: ForeignTool
+) -> None:
+    opened(ledger)
+    slurm: dict[str, Any] = {"slurm": {}}
+    with pytest.raises(Refusal, match="Slurm has no account for b in h100-new: make what the entry names"):
+        Book(ledger, a=10).hand_over([island(8)], **slurm)
+    with pytest.raises(Refusal, match="sum to 55, and it may promise 54 GPUs, each backed: lower them"):
+        Book(ledger, a=31, b=24).hand_over([island(8)], **slurm)
+    assert quotas_of(tool) == {}
+    book = Book(ledger, a=10, b=24, other=4)
+    handed = book.hand_over([island(8)], **slurm)
+    # A = 38 stands, of 54: the 16 that are left are a's, who wants 20 more.
+    assert (handed.granted, handed.owed) == ({"a": 26, "b": 24}, {"a": 4})
+    assert quotas_of(tool) == {"a": 26, "b": 24, "other": 4}
+    assert book.hand_over([island(8)], **slurm).granted == handed.granted
+    assert quotas_of(tool) == {"a": 26, "b": 24, "other": 4}
+
+
+# --- what is owed -----------------------------------------------------------------------------------
+
+
+def test_when_the_rest_comes_what_is_owed_is_granted_once_with_a_receipt(ledger: Ledger, tool: ForeignTool) -> None:
+    """T = 56: C = min(47, 48) = 47; from 54 are cut 7 (4 of a, 3 of b): 26 and 21. T = 64: 30 and 24."""
+    opened(ledger)
+    book = Book(ledger)
+    first = book.hand_over([island(6)])
+    some = book.hand_over([island(7)], first.granted)
+    assert (some.granted, some.owed) == ({"a": 26, "b": 21}, {"a": 4, "b": 3})
+    # Its answer was lost: whoever asks again still says what was granted before.
+    assert book.hand_over([island(7)], first.granted).granted == some.granted
+    assert quotas_of(tool) == {"a": 26, "b": 21}
+    assert book.hand_over([island(8)], some.granted).owed == {}
+    assert quotas_of(tool) == {"a": 30, "b": 24}
+    assert tool.one("SELECT total_gpus FROM islands WHERE cluster = ?", NEW) == 64
+    fences = tool.rows("SELECT rollout, counter FROM grant_receipts ORDER BY counter")
+    assert fences == [("bringup/h100-new/1", 1), ("bringup/h100-new/1", 2)]
+    assert keys_of(tool)[1:] == ["bringup/h100-new/1/owed/1", "bringup/h100-new/1/owed/2"]
+    assert book.hand_over([island(20)], {"a": 30, "b": 24}).granted == {"a": 30, "b": 24}, "never above the entry's"
+
+
+def test_a_grant_that_landed_and_was_not_noted_is_not_made_twice(ledger: Ledger, tool: ForeignTool) -> None:
+    opened(ledger)
+    book = Book(ledger)
+    first = book.hand_over([island(6)])
+    book.hand_over([island(7)], first.granted)
+    tool.run("UPDATE bringups SET orders = 0")  # as if the worker had died between the two
+    tool.run("UPDATE owed SET granted_gpus = 22 WHERE team = 'a'")
+    tool.run("UPDATE owed SET granted_gpus = 18 WHERE team = 'b'")
+    book.hand_over([island(7)], first.granted)
+    assert quotas_of(tool) == {"a": 26, "b": 21}
+    assert owed_of(tool) == {"a": (30, 26), "b": (24, 21)}
+
+
+def test_while_a_rollout_is_on_its_way_it_waits_and_a_monitored_one_writes_it(
+    ledger: Ledger, tool: ForeignTool
+) -> None:
+    opened(ledger)
+    book = Book(ledger)
+    first = book.hand_over([island(6)])
+    ledger.registry.open_rollout(opening(ledger, "r-1", NEW), adopt=False)
+    note_stage(ledger, "r-1", "buffered", False, False)
+    with pytest.raises(Unavailable, match="a rollout of h100-new is buffered: what is owed waits until that is done"):
+        book.hand_over([island(7)], first.granted)
+    assert quotas_of(tool) == {"a": 22, "b": 18}
+    note_stage(ledger, "r-1", "monitored", False, False)
+    book.rollouts.answer = GrantOutcome.LATER
+    with pytest.raises(Unavailable, match="not now"):
+        book.hand_over([island(7)], first.granted)
+    book.rollouts.answer, book.rollouts.said = GrantOutcome.DONE, []
+    some = book.hand_over([island(7)], first.granted)
+    assert [(team, gpus) for _, team, gpus in book.rollouts.said] == [("a", 4), ("b", 3)]
+    assert (quotas_of(tool), some.owed) == ({"a": 26, "b": 21}, {"a": 4, "b": 3})
+    assert tool.one("SELECT orders FROM bringups") == 2
+
+
+def test_what_is_owed_goes_before_a_request_that_came_later(ledger: Ledger) -> None:
+    opened(ledger)
+    book = Book(ledger)
+    said: dict[str, Any] = {"policy": {"owners": ["boss"]}}
+    first = book.hand_over([island(6)], **said)
+    book.ledger.bringups.widen(NEW, [island(8)], "ada", NOW)  # C = 54, 40 stand: 14 free, and all of them owed
+    ask = QuotaAsk(request="q-1", team="b", cluster=NEW, gpus=4, actor="bo")
+    told = book.requests().assess(AssessRequest(ask=ask, at=NOW))
+    assert not told.fits
+    assert told.why == "h100-new may promise 54 GPUs, and 54 are spoken for, 14 GPUs of them owed to its first quotas"
+    order = GrantOrder(request="q-1", team="b", gpus=4, actor="boss")
+    prepared = book.requests().prepare(PrepareRequest(order=order, cluster=NEW, fence=1, at=NOW))
+    assert (prepared.outcome, prepared.change) == (GrantOutcome.NO, None)
+    ledger.registry.open_rollout(opening(ledger, "r-1", NEW), adopt=False)
+    note_stage(ledger, "r-1", "monitored", False, False)
+    assert not book.requests().prepare(PrepareRequest(order=order, cluster=NEW, fence=1, at=NOW)).through
+    assert book.hand_over([island(8)], first.granted, **said).owed == {}
+    assert ledger.bringups.owed_gpus(NEW, NOW) == {}
+    assert ledger.bringups.owed_gpus(NEW, UNTIL) == {}, "after its date nothing is owed"
+
+
+ORDERED: dict[str, Any] = {"islands": [{"name": "x", "nodes": 6}, {"name": "y", "nodes": 6}], "nodes": 12}
+
+
+@given(
+    wanted=st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 30)),
+    came=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 8)), min_size=1, max_size=4),
+    floor=st.integers(0, 20),
+    taken=st.integers(0, 12),
+)
+@settings(
+    max_examples=examples(80),
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@pytest.mark.fuzzed
+def test_the_sum_is_never_above_what_may_be_promised(
+    sqlite_ledger_url: str, wanted: tuple[int, int, int], came: list[tuple[int, int, int]], floor: int, taken: int
+) -> None:
+    """Whatever comes in which order, ails, and is granted to others between: by plain SQL, and C by hand."""
+    tool = ForeignTool(sqlite_ledger_url)
+    for table in ("owed", "quotas", "health_samples", "islands", "grant_receipts", "imports", "bringups"):
+        tool.run(f"DELETE FROM {table}")
+    tool.run("DELETE FROM clusters")
+    limits = dict(zip("abc", wanted, strict=True))
+    more: dict[str, dict[str, Any]] = {
+        "a": {"islands": ["x"]},
+        "b": {"minimum_gpus": min(floor, limits["b"])},
+        "c": {"islands": ["x", "y"]},
+    }
+    said = ORDERED | {"quotas": [{"team": t, "gpus": gpus, **more[t]} for t, gpus in limits.items()]}
+    with Ledger(sqlite_ledger_url, now=lambda: NOW + timedelta(minutes=10)) as ledger:
+        if ledger.bringups.open_bringup(start(**said, owed_until=UNTIL)).refused:
+            return
+        book, granted, installed, others = Book(ledger), None, {"x": 0, "y": 0}, 0
+        for x, y, sick in came:
+            ailing = min(sick, 8 * x)
+            before = sum(quotas_of(tool).values())
+            granted = book.hand_over([island(x, 8 * x - ailing, "x"), island(y, name="y")], granted, **said).granted
+            installed = {"x": max(installed["x"], 8 * x), "y": max(installed["y"], 8 * y)}
+            ceiling = max(0, min(sum(installed.values()) * 85 // 100, 8 * (x + y) - ailing - 8))
+            stands = quotas_of(tool)
+            assert sum(stands.values()) <= max(ceiling, before), "more only under C"
+            assert all(stands[t] - (others if t == "b" else 0) <= gpus for t, gpus in limits.items())
+            if sum(stands.values()) + taken <= ceiling:  # somebody else is given more, by hand
+                others += taken
+                tool.run("UPDATE quotas SET gpus = gpus + ? WHERE team = 'b'", taken)
+    tool.close()
+
+
+# --- out of the fleet -------------------------------------------------------------------------------
+
+
+def wind(book: Book) -> WoundDown:
+    request = WindDownRequest(cluster=NEW, owner="tpm", actor="eve", reason="its lease ends", at=NOW)
+    return book.book.wind_down(request)
+
+
+def test_a_retired_clusters_quotas_go_to_nothing_by_a_rollout_and_it_leaves_the_fleet(
+    ledger: Ledger, tool: ForeignTool
+) -> None:
+    opened(ledger)
+    book = Book(ledger)
+    book.hand_over([island(8)], quotas=[A_AND_B[0] | {"minimum_gpus": 8}, A_AND_B[1]])
+    told = wind(book)
+    assert (told.quota_gpus, told.jobs) == (54, 0)
+    launch, approved = book.rollouts.said
+    assert (launch.policy["spare_gpus"], launch.owner, launch.actor) == (64, "tpm", "eve")
+    assert approved[:2] == (Command.APPROVE, "eve")
+    assert tool.rows("SELECT DISTINCT minimum FROM quotas WHERE cluster = ?", NEW) == [(0,)]
+    snapshot, policy = book.clusters.present(NEW, NOW, launch.policy)
+    plan = make_plan(snapshot, policy)
+    assert (plan.values, plan.ceiling_gpus, plan.backed, plan.short_by_gpus) == ({"a": 0, "b": 0}, 0, True, 0)
+    note_stage(ledger, launch.rollout, "enforced", False, False)
+    tool.run("UPDATE quotas SET gpus = 0 WHERE cluster = ?", NEW)
+    assert wind(book).quota_gpus == 54, "until it is monitored its rollout could bring them back"
+    note_stage(ledger, launch.rollout, "monitored", False, False)
+    with pytest.raises(Unavailable, match="is being closed"):
+        wind(book)
+    assert twice(lambda: wind(book)) == WoundDown(quota_gpus=0, jobs=0, said="it is out of the fleet")
+    assert tool.one("SELECT count(*) FROM clusters WHERE name = ?", NEW) == 0
+    assert owed_of(tool) == {}
+    assert keys_of(tool)[-1] == "bringup/h100-new/1/leaves"
+
+
+def test_a_job_that_runs_keeps_it_in(ledger: Ledger, tool: ForeignTool) -> None:
+    opened(ledger)
+    book = Book(ledger)
+    book.hand_over([island(8)], quotas=[{"team": "a", "gpus": 0}])
+    tool.run(
+        "INSERT INTO jobs (cluster, job, started, team, gpus, idle_gpus, runs_on, preempted) "
+        "VALUES (?, 'j-1', '2026-03-01T11:00:00Z', 'a', 8, 0, 'flex', FALSE)",
+        NEW,
+    )
+    assert (wind(book).quota_gpus, wind(book).jobs) == (0, 1)
+    tool.run("UPDATE jobs SET ended = '2026-03-01T12:00:00Z'")
+    assert wind(book).said == "it is out of the fleet"
+
+
+def test_a_rollout_under_way_is_a_persons_to_end_and_one_that_is_done_is_closed(ledger: Ledger) -> None:
+    opened(ledger)
+    book = Book(ledger)
+    book.hand_over([island(8)])
+    ledger.registry.open_rollout(opening(ledger, "r-1", NEW), adopt=False)
+    assert wind(book).said == (
+        "rollout r-1 of tpm is planned: once monitored it is closed, or end it (`backstop abort h100-new`)"
+    )
+    note_stage(ledger, "r-1", "monitored", False, False)
+    with pytest.raises(Unavailable, match="rollout r-1 is being closed"):
+        wind(book)
+    assert wind(book).said == "a rollout that takes them to nothing is launched"
+    assert baseline(ledger, NEW).tree.assigned() == 54
+
+
+def test_a_deadline_that_overtook_the_rollout_takes_it_out_at_the_end(ledger: Ledger, tool: ForeignTool) -> None:
+    opened(ledger)
+    book = Book(ledger)
+    book.hand_over([island(8)])
+    book.book.note_bringup(BringupRecord(row=row(BringupStage.RETIRED), entries=()))
+    assert tool.one("SELECT count(*) FROM clusters WHERE name = ?", NEW) == 0
+    assert ledger.bringups.bringups(False) == ()
