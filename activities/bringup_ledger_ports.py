@@ -1,6 +1,7 @@
-"""What bring-ups need of the ledger: their register, their archive, and the way into the fleet and out of it.
+"""What the way into the fleet and out of it is made of: the ledger's part, and a cluster's rollouts.
 
 Calls block and may raise Unavailable (retry with the same arguments), as those of activities/ports.py.
+activities/bringup_book.py puts together of them what bring-ups themselves need (activities/bringup_ports.py).
 """
 
 from __future__ import annotations
@@ -10,16 +11,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from models.audit import AuditEntry, Signature
-from models.bringup.messages import (
-    BringupRecord,
-    BringupRow,
-    HandedOver,
-    HandOverRequest,
-    OpenBringup,
-    OpenedBringup,
-    WindDownRequest,
-    WoundDown,
-)
+from models.bringup.messages import BringupRecord, BringupRow, BringupStart, HandedOver, OpenedBringup
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.policy import Policy
@@ -28,42 +20,6 @@ from models.rollout.commands import CommandRequest
 from models.rollout.effects import Fence
 from models.rollout.messages import LaunchAnswer, LaunchRequest
 from models.rollout.stages import Command
-
-
-class BringupBook(Protocol):
-    """The ledger's book of bring-ups. Each call may be repeated: what stands already is answered again."""
-
-    def open_bringup(self, request: OpenBringup) -> OpenedBringup:
-        """The bring-up is open, and has its number: one above the cluster's last.
-
-        Refused (in the answer) where another bring-up of the cluster is open, or the cluster stands in the fleet.
-        The same start again, by its entry, recipe and time, has the same answer.
-        """
-        ...
-
-    def note_bringup(self, record: BringupRecord) -> None:
-        """The board shows the row, and the entries are archived in the cluster's chain, each key once.
-
-        A stage that ends a bring-up closes it. A row of an earlier number than the cluster's last changes nothing on
-        the board; its entries are archived all the same.
-        """
-        ...
-
-    def hand_over(self, request: HandOverRequest) -> HandedOver:
-        """The cluster is in the fleet, as an import would put it there: once per cluster and number.
-
-        With `granted` it is in the fleet already, and what is owed is granted as far as what came since allows: never
-        above the entry's values, never above C. Errors: Refusal where it cannot be (the sentence says why).
-        """
-        ...
-
-    def wind_down(self, request: WindDownRequest) -> WoundDown:
-        """How much quota still stands in the cluster, and how many jobs run there. Errors: Refusal."""
-        ...
-
-    def bringups(self, ended: bool) -> tuple[BringupRow, ...]:
-        """Those that are open, by cluster; with `ended` all that ever were, by cluster and number."""
-        ...
 
 
 class Incoming(NamedTuple):
@@ -91,13 +47,27 @@ class Owed(NamedTuple):
 
 
 class BringupLedger(Protocol):
-    """The part of the book that is the ledger's own: activities/bringup_book.py puts BringupBook together of it."""
+    """The book of bring-ups. Each call may be repeated: what stands already is answered again."""
 
-    def open_bringup(self, request: OpenBringup) -> OpenedBringup: ...
+    def open_bringup(self, start: BringupStart) -> OpenedBringup:
+        """The bring-up is open, and has its number: one above the cluster's last.
 
-    def note_bringup(self, record: BringupRecord) -> None: ...
+        Refused (in the answer) where another bring-up of the cluster is open, where the cluster stands in the fleet,
+        and where its first quotas could not stand on what is ordered. While it is open the same start again has the
+        same answer.
+        """
+        ...
 
-    def bringups(self, ended: bool) -> tuple[BringupRow, ...]: ...
+    def note_bringup(self, record: BringupRecord) -> None:
+        """The board shows the row, and the entries are archived in the cluster's chain, each key once.
+
+        A stage that ends a bring-up closes it; what is told of it later changes nothing on the board.
+        """
+        ...
+
+    def bringups(self, ended: bool) -> tuple[BringupRow, ...]:
+        """Those that are open, by cluster; with `ended` all that ever were, by cluster and number."""
+        ...
 
     def give_up(self, cluster: str, by: Signature) -> BringupRow:
         """The cluster's last bring-up has ended, whatever became of its workflow. Errors: Refusal, there is none."""
