@@ -86,6 +86,34 @@ WHOLE_FLEET_CALL: CallOptions = {**FLEET_CALL, "start_to_close_timeout": timedel
 """It goes through every cluster, or follows them for as long as it lives."""
 LAST_WHOLE_FLEET_CALL: CallOptions = {**WHOLE_FLEET_CALL, "priority": _LAST}
 
+
+class BareCallOptions(TypedDict):
+    """As `CallOptions`, of calls that each say themselves on whose queue."""
+
+    start_to_close_timeout: timedelta
+    heartbeat_timeout: timedelta
+    retry_policy: RetryPolicy
+
+
+class LongCallOptions(TypedDict):
+    """Of calls that also say themselves how long an attempt may take."""
+
+    heartbeat_timeout: timedelta
+    retry_policy: RetryPolicy
+
+
+BRINGUP_CALL: BareCallOptions = {
+    "start_to_close_timeout": timedelta(seconds=60),
+    "heartbeat_timeout": timedelta(seconds=15),
+    "retry_policy": RetryPolicy(
+        initial_interval=timedelta(seconds=5), maximum_interval=timedelta(seconds=30), maximum_attempts=4
+    ),
+}
+"""A runner finds a run by its key before it starts one, so that a start may be asked for again."""
+BRINGUP_START_CALL: BareCallOptions = {**BRINGUP_CALL, "retry_policy": RetryPolicy(maximum_attempts=1)}
+"""On one host: where nobody took it in time, nothing has begun, which a second try could not say."""
+BRINGUP_LONG_CALL: LongCallOptions = {"heartbeat_timeout": timedelta(seconds=20), "retry_policy": _WITHOUT_LIMIT}
+
 OVERDUE = timedelta(minutes=5)
 """From then on a new run begins even while a side loop's call is being tried."""
 HASTE = timedelta(seconds=5)

@@ -14,12 +14,15 @@ from models.bringup.state import Bringup
 
 _LOOKS_EVERY = timedelta(seconds=15)
 """How often a run is looked at: often enough beside how long steps take."""
+_LEAST = timedelta(milliseconds=100)
+_TELLS_EVERY = timedelta(minutes=10)
+"""How old the tail of a log that people see may be."""
 _LOOKS_FOR = timedelta(hours=24)
 """How long one call waits for supply."""
 
 
 def run_order(b: Bringup, run: str) -> RunOrder:
-    """The latest start of a step or its undo."""
+    """The latest start of a step or its undo, once it is noted."""
     step, undo = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)], run.endswith(UNDO_SUFFIX)
     runs, values = step.runs(undo=undo), b.entry.all_values
 
@@ -44,11 +47,14 @@ def run_order(b: Bringup, run: str) -> RunOrder:
 
 
 def follow_request(b: Bringup, run: str) -> FollowRun:
-    limit = run_order(b, run).limit
-    return FollowRun(order=run_order(b, run), settle=b.recipe.settle, every=min(_LOOKS_EVERY, max(limit / 20, _LEAST)))
-
-
-_LEAST = timedelta(milliseconds=200)
+    order = run_order(b, run)
+    return FollowRun(
+        order=order,
+        seen=b.runs[run].seen,
+        settle=b.recipe.settle,
+        every=min(_LOOKS_EVERY, max(b.recipe.settle / 8, _LEAST)),
+        news=max(_TELLS_EVERY, order.limit / 100),
+    )
 
 
 def supply_request(b: Bringup) -> SupplyRequest:

@@ -84,12 +84,22 @@ class FollowRun(Model):
     """A run to be looked at until it has ended. `settle`: how long one of which there is no trace is looked for."""
 
     order: RunOrder
+    seen: bool
+    """It is known to run; else it is news when it does."""
     settle: Duration
     every: Duration
+    news: Duration
+    """How long at most until its log's tail is told again."""
 
 
 class FollowedRun(Model):
     """How it stands. None: there is no trace of it, and has not been for as long as it was looked for."""
+
+    report: RunReport | None = None
+
+
+class StoppedRun(Model):
+    """How it stands after it was told to end. None: there is no trace of it."""
 
     report: RunReport | None = None
 

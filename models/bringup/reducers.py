@@ -213,11 +213,29 @@ def not_begun(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Br
     if not _current(b, run, attempt):
         return b
     starts = b.runs[run].starts - 1
+    if b.runs[run].attempt >= MOST_ATTEMPTS:
+        return _ended(b.with_run(run, starts=starts), run, StepPhase.FAILED, why, now)
     return b.with_run(run, phase=StepPhase.WAITING, starts=starts, said=why, next_at=now + TRIES_AGAIN, host="")
 
 
+def no_host(b: Bringup, run: str, why: str, now: datetime) -> Bringup:
+    """Nobody could be found who would start it: its start was not even noted."""
+    waits = run in b.runs and b.runs[run].phase is StepPhase.WAITING
+    return b.with_run(run, said=why, next_at=now + TRIES_AGAIN) if waits else b
+
+
+def let_go(b: Bringup, names: Iterable[str]) -> Bringup:
+    """These checks were being asked, and nobody waits for the answers any more: they are asked again at once."""
+    return b.but(checks=b.checks | {name: b.checks[name].but(asked_at=None) for name in names})
+
+
+def lost(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
+    """The answer to its start was lost: from now on it is looked for."""
+    return b.with_run(run, said=why, noted_at=now) if _current(b, run, attempt) else b
+
+
 def unanswered(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
-    """A call about it could not be made, or its answer was lost: it is looked for."""
+    """A call about it could not be made: it is made again."""
     if not _current(b, run, attempt):
         return b
     pause = TRIES_AGAIN if b.runs[run].seen else LOOKS_FOR_IT
@@ -412,6 +430,12 @@ def owed_looked_at(b: Bringup, answer: HandedOver, now: datetime) -> Bringup:
     what = some_of([f"{team} {gpus_text(gpus)} more" for team, gpus in sorted(raised.items())])
     b = b.noting(AuditKind.PLAN, f"owed, and granted now: {what}", now, **answer.model_dump(mode="json"))
     return b.telling(f"What was owed in {b.cluster} is granted: {what}.{_owed_text(answer.owed)}")
+
+
+def not_granted(b: Bringup, why: str, now: datetime) -> Bringup:
+    """What is owed could not be granted: it is tried again when there is more, and the owner is told."""
+    b = b.but(short_of=sum(i.total_gpus for i in b.islands)).noting(AuditKind.PLAN, f"owed, not granted: {why}", now)
+    return b.telling(f"What is owed in {b.cluster} could not be granted: {why}")
 
 
 def wound(b: Bringup, answer: WoundDown, now: datetime) -> Bringup:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
 from models.base import parse_duration
@@ -89,7 +90,7 @@ class BringupWorld:
         self.ends: dict[str, RunReport | str] = {}
         self.says: dict[str, Colour] = {}
         self.islands: tuple[Island, ...] = start.entry.planned_islands
-        self.policy = Policy(buffer=0, spare_gpus=0)
+        self.policy = Policy(buffer=Fraction(0), spare_gpus=0)
         self.started: list[str] = []
         self.asked: list[str] = []
         self.stopped: list[str] = []
@@ -147,7 +148,7 @@ class BringupWorld:
         if isinstance(end, RunReport):
             self._set(reducers.reported(self.b, run, attempt, end, self.now))
         elif end == "lost":
-            self._set(reducers.unanswered(self.b, run, attempt, "no answer in time", self.now))
+            self._set(reducers.lost(self.b, run, attempt, "no answer in time", self.now))
         else:
             self._set(reducers.refused(self.b, run, attempt, end, self.now))
 

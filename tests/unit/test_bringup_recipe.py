@@ -11,10 +11,11 @@ from pydantic import BaseModel, ValidationError
 from client.inputs.sentences import first_problem
 from models.bringup.calls import check_order, run_order
 from models.bringup.entry import BringupEntry, BringupFile, unfilled_text
+from models.bringup.messages import BringupStart
 from models.bringup.recipe import ClusterRecipe, RecipeFile
 from models.bringup.reducers import opened
 from models.bringup.runs import RunOrder
-from tests.unit.bringup_world import ENTRY, NOON, RECIPE, BringupStart, entry, recipe
+from tests.unit.bringup_world import ENTRY, NOON, RECIPE, entry, recipe
 
 STEP = {"name": "x", "with": "command", "run": ["/bin/true"]}
 

@@ -8,7 +8,6 @@ import pytest
 
 from models.bringup.checks import CheckAnswer, Colour
 from models.bringup.soak import CheckState, SoakClock, Terms, colour_at, gathered, ticked, turned
-from models.bringup.stages import BringupStage
 from tests.unit.bringup_world import NOON, BringupWorld, entry, recipe
 
 FIVE, HALF = Terms(timedelta(minutes=5)), timedelta(minutes=30)
@@ -62,7 +61,7 @@ def validating(**changes: object) -> BringupWorld:
     world = BringupWorld(recipe(**changes), entry())
     world.run()
     world.say("check-in")
-    assert world.stage is BringupStage.PROVISIONED
+    assert world.stage == "provisioned"
     return world
 
 
@@ -135,17 +134,17 @@ def test_checks_that_stay_red_block_it_and_a_retry_gives_as_long_again() -> None
     world.run()
     world.say("check-in")
     world.wait("24h")
-    assert world.stage is BringupStage.BLOCKED
+    assert world.stage == "blocked"
     assert world.b.because == (
         "its checks were not green in 24h: drift is red (drift is red), first-job is unknown (not asked yet)"
     )
     world.say("retry")
-    assert world.stage is BringupStage.PROVISIONED
+    assert world.stage == "provisioned"
     world.wait("24h")
-    assert world.stage is BringupStage.BLOCKED
+    assert world.stage == "blocked"
     del world.says["drift"]
     world.wait("3h")
-    assert world.stage is BringupStage.IN_PRODUCTION  # nothing blocks it any more
+    assert world.stage == "in_production"  # nothing blocks it any more
 
 
 def test_revalidate_asks_everything_again_and_leaves_the_state() -> None:
@@ -153,7 +152,7 @@ def test_revalidate_asks_everything_again_and_leaves_the_state() -> None:
     world.wait("1h")
     before = len(world.asked)
     world.say("revalidate")
-    assert world.stage is BringupStage.PROVISIONED
+    assert world.stage == "provisioned"
     assert sorted(world.asked[before:]) == ["capacity", "drift", "first-job", "health"]
 
 
