@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from activities.bringup_exit import BringupExit
-from activities.bringup_ports import BringupLedger, Incoming, Owed, RolloutDoor
+from activities.bringup_ledger_ports import BringupLedger, Incoming, Owed, RolloutDoor
 from activities.clusters import ClusterActivities
 from activities.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, SchedulerPort, UsagePort
 from models.audit import AuditEntry, AuditKind
@@ -21,10 +21,9 @@ from models.bringup.entry import BringupEntry
 from models.bringup.handing_over import FirstStand, due, first_stand, of_leaves, opening_policy, spec_of
 from models.bringup.messages import (
     BringupRecord,
-    BringupRow,
+    BringupStart,
     HandedOver,
     HandOverRequest,
-    OpenBringup,
     OpenedBringup,
     WindDownRequest,
     WoundDown,
@@ -48,7 +47,7 @@ _INSISTS = timedelta(hours=1)
 
 
 class FleetBringups:
-    """BringupBook: the ledger's part, and what goes by a cluster's rollouts."""
+    """BringupsPort and ProductionPort: the ledger's book, and what goes by a cluster's rollouts."""
 
     def __init__(
         self,
@@ -69,13 +68,10 @@ class FleetBringups:
         self._rollouts = rollouts
         self._exit = BringupExit(ledger, quotas, registry, usage, jobs, clusters, rollouts)
 
-    def open_bringup(self, request: OpenBringup) -> OpenedBringup:
-        return self._ledger.open_bringup(request)
+    def open(self, start: BringupStart) -> OpenedBringup:
+        return self._ledger.open_bringup(start)
 
-    def bringups(self, ended: bool) -> tuple[BringupRow, ...]:
-        return self._ledger.bringups(ended)
-
-    def note_bringup(self, record: BringupRecord) -> None:
+    def record(self, record: BringupRecord) -> None:
         """Of one that is retired the cluster leaves the fleet too, where a deadline came before it was empty."""
         self._ledger.note_bringup(record)
         if record.row.stage is BringupStage.RETIRED:
@@ -87,14 +83,12 @@ class FleetBringups:
     # --- in -------------------------------------------------------------------------------------
 
     def hand_over(self, request: HandOverRequest) -> HandedOver:
-        if request.granted is not None:
-            return self._grant_owed(request)
         entry = request.entry
         handed = self._ledger.handed(entry.cluster, request.number)
         if handed is None:
             incoming = self._incoming(request) if entry.slurm is None else self._from_slurm(request)
             handed = self._ledger.take_in(incoming)
-        return self._grant_owed(request) if entry.slurm is not None and entry.quotas else handed
+        return self.grant_owed(request) if entry.slurm is not None and entry.quotas else handed
 
     def _incoming(self, request: HandOverRequest) -> Incoming:
         entry = request.entry
@@ -158,7 +152,8 @@ class FleetBringups:
 
     # --- what is owed ---------------------------------------------------------------------------
 
-    def _grant_owed(self, request: HandOverRequest) -> HandedOver:
+    def grant_owed(self, request: HandOverRequest) -> HandedOver:
+        """Errors: Unavailable while a rollout is on its way, or somebody else has just written."""
         entry, cluster = request.entry, request.entry.cluster
         owed = self._ledger.owed(cluster)
         if owed is None:

@@ -12,7 +12,7 @@ import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
-from activities.bringup_ports import BringupLedger, RolloutDoor
+from activities.bringup_ledger_ports import BringupLedger, RolloutDoor
 from activities.clusters import ClusterActivities
 from activities.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, UsagePort
 from models.audit import Signature

@@ -1,170 +1,46 @@
-"""What bring-ups need of the ledger: their register, their archive, and the way into the fleet and out of it.
+"""What a bring-up needs of the ledger and the fleet; who runs its steps is in activities/runner_ports.py.
 
-Calls block and may raise Unavailable (retry with the same arguments), as those of activities/ports.py.
+All calls block: activities run them in threads. Each may raise Unavailable, and each may be made again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from models.audit import AuditEntry, Signature
 from models.bringup.messages import (
     BringupRecord,
-    BringupRow,
+    BringupStart,
     HandedOver,
     HandOverRequest,
-    OpenBringup,
     OpenedBringup,
     WindDownRequest,
     WoundDown,
 )
-from models.cluster.fleet_file import ClusterSpec
-from models.cluster.island import Island
-from models.cluster.policy import Policy
-from models.planning.grants import Granted, GrantOrder
-from models.rollout.commands import CommandRequest
-from models.rollout.effects import Fence
-from models.rollout.messages import LaunchAnswer, LaunchRequest
-from models.rollout.stages import Command
 
 
-class BringupBook(Protocol):
-    """The ledger's book of bring-ups. Each call may be repeated: what stands already is answered again."""
+class BringupsPort(Protocol):
+    """The registry of bring-ups: the board, the weekly report, and how many there were of a cluster."""
 
-    def open_bringup(self, request: OpenBringup) -> OpenedBringup:
-        """The bring-up is open, and has its number: one above the cluster's last.
-
-        Refused (in the answer) where another bring-up of the cluster is open, or the cluster stands in the fleet.
-        The same start again, by its entry, recipe and time, has the same answer.
-        """
+    def open(self, start: BringupStart) -> OpenedBringup:
+        """Whether it may begin (the cluster is not in the fleet, its quotas are below C), and its number."""
         ...
 
-    def note_bringup(self, record: BringupRecord) -> None:
-        """The board shows the row, and the entries are archived in the cluster's chain, each key once.
-
-        A stage that ends a bring-up closes it. A row of an earlier number than the cluster's last changes nothing on
-        the board; its entries are archived all the same.
-        """
+    def record(self, record: BringupRecord) -> None:
+        """The row stands, and the entries are archived, each once by its key."""
         ...
+
+
+class ProductionPort(Protocol):
+    """The way into the fleet, and out of it. Each call finishes what an earlier one of the same bring-up began."""
 
     def hand_over(self, request: HandOverRequest) -> HandedOver:
-        """The cluster is in the fleet, as an import would put it there: once per cluster and number.
+        """Islands, sources and first quotas are in the fleet. Errors: Refusal, BadInput."""
+        ...
 
-        With `granted` it is in the fleet already, and what is owed is granted as far as what came since allows: never
-        above the entry's values, never above C. Errors: Refusal where it cannot be (the sentence says why).
-        """
+    def grant_owed(self, request: HandOverRequest) -> HandedOver:
+        """What is owed is granted as far as it fits now; through the rollout that is open, where one is."""
         ...
 
     def wind_down(self, request: WindDownRequest) -> WoundDown:
-        """How much quota still stands in the cluster, and how many jobs run there. Errors: Refusal."""
-        ...
-
-    def bringups(self, ended: bool) -> tuple[BringupRow, ...]:
-        """Those that are open, by cluster; with `ended` all that ever were, by cluster and number."""
-        ...
-
-
-class Incoming(NamedTuple):
-    """A cluster on its way into the fleet. Units: whole GPUs."""
-
-    spec: ClusterSpec
-    number: int
-    handed: HandedOver
-    wanted: Mapping[str, int]
-    """The entry's values, by leaf."""
-    owed_until: datetime | None
-    ceiling_gpus: int
-    actor: str
-    at: datetime
-
-
-class Owed(NamedTuple):
-    """What a cluster's entry wanted, and what of it was granted, by leaf. `orders`: grants that were noted."""
-
-    number: int
-    orders: int
-    wanted: Mapping[str, int]
-    granted: Mapping[str, int]
-    until: datetime | None
-
-
-class BringupLedger(Protocol):
-    """The part of the book that is the ledger's own: activities/bringup_book.py puts BringupBook together of it."""
-
-    def open_bringup(self, request: OpenBringup) -> OpenedBringup: ...
-
-    def note_bringup(self, record: BringupRecord) -> None: ...
-
-    def bringups(self, ended: bool) -> tuple[BringupRow, ...]: ...
-
-    def give_up(self, cluster: str, by: Signature) -> BringupRow:
-        """The cluster's last bring-up has ended, whatever became of its workflow. Errors: Refusal, there is none."""
-        ...
-
-    def default_policy(self) -> Policy:
-        """The fleet's."""
-        ...
-
-    def in_fleet(self, cluster: str) -> bool: ...
-
-    def number(self, cluster: str) -> int:
-        """Of its last bring-up; 0: there was none."""
-        ...
-
-    def handed(self, cluster: str, number: int) -> HandedOver | None:
-        """What this bring-up put into the fleet; None: nothing yet."""
-        ...
-
-    def take_in(self, incoming: Incoming) -> HandedOver:
-        """The cluster is in the fleet as the spec says, its receipt kept and its archive told. Idempotent by number.
-
-        Errors: Refusal where it is there already, and not by this bring-up.
-        """
-        ...
-
-    def widen(self, cluster: str, islands: Sequence[Island], actor: str, at: datetime) -> None:
-        """T is what came where more came than is installed; it never shrinks by this. A change by others."""
-        ...
-
-    def owed(self, cluster: str) -> Owed | None:
-        """None: it has no first quotas."""
-        ...
-
-    def owed_gpus(self, cluster: str, now: datetime) -> dict[str, int]:
-        """What is still owed now, by leaf: spoken for, before requests that came later."""
-        ...
-
-    def note_granted(self, cluster: str, order: int, raised: Mapping[str, int], entry: AuditEntry) -> None:
-        """The grant of this number is noted, by leaf, and archived; once."""
-        ...
-
-    def landed(self, fence: Fence, cluster: str, request: str) -> dict[str, int] | None:
-        """By team: what was written under the fence, or by a rollout for this order, and may not be noted yet.
-
-        None: nothing, as far as receipts and the archive say.
-        """
-        ...
-
-    def open_floors(self, cluster: str, by: Signature) -> None:
-        """No minimum and no block of the cluster's quotas stands in the way of a cut; the archive says which did."""
-        ...
-
-    def leave_fleet(self, cluster: str, by: Signature) -> None:
-        """The cluster is out of the fleet as `fleet remove` takes it out. Idempotent. Errors: Refusal, as there."""
-        ...
-
-
-class RolloutDoor(Protocol):
-    """A cluster's rollouts, from a thread. Errors: Unavailable where one does not answer."""
-
-    def grant(self, cluster: str, order: GrantOrder) -> Granted:
-        """What the open rollout answers."""
-        ...
-
-    def launch(self, request: LaunchRequest) -> LaunchAnswer: ...
-
-    def command(self, cluster: str, command: Command, request: CommandRequest) -> str:
-        """Why it was refused; empty: it was obeyed."""
+        """A rollout that takes the quotas to nothing is there; answers what still stands and runs. Errors: Refusal."""
         ...

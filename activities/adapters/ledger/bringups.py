@@ -23,14 +23,14 @@ from activities.adapters.ledger.observations import health_row
 from activities.adapters.ledger.quotas import locked_cluster, signed
 from activities.adapters.ledger.removal import remove_rows
 from activities.adapters.ledger.standing import fleet_policy
-from activities.bringup_ports import Incoming, Owed
+from activities.bringup_ledger_ports import Incoming, Owed
 from activities.sense import those_that_do
 from models.audit import AuditEntry, AuditKind, Signature
 from models.base import canonical_json, hash_of
 from models.bringup.entry import policy_fault
 from models.bringup.first_quotas import too_much
 from models.bringup.handing_over import opening_policy
-from models.bringup.messages import BringupRecord, BringupRow, BringupStart, HandedOver, OpenBringup, OpenedBringup
+from models.bringup.messages import BringupRecord, BringupRow, BringupStart, HandedOver, OpenedBringup
 from models.bringup.stages import BringupStage
 from models.bringup_tables import BringupBookRow, OwedRow
 from models.cluster.fleet_file import Fleet
@@ -43,20 +43,20 @@ from models.tables import AuditRow, ClusterRow, GrantReceiptRow, HealthRow, Impo
 
 
 class LedgerBringups:
-    """BringupLedger of activities/bringup_ports.py."""
+    """BringupLedger of activities/bringup_ledger_ports.py."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     # --- the book -------------------------------------------------------------------------------
 
-    def open_bringup(self, request: OpenBringup) -> OpenedBringup:
-        start, cluster = request.start, request.start.entry.cluster
-        opening = hash_of(canonical_json([start.model_dump(mode="json"), request.at.isoformat()]))
+    def open_bringup(self, start: BringupStart) -> OpenedBringup:
+        cluster, now = start.entry.cluster, self._database.now()
+        opening = hash_of(canonical_json(start.model_dump(mode="json")))
         with self._database.writing() as session:
             one_at_a_time(session, f"bringup of {cluster}")
             last = _last(session, cluster)
-            if last is not None and last.opening == opening:
+            if last is not None and last.ended_at is None and last.opening == opening:
                 return OpenedBringup(number=last.number)
             refused = _why_not(session, start, last)
             number = 1 if last is None else last.number + 1
@@ -66,10 +66,10 @@ class LedgerBringups:
                 cluster=cluster,
                 number=number,
                 opening=opening,
-                opened_at=request.at,
+                opened_at=now,
                 stage=BringupStage.PLANNED.value,
-                stage_at=request.at,
-                board=_entered(request, number).model_dump_json(),
+                stage_at=now,
+                board=_entered(start, number, now).model_dump_json(),
             )
             session.add(row)
             return OpenedBringup(number=number)
@@ -272,18 +272,18 @@ def _why_not(session: Session, start: BringupStart, last: BringupBookRow | None)
     return policy_fault(entry, default) or too_much(entry, opening_policy(entry.policy_over(default)))
 
 
-def _entered(request: OpenBringup, number: int) -> BringupRow:
-    entry, recipe = request.start.entry, request.start.recipe
+def _entered(start: BringupStart, number: int, now: datetime) -> BringupRow:
+    entry, recipe = start.entry, start.recipe
     return BringupRow(
         cluster=entry.cluster,
         number=number,
         recipe=recipe.name,
         recipe_hash=recipe.hash,
         owner=entry.owner,
-        entered_by=request.start.actor,
-        entered_at=request.at,
+        entered_by=start.actor,
+        entered_at=now,
         stage=BringupStage.PLANNED,
-        stage_at=request.at,
+        stage_at=now,
         nodes=entry.nodes,
         gpus=entry.gpus,
         owed_until=entry.owed_until,

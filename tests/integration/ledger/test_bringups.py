@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -25,7 +25,6 @@ from models.bringup.messages import (
     BringupStart,
     HandedOver,
     HandOverRequest,
-    OpenBringup,
     WindDownRequest,
     WoundDown,
 )
@@ -148,7 +147,7 @@ class Book:
             actor="ada",
             at=NOW,
         )
-        return self.book.hand_over(request)
+        return self.book.hand_over(request) if granted is None else self.book.grant_owed(request)
 
     def requests(self) -> RequestActivities:
         client: Any = None
@@ -160,12 +159,12 @@ def island(nodes: int, healthy: int | None = None, name: str = "main") -> Island
     return Island(name=name, total_gpus=8 * nodes, healthy_gpus=8 * nodes if healthy is None else healthy)
 
 
-def start(at: datetime = NOW, **said: Any) -> OpenBringup:
-    return OpenBringup(start=BringupStart(entry=entry(**said), recipe=recipe(), actor="ada"), at=at)
+def start(reason: str = "", **said: Any) -> BringupStart:
+    return BringupStart(entry=entry(**said), recipe=recipe(), actor="ada", reason=reason)
 
 
 def opened(ledger: Ledger, **said: Any) -> int:
-    answer = ledger.bringups.open_bringup(start(NOW, **{"quotas": A_AND_B, "owed_until": UNTIL} | said))
+    answer = ledger.bringups.open_bringup(start("", **{"quotas": A_AND_B, "owed_until": UNTIL} | said))
     assert not answer.refused
     return answer.number
 
@@ -215,12 +214,12 @@ def keys_of(tool: ForeignTool) -> list[str]:
 def test_a_cluster_has_one_bring_up_at_once_and_its_numbers_count_on(ledger: Ledger, tool: ForeignTool) -> None:
     first = twice(lambda: ledger.bringups.open_bringup(start()))
     assert (first.number, first.refused) == (1, "")
-    second = ledger.bringups.open_bringup(start(NOW + timedelta(hours=1)))
+    second = ledger.bringups.open_bringup(start("again"))
     assert second.refused == (
         "bring-up 1 of h100-new is open (planned): `backstop bringup status h100-new` says how it stands"
     )
     noted(ledger, BringupStage.CANCELLED)
-    again = ledger.bringups.open_bringup(start(NOW + timedelta(hours=2)))
+    again = ledger.bringups.open_bringup(start())
     assert (again.number, again.refused) == (2, "")
     assert tool.rows("SELECT number, stage, ended_at IS NULL FROM bringups ORDER BY number") == [
         (1, "cancelled", False),
@@ -283,7 +282,7 @@ def test_one_whose_workflow_is_gone_is_given_up_and_says_so(ledger: Ledger, tool
     assert ledger.bringups.bringups(False) == ()
     text = json.loads(tool.one("SELECT entry FROM audit WHERE cluster = ?", NEW))["text"]
     assert text == "bring-up 1 is given up while planned: nothing that it made was unmade"
-    assert not ledger.bringups.open_bringup(start(NOW + timedelta(hours=2))).refused
+    assert not ledger.bringups.open_bringup(start()).refused
     with pytest.raises(Refusal, match="there was never a bring-up of beta"):
         ledger.bringups.give_up("beta", by)
 
@@ -579,6 +578,6 @@ def test_a_deadline_that_overtook_the_rollout_takes_it_out_at_the_end(ledger: Le
     opened(ledger)
     book = Book(ledger)
     book.hand_over([island(8)])
-    book.book.note_bringup(BringupRecord(row=row(BringupStage.RETIRED), entries=()))
+    book.book.record(BringupRecord(row=row(BringupStage.RETIRED), entries=()))
     assert tool.one("SELECT count(*) FROM clusters WHERE name = ?", NEW) == 0
     assert ledger.bringups.bringups(False) == ()

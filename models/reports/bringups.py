@@ -1,0 +1,168 @@
+"""Bring-ups in the weekly report: what reached what, what waits for whom, and how long each state takes.
+
+Times are of all bring-ups in the book, as far as they have left a state: what is still going on is no time yet. A
+median of an even number is the mean of the two in the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from statistics import median
+
+from models.base import Count, Duration, GpuCount, Model, Name, Time
+from models.bringup.messages import BringupRow
+from models.bringup.stages import BRINGUP_WAY, BringupStage
+
+_TIMED = (*BRINGUP_WAY[:-1], BringupStage.BLOCKED)
+"""The way into production, and what gets in it."""
+
+
+class StateTime(Model):
+    """How long bring-ups were in one state."""
+
+    stage: BringupStage
+    bringups: Count
+    """That have been in it, and are out of it."""
+    median: Duration
+    slowest: Duration
+    slowest_of: Name
+
+
+class WaitTime(Model):
+    """How long bring-ups have waited for somebody, all together and in the middle."""
+
+    whom: str
+    bringups: Count
+    median: Duration
+    slowest: Duration
+    slowest_of: Name
+
+
+class BringupLine(Model):
+    """A bring-up that goes on."""
+
+    cluster: Name
+    stage: BringupStage
+    since: Time
+    waits_for: str
+    needs: str = ""
+    """What a person has to do; empty: nothing."""
+    owner: str
+    gpus: GpuCount
+    touches: Count
+    red: tuple[str, ...] = ()
+    """In production: checks that are red in probation."""
+    owed_gpus: GpuCount = 0
+
+
+class BringupReached(Model):
+    """A bring-up came to production, or to its end, this week."""
+
+    cluster: Name
+    stage: BringupStage
+    at: Time
+    took: Duration
+    """Since it was entered."""
+    touches: Count
+
+
+class BringupsWeek(Model):
+    """What the report says of bring-ups. `touches`: people's actions beside entry and check-in."""
+
+    entered: Count
+    """This week."""
+    reached: tuple[BringupReached, ...]
+    going: tuple[BringupLine, ...]
+    """Those that a person is needed for first, then the longest in their state."""
+    times: tuple[StateTime, ...]
+    waits: tuple[WaitTime, ...]
+    finished: Count
+    """That ever came to production."""
+    touches_median: float | None = None
+    touches_most: Count = 0
+    owed_gpus: GpuCount = 0
+
+
+def bringups_week(rows: Sequence[BringupRow], since: datetime, until: datetime) -> BringupsWeek | None:
+    """What became of them in this week. None: there are none yet."""
+    known = [row for row in rows if row.entered_at <= until]
+    if not known:
+        return None
+    made = [row for row in known if _came_to_production(row)]
+    touches = [row.touches for row in made]
+    going = [_line(row) for row in known if _goes_on(row)]
+    return BringupsWeek(
+        entered=sum(row.entered_at > since for row in known),
+        reached=tuple(sorted(_reached(known, since, until), key=lambda each: (each.at, each.cluster))),
+        going=tuple(sorted(going, key=lambda each: (not each.needs, each.since, each.cluster))),
+        times=tuple(_times(known)),
+        waits=tuple(_waits(known)),
+        finished=len(made),
+        touches_median=float(median(touches)) if touches else None,
+        touches_most=max(touches, default=0),
+        owed_gpus=sum(each.owed_gpus for each in going),
+    )
+
+
+def _came_to_production(row: BringupRow) -> bool:
+    """Only from there a cluster is retired, and only out of it has it lasted."""
+    at = row.blocked_from or row.stage
+    return at in (BringupStage.IN_PRODUCTION, BringupStage.RETIRING, BringupStage.RETIRED)
+
+
+def _goes_on(row: BringupRow) -> bool:
+    """In production it goes on while it is in probation, red, or owes something."""
+    if row.stage.ended:
+        return False
+    return row.stage is not BringupStage.IN_PRODUCTION or bool(row.red or row.owed)
+
+
+def _line(row: BringupRow) -> BringupLine:
+    return BringupLine(
+        cluster=row.cluster,
+        stage=row.stage,
+        since=row.stage_at,
+        waits_for=row.waits_for,
+        needs=row.needs,
+        owner=row.owner,
+        gpus=row.gpus,
+        touches=row.touches,
+        red=row.red,
+        owed_gpus=sum(row.owed.values()),
+    )
+
+
+def _reached(rows: Iterable[BringupRow], since: datetime, until: datetime) -> Iterable[BringupReached]:
+    for row in rows:
+        arrived = row.stage is BringupStage.IN_PRODUCTION or row.stage.ended
+        if arrived and since < row.stage_at <= until:
+            yield BringupReached(
+                cluster=row.cluster,
+                stage=row.stage,
+                at=row.stage_at,
+                took=row.stage_at - row.entered_at,
+                touches=row.touches,
+            )
+
+
+def _times(rows: Sequence[BringupRow]) -> Iterable[StateTime]:
+    for stage in _TIMED:
+        lasted = [
+            (time, row.cluster)
+            for row in rows
+            if (time := row.lasted.get(stage, timedelta(0))) > timedelta(0) and row.stage is not stage
+        ]
+        if lasted:
+            slowest, of = max(lasted)
+            middle = median(time for time, _ in lasted)
+            yield StateTime(stage=stage, bringups=len(lasted), median=middle, slowest=slowest, slowest_of=of)
+
+
+def _waits(rows: Sequence[BringupRow]) -> Iterable[WaitTime]:
+    for whom in sorted({whom for row in rows for whom in row.waited}):
+        waited = [(row.waited[whom], row.cluster) for row in rows if row.waited.get(whom, timedelta(0)) > timedelta(0)]
+        if waited:
+            slowest, of = max(waited)
+            middle = median(time for time, _ in waited)
+            yield WaitTime(whom=whom, bringups=len(waited), median=middle, slowest=slowest, slowest_of=of)
