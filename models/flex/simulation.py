@@ -159,12 +159,12 @@ class _Play(Floor):
 
     def _claim(self, before: Mapping[str, StoryJob], gone: dict[str, tuple[str, Claim] | None]) -> bool:
         """The first claim that can be met is met. True where there was one."""
-        in_vain: dict[tuple[str, Claim], int] = {}
+        in_vain: dict[tuple[str, Claim, bool], int] = {}
         for kind, j in self._claims(before):
-            least = in_vain.get((j.spec.team, kind))
+            least = in_vain.get((j.spec.team, kind, j.counts_in_quota))
             back = None if least is not None and j.size >= least else self._room_for(j, kind)
             if back is None:
-                in_vain[j.spec.team, kind] = min(j.size, least or j.size)
+                in_vain[j.spec.team, kind, j.counts_in_quota] = min(j.size, least or j.size)
                 continue
             for other in back:
                 self.put(other, None)
@@ -219,6 +219,8 @@ class _Play(Floor):
         """Of its own team's weaker jobs as much as it is itself, but for what is free and within the team's share."""
         team = j.spec.team
         weaker = [o for o in self._of_team(team, Claim.CLASS, heed=heed) if o.rank > j.rank]
+        if not j.counts_in_quota:  # flex is junior to every quota: whom it took would claim its quota back at once
+            weaker = [o for o in weaker if not o.counts_in_quota]
         needs = [
             self.lacking([*self.at_work().values(), j]) * GRAIN,
             j.size - max(0, self.share(team) - self.has(team)),

@@ -100,7 +100,9 @@ def test_no_stronger_job_waits_where_weaker_ones_of_its_team_would_make_room(sto
                 continue
             if story.min_run:
                 continue
-            kinds = (stay_and_could_go(story, scene, job.team, for_flex=it) for it in (True, False))
+            # A job for flex takes none that counts in quota.
+            which = (True,) if spec.target is JobTarget.FLEX else (True, False)
+            kinds = (stay_and_could_go(story, scene, job.team, for_flex=it) for it in which)
             weaker = sum((s.gpus for some in kinds for s in some if rank(s) > rank(spec)), Fraction(0))
             assert weaker < spec.gpus, (scene, job)
 

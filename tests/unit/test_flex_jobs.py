@@ -381,6 +381,18 @@ def test_a_class_that_its_team_has_not_is_refused() -> None:
         played(submit("b1", 1, job_class="dev"), teams=teams)
 
 
+def test_a_job_for_flex_takes_none_of_its_team_s_that_count_in_quota_whatever_their_class() -> None:
+    """12 GPUs are full: an engine of 5 in quota, training of 3 for flex, and another team's 4."""
+    jobs = [("j0", "a", 5, "both", "engines"), ("j1", "a", 3, "flex", "training"), ("j2", "b", 4, "both", None)]
+    steps = [
+        {"submit": {"job": job, "team": team, "gpus": gpus, "target": target, "job_class": job_class}}
+        for job, team, gpus, target, job_class in [*jobs, ("j3", "a", 1, "flex", "training")]
+    ]
+    teams = [{"team": "a", "quota_gpus": 5, "classes": ["training", "engines"]}, {"team": "b", "quota_gpus": 0}]
+    *_, last = told(FlexStory.model_validate({"capacity_gpus": 12, "teams": teams, "steps": steps}))
+    assert (sorted(j.job for j in last.running), last.preempted) == (["j0", "j1", "j2"], ())
+
+
 def test_a_namespace_that_holds_no_jobs_has_no_classes_of_them() -> None:
     teams = [{"team": "ns", "quota_gpus": 8, "classes": ["training"]}, {"team": "r", "parent": "ns", "quota_gpus": 8}]
     said = (

@@ -292,9 +292,8 @@ def classed_world(busy: int = 100, **policy: Any) -> World:
             job("t", 160, "training", team="a"),
         ]
 
-    return World(
-        (quota("a", 200), quota("b", 161, busy=busy)), before=before, classes=["training", "engines"], **policy
-    )
+    quotas = (quota("a", 200), quota("b", 161, busy=busy))
+    return World(quotas, before=before, classes=["training", "engines"], **policy)
 
 
 def test_a_breach_tells_its_team_and_the_owner_which_class_stands_on_what_is_missing() -> None:
