@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from activities.bringup_ledger_ports import BringupLedger, RolloutDoor
 from activities.clusters import ClusterActivities
 from activities.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, UsagePort
-from models.audit import Signature
+from models.audit import BACKSTOP, AuditEntry, AuditKind, Signature
 from models.bringup.messages import BringupRow, WindDownRequest, WoundDown
 from models.cluster.quota import QuotaTree
 from models.errors import Refusal, Unavailable
@@ -81,7 +81,7 @@ class BringupExit:
     def retired(self, row: BringupRow) -> None:
         """The cluster is out of the fleet also where a deadline overtook its rollout.
 
-        What a person alone can end keeps it in: `doctor` names it. Errors: Unavailable while its rollout ends.
+        What a person alone can end keeps it in, and its archive says so. Errors: Unavailable while its rollout ends.
         """
         cluster = row.cluster
         if not self._ledger.in_fleet(cluster):
@@ -99,6 +99,15 @@ class BringupExit:
             self._ledger.leave_fleet(cluster, Signature(row.owner, row.stage_at, self._key(cluster, "leaves")))
         except Refusal as error:
             log.warning("%s is retired, and stays in the fleet: %s", cluster, error.message)
+            stays = AuditEntry(
+                key=self._key(cluster, "stays"),
+                cluster=cluster,
+                at=row.stage_at,
+                kind=AuditKind.HOLD,
+                actor=BACKSTOP,
+                text=f"retired, and still in the fleet: {error.message}; then `backstop fleet remove {cluster}`",
+            )
+            self._registry.archive([stays])
 
     def _makes_way(self, request: WindDownRequest, opened: OpenRollout, stands: int, jobs: int) -> WoundDown:
         """A rollout that is not the retirement's: one that is done is closed, any other a person may end."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from temporalio import activity
 
+from activities.bringup_ledger_ports import BringupLedger
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import (
@@ -30,6 +31,7 @@ from activities.sense import its_own_trouble, one_of
 from models import questions as ask
 from models.audit import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry, Signature
 from models.base import brief, hash_of
+from models.bringup.messages import BringupRow
 from models.cluster.contacts import shown
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import Team
@@ -67,13 +69,15 @@ class DeskActivities:
         health: HealthSourcesPort,
         calendar: CalendarPort,
         waits: Callable[[], tuple[Untold, ...]] = tuple,
+        bringups: BringupLedger | None = None,
     ) -> None:
-        """`waits`: what is still to be told, by audience."""
+        """`waits`: what is still to be told, by audience. `bringups`: their book, where this worker keeps one."""
         self._waits = waits
+        self._bringups = bringups
         self._fleet = fleet
         self._registry = registry
         self._rollouts = clusters
-        self._reports = ReportFacts(tallies, report, milestones)
+        self._reports = ReportFacts(tallies, report, milestones, self._brought_up)
         self._milestones = milestones
         self._schedulers = schedulers
         self._doubts = doubts
@@ -113,6 +117,8 @@ class DeskActivities:
             ask.FleetKept: lambda _, __: registry.kept_fleet(),
             ask.Tallies: lambda q, _: self._reports.curve(q),
             ask.PastWeek: lambda q, _: self._reports.week(q),
+            ask.BringupsOf: lambda q, _: self._brought_up(q.ended),
+            ask.GiveUpBringup: self._give_up,
             ask.OneRequest: self._request,
             ask.RequestsOf: lambda q, _: registry.requests(q.cluster, ended=q.ended)[-_REQUESTS_SHOWN:],
             ask.MilestonesNow: lambda _, __: self._reports.plan_now(),
@@ -283,6 +289,14 @@ class DeskActivities:
             entries = [_entry(request, c, text, question.reason, f"/{c}", data) for c in found.clusters]
             self._registry.archive(entries)
         return self._doubts.confirm(question.source, request.actor)
+
+    def _brought_up(self, ended: bool) -> tuple[BringupRow, ...]:
+        return () if self._bringups is None else self._bringups.bringups(ended)
+
+    def _give_up(self, question: ask.GiveUpBringup, request: DeskRequest) -> BringupRow:
+        if self._bringups is None:
+            raise Refusal("this worker keeps no book of bring-ups")
+        return self._bringups.give_up(question.cluster, _signature(request, question.reason))
 
     def _request(self, question: ask.OneRequest, _: DeskRequest) -> RequestState:
         request = self._registry.request(question.request)

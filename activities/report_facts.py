@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from activities.ports import MilestonePort, ReportPort, TallyPort
-from models.questions import Curve, PastWeek, Tallies
+from models.bringup.messages import BringupRow
+from models.bringup.stages import BringupStage
+from models.questions import Arrival, Curve, PastWeek, Tallies
+from models.reports.bringups import bringups_week
 from models.reports.milestones import MONITORED_CLUSTERS, PHANTOM_GPUS, PlanNow
 from models.reports.weekly import BeforeAndAfter, Passage, Past, in_order, monitored_at, spans, steps_of
 
 
 class ReportFacts:
-    def __init__(self, tallies: TallyPort, report: ReportPort, milestones: MilestonePort) -> None:
+    def __init__(
+        self,
+        tallies: TallyPort,
+        report: ReportPort,
+        milestones: MilestonePort,
+        bringups: Callable[[bool], tuple[BringupRow, ...]] = lambda _: (),
+    ) -> None:
         self._tallies = tallies
         self._report = report
         self._milestones = milestones
+        self._bringups = bringups
 
     def curve(self, asked: Tallies) -> Curve:
         within = timedelta(seconds=asked.within_seconds)
         return Curve(
-            points=self._tallies.points(asked.cluster, asked.times, within), began=self._tallies.began(asked.cluster)
+            points=self._tallies.points(asked.cluster, asked.times, within),
+            began=self._tallies.began(asked.cluster),
+            arrived=self._arrived(asked),
         )
+
+    def _arrived(self, asked: Tallies) -> tuple[Arrival, ...]:
+        """What the curve rises by that no quota did: new clusters."""
+        if not asked.times:
+            return ()
+        first, last = min(asked.times), max(asked.times)
+        rows = (r for r in self._bringups(False) if r.stage is BringupStage.IN_PRODUCTION)
+        found = [
+            Arrival(cluster=r.cluster, at=r.stage_at, gpus=r.gpus)
+            for r in rows
+            if first <= r.stage_at <= last and asked.cluster in ("", r.cluster)
+        ]
+        return tuple(sorted(found, key=lambda each: (each.at, each.cluster)))
 
     def week(self, asked: PastWeek) -> Past:
         within = timedelta(seconds=asked.within_seconds)
@@ -42,6 +67,7 @@ class ReportFacts:
             week_ago=week_ago[0] if week_ago else None,
             began=self._tallies.began(""),
             milestones=self._milestones.milestones(),
+            bringups=bringups_week(self._bringups(True), asked.since, asked.until),
         )
 
     def _outcomes(self, passages: Sequence[Passage], until: datetime) -> tuple[BeforeAndAfter, ...]:

@@ -26,6 +26,7 @@ from models.flex.scenario import Scene
 from models.planning.haircut import Haircut, Part, TeamPart
 from models.planning.plan import Plan
 from models.planning.window_forecast import Foretold
+from models.questions import Arrival
 from models.reports.flex_offers import flex_offers
 from models.reports.milestones import MilestoneStanding
 from models.reports.rollout_summary import RolloutSummary
@@ -255,6 +256,8 @@ class BurndownAnswer(JsonAnswer, schema="burndown"):
     began: Time | None
     """The first tally there is."""
     points: tuple[Point, ...]
+    arrived: tuple[Arrival, ...] = ()
+    """Clusters that came into the fleet by bring-ups in this time."""
 
 
 class MilestonesAnswer(JsonAnswer, schema="milestones"):

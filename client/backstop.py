@@ -17,6 +17,7 @@ from client.calls import NO_WORKER
 from client.connection import connect, current_actor, find_target
 from client.doctor import (
     Check,
+    bringups_checks,
     clock_check,
     doubt_check,
     fleet_checks,
@@ -31,12 +32,13 @@ from client.doctor import (
     watch_check,
 )
 from client.fleet_rollouts import FleetRollouts
+from client.lost_bringups import lost_bringups
 from client.lost_rollouts import lost_of
 from client.requests import QuotaRequests
 from client.rollouts import Rollouts
 from client.versions import Build, builds, none_polls, use
 from models.errors import BackstopError
-from models.questions import CheckLedger, OpenRollouts, RequestsOf
+from models.questions import BringupsOf, CheckLedger, OpenRollouts, RequestsOf
 
 _DOCTOR_SECONDS = 60
 _LIMITS_ARE_OURS = "its limits can be read and set"
@@ -87,6 +89,8 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups):
         try:
             checks.append(rollouts_check(rollouts, await lost_of(self._client, rollouts)))
             checks += fleet_checks(await self.lost_fleet())
+            brought = await self.ask(BringupsOf())
+            checks += bringups_checks(brought, await lost_bringups(self._client, brought))
         except RPCError as error:
             checks.append(Check(name="rollouts", ok=False, text=error.message))
         checks.append(grants_check(await self.ask(RequestsOf()), now))

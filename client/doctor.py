@@ -15,6 +15,7 @@ from client.lost_rollouts import ADOPT_ALL, ADOPT_FLEET, adopt_line, lost_fleet_
 from client.rollouts import STALE
 from client.versions import builds, by_build, current_of, pollers
 from models.base import Model, count_text, duration_text, some_of
+from models.bringup.messages import BringupRow
 from models.cluster.source_doubts import DoubtedSource
 from models.digests import Untold
 from models.fleet.kept import KeptFleet
@@ -221,6 +222,19 @@ def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Ch
     text = f"of {opened} open in the ledger, Temporal does not run {len(lost)}, which nobody guards: {names}"
     remedy = adopt_line(lost[0].cluster) if len(lost) == 1 else f"{ADOPT_ALL}; or one by one: {adopt_line('CLUSTER')}"
     return Check(name="rollouts", ok=False, text=text, remedy=remedy)
+
+
+def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> list[Check]:
+    """Whether Temporal runs the bring-ups that the ledger has open; nothing where it has none."""
+    if not rows:
+        return []
+    if not lost:
+        return [Check(name="bring-ups", ok=True, text=f"of {len(rows)} open in the ledger, Temporal runs all")]
+    names = some_of([f"{row.cluster} ({row.stage.value.replace('_', ' ')})" for row in lost], 3)
+    text = f"of {len(rows)} open in the ledger, Temporal does not run {len(lost)}, which nobody drives: {names}"
+    first = lost[0].cluster
+    remedy = f"add {first} again with the same entry, which takes it up; or unmake by hand what it made"
+    return [Check(name="bring-ups", ok=False, text=text, remedy=remedy)]
 
 
 def fleet_checks(lost: KeptFleet | None) -> list[Check]:

@@ -41,8 +41,13 @@ async def lost_of(client: Client, rows: Sequence[Overview], listed: Collection[s
 
 
 async def is_running(client: Client, cluster: str) -> bool:
+    return await runs_there(client, rollout_workflow_id(cluster))
+
+
+async def runs_there(client: Client, workflow_id: str) -> bool:
+    """Temporal runs a workflow of this id."""
     try:
-        described = await client.get_workflow_handle(rollout_workflow_id(cluster)).describe()
+        described = await client.get_workflow_handle(workflow_id).describe()
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise

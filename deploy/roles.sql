@@ -25,7 +25,7 @@ REVOKE UPDATE, DELETE ON audit FROM backstop_worker;
 -- Not contacts, whose addresses may hold a webhook's token, nor import_parts, which have them too.
 GRANT SELECT ON
     clusters, islands, quotas, quota_changes, leaf_quotas, health_samples, usage_samples, jobs, windows, tallies,
-    rollouts, reserve_limits, audit, audit_heads, teams, quota_classes, jobs_by_class
+    rollouts, reserve_limits, audit, audit_heads, teams, quota_classes, jobs_by_class, bringups, owed
 TO backstop_tools;
 GRANT INSERT (cluster, team, gpus, mode, islands, blocks, minimum, parent, namespaces, classes) ON quotas TO backstop_tools;
 GRANT UPDATE (cluster, team, gpus, mode, islands, blocks, minimum, parent, namespaces, classes) ON quotas TO backstop_tools;

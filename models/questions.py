@@ -26,6 +26,7 @@ from models.base import (
     brief,
     in_one_sentence,
 )
+from models.bringup.messages import BringupRow
 from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterSpec, Team
@@ -187,11 +188,21 @@ class Overview(Model):
     """The fleet rollout that launched it; empty: none did."""
 
 
+class Arrival(Model):
+    """A cluster that came into the fleet by its bring-up. Units: whole GPUs, as ordered."""
+
+    cluster: Name
+    at: Time
+    gpus: GpuCount
+
+
 class Curve(Model):
     """Tallies over time; `began`: the first there is."""
 
     points: tuple[Point, ...]
     began: Time | None
+    arrived: tuple[Arrival, ...] = Field(default=(), exclude_if=lambda rows: not rows)
+    """Clusters that bring-ups brought into the fleet in this time. Left out where none did."""
 
 
 class SchedulerCheck(Model):
@@ -430,6 +441,22 @@ class PastWeek(Question[Past], kind="week"):
     until: Time
     times: _Times
     within_seconds: PositiveCount
+
+
+class BringupsOf(Question[tuple[BringupRow, ...]], kind="bringups"):
+    """Bring-ups as they were noted last, by cluster: those that are open, and with `ended` all that ever were."""
+
+    ended: bool = False
+
+
+class GiveUpBringup(Question[BringupRow], kind="give_up_bringup"):
+    """The cluster's bring-up has ended, in the book alone: its workflow is lost, and what it made stands.
+
+    Errors: Refusal where there never was one.
+    """
+
+    cluster: Name
+    reason: Words = ""
 
 
 class OneRequest(Question[RequestState], kind="request"):

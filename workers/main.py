@@ -176,7 +176,9 @@ def _calls(
     watch = WatchActivities(client, quotas, health, calendar, registry, doubts, tallier, sweeper, rounds)
     reports, sources = (ledger.tallies, ledger.report, ledger.milestones), (doubts, prometheuses, calendar)
     waits = partial(ledger.outbox.waits, telling.pace)
-    desk = DeskActivities(ledger.fleet, registry, rollouts, *reports, ledger.jobs, slurms, *sources, waits)
+    desk = DeskActivities(
+        ledger.fleet, registry, rollouts, *reports, ledger.jobs, slurms, *sources, waits, ledger.bringups
+    )
     return _Calls(
         guard=[rollouts.observe, rollouts.aim_rollback, QuotaActivities(quotas, registry).apply_effect, watch.watch],
         notices=[notices.tell, notices.send_due],

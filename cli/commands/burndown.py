@@ -77,8 +77,10 @@ def burndown(
         write(csv, "--csv", as_csv(points))
     if csv != "-":
         how.tell(
-            lambda: BurndownAnswer(cluster=cluster, since=begin, began=began, points=tuple(points)),
-            lambda: burndown_parts(points, cluster, began, begin, of=len(curve.points)),
+            lambda: BurndownAnswer(
+                cluster=cluster, since=begin, began=began, points=tuple(points), arrived=curve.arrived
+            ),
+            lambda: burndown_parts(points, cluster, began, begin, of=len(curve.points), arrived=curve.arrived),
             None,
         )
 

@@ -10,6 +10,8 @@ from rich.text import Text
 
 from cli.csv_out import csv_text
 from cli.output import count, gpus, line, moment, none_of, row, table
+from models.base import some_of
+from models.questions import Arrival
 from models.reports.tallies import Point
 
 _WIDTH = 32
@@ -19,7 +21,12 @@ _FIELDS = tuple(Point.model_fields)
 
 
 def burndown_parts(
-    points: Sequence[Point], cluster: str, began: datetime | None, since: datetime, of: int = 0
+    points: Sequence[Point],
+    cluster: str,
+    began: datetime | None,
+    since: datetime,
+    of: int = 0,
+    arrived: Sequence[Arrival] = (),
 ) -> list[RenderableType]:
     """A sentence, then a line for each time with a bar for its phantom GPUs. `of`: how many times there are."""
     if of and not points:
@@ -55,6 +62,9 @@ def burndown_parts(
     notes = []
     if carried:
         notes.append(line("Oldest: a cluster that was not read again since counts with what it was then."))
+    if arrived:
+        came = some_of([f"{a.cluster} ({gpus(a.gpus)}, {moment(a.at)})" for a in arrived], 5)
+        notes.append(line(f"New since, by bring-up: {came}."))
     late = _late_health(max(points, key=lambda p: p.at))
     if late:
         notes.append(line(late))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from cli.output import clean
 from cli.views.milestones import RULE, noted, words
 from models.cluster.windows import span_text
+from models.reports.bringups import BringupsWeek
 from models.reports.tallies import Point
 from models.reports.weekly import BeforeAndAfter, Week
 
@@ -156,7 +157,62 @@ def _of_when(now: Point | None, before: int | None, ago: Point | None) -> str:
 
 def sections(week: Week) -> list[Section]:
     """All tables in their order."""
-    return [_done(week), *_live(week), _milestones(week), _outcome(week)]
+    return [_done(week), *_live(week), *_bringups(week.bringups), _milestones(week), _outcome(week)]
+
+
+def _bringups(brought: BringupsWeek | None) -> list[Section]:
+    """New clusters: who waits for whom, and how long each state takes. Nothing where there never was one."""
+    if brought is None:
+        return []
+    going = [
+        (
+            clean(b.cluster),
+            b.stage.value.replace("_", " "),
+            _day(b.since),
+            clean(b.needs or b.waits_for) or "-",
+            clean(b.owner),
+            _big(b.touches),
+        )
+        for b in brought.going
+    ]
+    columns = ("Cluster", "State", "Since", "Waits for", "Owner", "Touches")
+    reached = [
+        f"{clean(r.cluster)} is {r.stage.value.replace('_', ' ')}, {_long(r.took)} after it was entered"
+        for r in brought.reached
+    ]
+    news = f"This week: {'; '.join(reached[:MOST])}{_more(reached, MOST)}." if reached else ""
+    lines = _cut("New clusters", columns, going, "No cluster is being brought up.", "backstop bringup status")
+    times = [
+        (t.stage.value.replace("_", " "), _big(t.bringups), _long(t.median), _long(t.slowest), clean(t.slowest_of))
+        for t in brought.times
+    ] + [
+        (f"waiting for a {w.whom}", _big(w.bringups), _long(w.median), _long(w.slowest), clean(w.slowest_of))
+        for w in brought.waits
+    ]
+    took = Section(
+        "How long new clusters take",
+        ("State", "Clusters", "Median", "Slowest", "Which"),
+        times,
+        _touches(brought),
+        numbers_from=1,
+    )
+    return [lines._replace(note=f"{news} {lines.note}".strip()), *([took] if times else [])]
+
+
+def _touches(brought: BringupsWeek) -> str:
+    if brought.touches_median is None:
+        return "None has come to production yet."
+    return (
+        f"{_count(brought.finished, 'cluster')} came to production, with {_mean(brought.touches_median)} touches of "
+        f"people in the median beside entry and check-in, {_big(brought.touches_most)} at most."
+    )
+
+
+def _long(time: timedelta) -> str:
+    """3.2d, 5h, 12m: seconds of a month say nothing."""
+    units = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("m", timedelta(minutes=1)))
+    name, unit = next((each for each in units if time >= 2 * each[1]), units[-1])
+    return f"{time / unit:.1f}".removesuffix(".0") + name
 
 
 def _done(week: Week) -> Section:

@@ -155,7 +155,7 @@ def _times(rows: Sequence[BringupRow]) -> Iterable[StateTime]:
         ]
         if lasted:
             slowest, of = max(lasted)
-            middle = median(time for time, _ in lasted)
+            middle = _middle([time for time, _ in lasted])
             yield StateTime(stage=stage, bringups=len(lasted), median=middle, slowest=slowest, slowest_of=of)
 
 
@@ -164,5 +164,10 @@ def _waits(rows: Sequence[BringupRow]) -> Iterable[WaitTime]:
         waited = [(row.waited[whom], row.cluster) for row in rows if row.waited.get(whom, timedelta(0)) > timedelta(0)]
         if waited:
             slowest, of = max(waited)
-            middle = median(time for time, _ in waited)
+            middle = _middle([time for time, _ in waited])
             yield WaitTime(whom=whom, bringups=len(waited), median=middle, slowest=slowest, slowest_of=of)
+
+
+def _middle(times: Sequence[timedelta]) -> timedelta:
+    """Their median, to the second."""
+    return timedelta(seconds=round(median(time.total_seconds() for time in times)))

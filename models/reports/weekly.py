@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from pydantic import Field
+
 from models.base import Count, Model, Name, Time
 from models.cluster.windows import Entry
+from models.reports.bringups import BringupsWeek
 from models.reports.milestones import (
     MONITORED_CLUSTERS,
     PHANTOM_GPUS,
@@ -109,6 +112,8 @@ class Past(Model):
     began: Time | None
     """The first tally there is."""
     milestones: Milestones
+    bringups: BringupsWeek | None = Field(default=None, exclude_if=lambda week: week is None)
+    """None, and left out: there are none yet."""
 
 
 class NextStep(Model):
@@ -206,6 +211,8 @@ class Week(Model):
     """Every cluster, by name."""
     points: tuple[Point, ...]
     steps: tuple[MonitoredStep, ...]
+    bringups: BringupsWeek | None = None
+    """What became of bring-ups; null: there are none yet. Of a week that is over it does not tell which go on."""
 
 
 def week(past: Past, live: Live | None, waves: int | None) -> Week:
@@ -235,6 +242,7 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
         every=_every(past),
         points=past.points,
         steps=past.steps,
+        bringups=past.bringups if live is not None or past.bringups is None else past.bringups.but(going=()),
     )
 
 

@@ -29,7 +29,7 @@ NAMES = """
     stage_import commit_import add_health add_jobs describe_slurm detach confirm_source clusters teams facts snapshot
     snapshots health_hours flex why archive archived calendar declare end_window overview fleet_kept tallies week
     request requests milestones plan_milestones note_milestone senseless doctor take_fleet fleet_file remove_cluster
-    rename_cluster
+    rename_cluster bringups give_up_bringup
 """
 
 

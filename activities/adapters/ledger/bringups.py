@@ -52,7 +52,7 @@ class LedgerBringups:
 
     def open_bringup(self, start: BringupStart) -> OpenedBringup:
         cluster, now = start.entry.cluster, self._database.now()
-        opening = hash_of(canonical_json(start.model_dump(mode="json")))
+        opening = hash_of(canonical_json(start.model_dump(mode="json", include={"entry", "recipe"})))
         with self._database.writing() as session:
             one_at_a_time(session, f"bringup of {cluster}")
             last = _last(session, cluster)

@@ -159,12 +159,12 @@ def island(nodes: int, healthy: int | None = None, name: str = "main") -> Island
     return Island(name=name, total_gpus=8 * nodes, healthy_gpus=8 * nodes if healthy is None else healthy)
 
 
-def start(reason: str = "", **said: Any) -> BringupStart:
-    return BringupStart(entry=entry(**said), recipe=recipe(), actor="ada", reason=reason)
+def start(**said: Any) -> BringupStart:
+    return BringupStart(entry=entry(**said), recipe=recipe(), actor="ada")
 
 
 def opened(ledger: Ledger, **said: Any) -> int:
-    answer = ledger.bringups.open_bringup(start("", **{"quotas": A_AND_B, "owed_until": UNTIL} | said))
+    answer = ledger.bringups.open_bringup(start(**{"quotas": A_AND_B, "owed_until": UNTIL} | said))
     assert not answer.refused
     return answer.number
 
@@ -214,7 +214,7 @@ def keys_of(tool: ForeignTool) -> list[str]:
 def test_a_cluster_has_one_bring_up_at_once_and_its_numbers_count_on(ledger: Ledger, tool: ForeignTool) -> None:
     first = twice(lambda: ledger.bringups.open_bringup(start()))
     assert (first.number, first.refused) == (1, "")
-    second = ledger.bringups.open_bringup(start("again"))
+    second = ledger.bringups.open_bringup(start(nodes=9))
     assert second.refused == (
         "bring-up 1 of h100-new is open (planned): `backstop bringup status h100-new` says how it stands"
     )
