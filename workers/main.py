@@ -30,7 +30,6 @@ from activities.adapters.prometheus.prometheus import PrometheusConnection, Prom
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
 from activities.archive import ArchiveActivities
 from activities.bringup import BringupActivities, CheckActivities, RunActivities
-from activities.bringup_ports import BringupsPort, ProductionPort
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
 from activities.due_notices import Rounds
@@ -42,7 +41,6 @@ from activities.notices import NoticeActivities
 from activities.overdue_grants import Sweeper
 from activities.ports import QuotaPort
 from activities.requests import RequestActivities
-from activities.runner_ports import CheckPort, RunnerPort
 from activities.sending import Sender
 from activities.tallies import Tallier
 from client import telemetry
@@ -52,6 +50,7 @@ from models.bringup.messages import BRINGUP_QUEUE, runs_queue
 from models.digests import MailPace
 from models.errors import BackstopError, Refusal, Unavailable
 from models.wire import DEPLOYMENT, GUARD_QUEUE, NOTICE_QUEUE, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
+from workers.bringups import BringupParts, bringup_parts
 from workers.garbage_collection import tended
 from workers.heartbeats import Heartbeats
 from workers.private import keep_private
@@ -120,16 +119,6 @@ class Telling(NamedTuple):
 
     pace: MailPace = MailPace()
     link: str = ""
-
-
-class BringupParts(NamedTuple):
-    """What bring-ups need. `host`: this one's name, where commands may run on it; empty: they may not."""
-
-    runners: RunnerPort
-    checks: CheckPort
-    bringups: BringupsPort
-    production: ProductionPort
-    host: str = ""
 
 
 def make_worker(
@@ -369,6 +358,7 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
             slurms=slurms,
             prometheus=settings.prometheus,
             telling=Telling(MailPace(digest_at=settings.digest_at), settings.front_url),
+            bringups=bringup_parts(client, ledger, slurms, settings),
         )
         async with tended(), worker, watch_kept(client, settings.watch_interval_seconds, settings.watch_shards):
             yield client

@@ -1,4 +1,4 @@
-"""A real Slurm is brought up from an entry to a monitored rollout, and taken out again: `python -m tests.slurm.bringup_story`.
+"""A real Slurm is brought up, from an entry to a monitored rollout: `python -m tests.slurm.bringup_story`.
 
 Everything that is asserted is read from sacctmgr, squeue and scontrol, or from /proc. What is typed and printed is the
 transcript that docs/bringup-story.md shows; numbers of jobs, hashes, times and folders in it are replaced.
@@ -125,8 +125,9 @@ def told_by(say: object) -> Iterator[BringupStory]:
 HEAD = """\
 # A cluster brought up, as it went
 
-A real Slurm 22.05.8 on one machine: four nodes of eight GPUs in two islands, made by the recipe of examples/local-slurm. Written by the
-test that asserts each of these answers (tests/slurm/bringup_story.py; `make bringup-demo` plays it on any Debian machine).
+A real Slurm 22.05.8 on one machine: four nodes of eight GPUs in two islands, made by the recipe of
+examples/local-slurm. Written by the test that asserts each of these answers (tests/slurm/bringup_story.py;
+`make bringup-demo` plays it on any Debian machine).
 """
 
 

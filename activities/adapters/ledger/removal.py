@@ -12,8 +12,8 @@ from sqlmodel import Session, SQLModel, col
 from activities.adapters.ledger.bulk import Row, add
 from activities.adapters.ledger.quotas import locked_cluster
 from activities.adapters.ledger.standing import barred
-from models.cluster.windows import FILE
 from models.bringup_tables import OwedRow
+from models.cluster.windows import FILE
 from models.errors import BadInput, Refusal
 from models.guard_tables import BreachRow
 from models.tables import (
