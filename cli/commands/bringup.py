@@ -37,8 +37,9 @@ RecipesFile = Annotated[
 ]
 
 
-StepOption = Annotated[
-    str, typer.Option("--step", metavar="STEP", help="Which step, where several could be meant.", show_default="")
+StepOrOne = Annotated[
+    str,
+    typer.Argument(metavar="STEP", help="Which step, where several could be meant.", show_default="the only one"),
 ]
 
 
@@ -58,9 +59,9 @@ def add_to(app: typer.Typer) -> None:
         ("check-in", check_in, ("backstop bringup check-in h100-new --reason 'merged'",)),
         ("hold", hold, ("backstop bringup hold h100-new --reason 'the room is not cooled yet'",)),
         ("release", release, ("backstop bringup release h100-new",)),
-        ("retry", retry, ("backstop bringup retry h100-new --step nodes --reason 'the API is back'",)),
+        ("retry", retry, ("backstop bringup retry h100-new nodes --reason 'the API is back'",)),
         ("skip", skip, ("backstop bringup skip h100-new --check first-job --reason 'run by hand'",)),
-        ("stop", stop, ("backstop bringup stop h100-new --step nodes --reason 'wrong subscription'",)),
+        ("stop", stop, ("backstop bringup stop h100-new nodes --reason 'wrong subscription'",)),
         ("revalidate", revalidate, ("backstop bringup revalidate h100-new",)),
         ("cancel", cancel, ("backstop bringup cancel h100-new --reason 'the order was withdrawn'",)),
         (
@@ -295,9 +296,9 @@ def audit(cluster: Cluster, as_json: AsJson = False, actor: Actor = "") -> None:
 
 
 def check_in(
-    cluster: Cluster, step: StepOption = "", reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = ""
+    cluster: Cluster, step: StepOrOne = "", reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = ""
 ) -> None:
-    """Say that a touch is done: the second of two. Without --step: the one that waits."""
+    """Say that a touch is done: the second of two. Without STEP: the one that waits."""
     _give("check-in", cluster, actor, as_json=as_json, reason=reason, step=step)
 
 
@@ -312,7 +313,7 @@ def release(cluster: Cluster, reason: ReasonOption = "", as_json: AsJson = False
 
 
 def retry(
-    cluster: Cluster, reason: NeededReason, step: StepOption = "", as_json: AsJson = False, actor: Actor = ""
+    cluster: Cluster, reason: NeededReason, step: StepOrOne = "", as_json: AsJson = False, actor: Actor = ""
 ) -> None:
     """Run again what failed, or is unclear: look first whether it still runs. Or try again what blocks it otherwise."""
     _give("retry", cluster, actor, as_json=as_json, reason=reason, step=step)
@@ -321,7 +322,7 @@ def retry(
 def skip(
     cluster: Cluster,
     reason: NeededReason,
-    step: StepOption = "",
+    step: StepOrOne = "",
     check: Annotated[str, typer.Option(metavar="CHECK", help="Which check; supply: do not wait for it.")] = "",
     as_json: AsJson = False,
     actor: Actor = "",
@@ -333,7 +334,7 @@ def skip(
 def stop(
     cluster: Cluster,
     reason: NeededReason,
-    step: StepOption = "",
+    step: StepOrOne = "",
     yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",

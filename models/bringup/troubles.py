@@ -33,7 +33,7 @@ def troubles(b: Bringup, now: datetime) -> list[Trouble]:
         if undoing or b.direction is BringupStage.PROVISIONING
     ]
     if b.fault:
-        found.append(Trouble(b.fault, (("Try again", line(b, "retry")),)))
+        found.append(Trouble(b.fault, (("Try again", line(b, "retry", "--reason '...'")),)))
     return found if undoing else found + _overdue(b, now)
 
 

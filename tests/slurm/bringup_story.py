@@ -46,7 +46,7 @@ class BringupStory(Story):
     def write_files(self) -> None:
         """What the worker allows, the recipe and the entry, each with the places of this machine."""
         self.home.mkdir(parents=True, exist_ok=True)
-        self.site.mkdir(parents=True, exist_ok=True)
+        (self.site / CLUSTER / "bin").mkdir(parents=True)  # the worker's own file names it before anything is there
         (self.home / "runners.yaml").write_text(f"programs: [{{program: {EXAMPLE}/cluster.py}}]\n")
         for name in ("recipes.yaml", "entry.yaml"):
             text = (EXAMPLE / name).read_text().replace(ELSEWHERE, str(EXAMPLE)).replace(FOLDER, str(self.site))
