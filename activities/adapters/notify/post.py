@@ -65,8 +65,7 @@ def post(
     verify: bool = True,
 ) -> Answered:
     """JSON has been delivered. The answer, whatever it says. Errors: as `exchange`."""
-    asked = Asked("POST", httpx.URL(url), content, headers or {}, login, verify)
-    return exchange(asked, reach)
+    return exchange(Asked("POST", httpx.URL(url), content, headers or {}, login, verify, _SECONDS), reach)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class _Unknown(Exception):
     """One sentence."""
 
 
-class WorldChecks:
+class OutsideChecks:
     """What a worker's settings let checks ask. `prometheus`: connections by name."""
 
     def __init__(

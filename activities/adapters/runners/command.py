@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from activities.adapters.runners import wrapper
-from activities.adapters.runners.run_directory import RunDirectory, RunPlace, what_lives
+from activities.adapters.runners.run_directory import Here, RunDirectory, what_lives
 from activities.adapters.runners.settings import Allowed
 from activities.adapters.runners.words import one_line, tail_of
 from models.base import duration_text
@@ -38,16 +38,16 @@ _WRAPPER = Path(wrapper.__file__)
 
 
 class CommandRunner:
-    """The commands of one host. `place`: which processes are this worker's to see."""
+    """The commands of one host. `here`: which processes are this worker's to see."""
 
-    def __init__(self, allowed: Allowed, runs_dir: Path, place: RunPlace | None = None) -> None:
+    def __init__(self, allowed: Allowed, runs_dir: Path, here: Here | None = None) -> None:
         self._allowed = allowed
         self._runs_dir = runs_dir
-        self._place = place or RunPlace()
+        self._here = here or Here()
 
     def start(self, order: RunOrder) -> RunReport:
         self._allowed.check_program(order.run)
-        if not (self._place.boot and self._place.table):
+        if not (self._here.boot and self._here.table):
             raise BadInput("commands are run on Linux alone: this host does not say which of its processes are which")
         run = RunDirectory(self._runs_dir, order.key)
         ours = run.claim(self._ordered(order))
@@ -79,7 +79,7 @@ class CommandRunner:
 
     @property
     def _host(self) -> str:
-        return self._place.host
+        return self._here.host
 
     @property
     def _grace(self) -> float:
@@ -147,15 +147,15 @@ class CommandRunner:
             if time.time() - record["at"] > order.limit.total_seconds() + _GIVEN_UP_AFTER + self._grace:
                 run.ask_to_stop()  # its supervisor would have: it is there no more, and what it started is
             return told.running((run.path / "stop").exists())
-        return told.lost(rebooted=record["boot"] != self._place.boot)
+        return told.lost(rebooted=record["boot"] != self._here.boot)
 
     def _lives(self, run: RunDirectory, record: dict[str, Any]) -> bool:
         """Errors: Unavailable where only the machine that it runs on could say."""
-        if (record["host"], record["boot"], record["table"]) == (self._host, self._place.boot, self._place.table):
+        if (record["host"], record["boot"], record["table"]) == (self._host, self._here.boot, self._here.table):
             return _own_lives(run, record)
         if run.beats():
             return True
-        if record["host"] == self._host and record["boot"] != self._place.boot:
+        if record["host"] == self._host and record["boot"] != self._here.boot:
             return False  # this machine has begun anew since, and nothing of before lives
         raise Unavailable(
             f"the run belongs to host {one_line(record['host'])}: {self._host} cannot see its processes, "

@@ -26,7 +26,7 @@ _READ = 1 << 16
 
 
 @dataclass(frozen=True)
-class RunPlace:
+class Here:
     """Where processes are ours to see."""
 
     host: str = field(default_factory=lambda: platform.node() or "localhost")

@@ -8,7 +8,7 @@ from pathlib import Path
 from activities.adapters.runners.buildkite import BuildkiteRunner
 from activities.adapters.runners.command import CommandRunner
 from activities.adapters.runners.http import HttpRunner
-from activities.adapters.runners.run_directory import RunPlace
+from activities.adapters.runners.run_directory import Here
 from activities.adapters.runners.settings import Allowed
 from activities.runner_ports import RunnerPort
 from models.bringup.runs import Runner, RunOrder, RunReport
@@ -18,11 +18,11 @@ from models.errors import BadInput, Unavailable
 class Runners:
     """`runs_dir`: where commands' runs are kept; shared between hosts, each can follow what another one runs."""
 
-    def __init__(self, allowed: Allowed, runs_dir: Path, place: RunPlace | None = None) -> None:
-        self.place = place or RunPlace()
-        """Whose commands these are: `place.host` is what runs are noted under."""
+    def __init__(self, allowed: Allowed, runs_dir: Path, here: Here | None = None) -> None:
+        self.here = here or Here()
+        """Whose commands these are: `here.host` is what runs are noted under."""
         self._by_name: Mapping[Runner, RunnerPort] = {
-            Runner.COMMAND: CommandRunner(allowed, runs_dir, self.place),
+            Runner.COMMAND: CommandRunner(allowed, runs_dir, self.here),
             Runner.BUILDKITE: BuildkiteRunner(allowed),
             Runner.HTTP: HttpRunner(allowed),
         }

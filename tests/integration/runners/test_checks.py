@@ -14,7 +14,7 @@ import pytest
 
 from activities.adapters.prometheus.prometheus import PrometheusConnection
 from activities.adapters.runners import wrapper
-from activities.adapters.runners.checks import WorldChecks
+from activities.adapters.runners.checks import OutsideChecks
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour
 from models.cluster.island import Island
@@ -31,13 +31,13 @@ def site() -> Iterator[Service]:
         yield site
 
 
-def checks(site: Server | None = None, **more: Any) -> WorldChecks:
+def checks(site: Server | None = None, **more: Any) -> OutsideChecks:
     given: dict[str, Any] = {"programs": [{"program": "/bin/sh"}, {"program": "/no/such"}]}
     if site is not None:
         given.update(hosts=[{"origin": site.url}], networks=["127.0.0.0/8"])
     allowed = Allowed(RunnerSettings.model_validate({**given, **more}), {**os.environ, "SECRET": "s3cret"})
     prometheus = {} if site is None else {"local": PrometheusConnection(url=site.url, timeout=timedelta(seconds=5))}
-    return WorldChecks(allowed, prometheus, now=lambda: NOW)
+    return OutsideChecks(allowed, prometheus, now=lambda: NOW)
 
 
 def asked(site: Server | None = None, **fields: Any) -> CheckAnswer:

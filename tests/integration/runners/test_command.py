@@ -21,7 +21,7 @@ import pytest
 
 from activities.adapters.runners import run_directory, wrapper
 from activities.adapters.runners.command import MOST_LOG, CommandRunner
-from activities.adapters.runners.run_directory import RunDirectory, RunPlace
+from activities.adapters.runners.run_directory import Here, RunDirectory
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from models.bringup.runs import TAIL_LENGTH, RunKey, Runner, RunOrder, RunPhase, RunReport
 from models.errors import BadInput, Unavailable
@@ -50,10 +50,10 @@ def script(folder: Path, text: str, name: str = "step") -> str:
     return str(path)
 
 
-def runner(folder: Path, place: RunPlace | None = None, **settings: Any) -> CommandRunner:
+def runner(folder: Path, here: Here | None = None, **settings: Any) -> CommandRunner:
     programs = [{"program": str(folder / "step")}, {"program": "/bin/sh"}, {"program": sys.executable}]
     allowed = {"programs": programs, "grace": "1s", **settings}
-    return CommandRunner(Allowed(RunnerSettings.model_validate(allowed)), folder / "runs", place)
+    return CommandRunner(Allowed(RunnerSettings.model_validate(allowed)), folder / "runs", here)
 
 
 def order(*run: str, step: str = "nodes", limit: float = 300) -> RunOrder:
@@ -238,8 +238,8 @@ def test_a_process_of_the_same_number_is_not_taken_for_the_run(folder: Path) -> 
 def test_after_the_host_began_anew_its_runs_have_failed(folder: Path) -> None:
     what, run = order("/bin/sh", "-c", "sleep 100"), runner(folder)
     run.start(what)
-    place = RunPlace()
-    later = runner(folder, RunPlace(place.host, "another-boot", place.table))
+    place = Here()
+    later = runner(folder, Here(place.host, "another-boot", place.table))
     report = later.look(what)
     assert report is not None
     assert report.phase is RunPhase.RUNNING  # its pulse beats: another machine of this name has it
@@ -259,25 +259,25 @@ def silent(folder: Path, what: RunOrder) -> None:
 
 
 OTHERS = {
-    "another host": RunPlace("elsewhere", "another-boot", 1),
-    "another host that says it has the same boot": RunPlace("elsewhere", wrapper.boot_id(), wrapper.process_table()),
-    "another container of this host": RunPlace(RunPlace().host, wrapper.boot_id(), wrapper.process_table() + 1),
+    "another host": Here("elsewhere", "another-boot", 1),
+    "another host that says it has the same boot": Here("elsewhere", wrapper.boot_id(), wrapper.process_table()),
+    "another container of this host": Here(Here().host, wrapper.boot_id(), wrapper.process_table() + 1),
 }
 
 
-@pytest.mark.parametrize("place", OTHERS.values(), ids=list(OTHERS))
-def test_another_host_follows_by_the_shared_folder_and_never_starts_a_second_one(folder: Path, place: RunPlace) -> None:
+@pytest.mark.parametrize("here", OTHERS.values(), ids=list(OTHERS))
+def test_another_host_follows_by_the_shared_folder_and_never_starts_a_second_one(folder: Path, here: Here) -> None:
     what = order(script(folder, HELD), "nodes", str(folder))
-    home, other = runner(folder), runner(folder, place)
+    home, other = runner(folder), runner(folder, here)
     home.start(what)
     until(lambda: lines(folder / "ran"))
     for report in (other.look(what), other.start(what)):
         assert report is not None
-        assert (report.phase, report.host) == (RunPhase.RUNNING, RunPlace().host)
+        assert (report.phase, report.host) == (RunPhase.RUNNING, Here().host)
     os.kill(record_of(folder, what)["pid"], signal.SIGSTOP)  # not to be heard of: frozen, or cut off
     silent(folder, what)
     for ask in (other.look, other.start):
-        with pytest.raises(Unavailable, match=f"belongs to host {RunPlace().host}.*its pulse has stopped"):
+        with pytest.raises(Unavailable, match=f"belongs to host {Here().host}.*its pulse has stopped"):
             ask(what)
     os.kill(record_of(folder, what)["pid"], signal.SIGCONT)
     (folder / "go").touch()
@@ -312,7 +312,7 @@ def test_a_start_that_died_on_its_way_is_made_good_or_given_up(folder: Path) -> 
         RunDirectory(folder / "runs", what.key).claim(run._ordered(what))  # and there the worker died
         report = run.look(what)
         assert report is not None
-        assert report.said == f"is being started on {RunPlace().host}"
+        assert report.said == f"is being started on {Here().host}"
     run.start(first)
     assert ended(run, first).phase is RunPhase.SUCCEEDED
     then = time.time() - 120
@@ -326,7 +326,7 @@ def test_a_start_that_died_on_its_way_is_made_good_or_given_up(folder: Path) -> 
 
 def test_a_host_that_cannot_tell_its_processes_runs_none(folder: Path) -> None:
     with pytest.raises(BadInput, match="on Linux alone"):
-        runner(folder, RunPlace("mac", "", 0)).start(order("/bin/sh"))
+        runner(folder, Here("mac", "", 0)).start(order("/bin/sh"))
 
 
 def test_one_that_is_stopped_before_it_began_never_begins(folder: Path) -> None:
