@@ -11,6 +11,7 @@ from pathlib import Path
 
 from activities.adapters.notify.reach import Network, networks_of
 from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusConnections
+from activities.adapters.runners.settings import RunnerSettings
 from activities.adapters.slurm.command_line import Connection, Connections
 from client.inputs.documents import read_document
 from client.places import home, ledger_url
@@ -47,6 +48,10 @@ class Settings:
     """Where people answer in a browser; empty: nowhere."""
     contact_networks: tuple[Network, ...] = ()
     """Inside the network, and contacts may lead there all the same."""
+    runners: RunnerSettings | None = None
+    """What recipes of bring-ups may use of this worker; None: it runs nothing of them."""
+    runs_dir: Path = Path("runs")
+    """Where the commands that it runs are kept."""
 
 
 def load_settings() -> Settings:
@@ -75,6 +80,8 @@ def load_settings() -> Settings:
         digest_at=_digest_at(os.environ.get("BACKSTOP_DIGEST_AT") or "08:00"),
         front_url=_front_url(os.environ.get("BACKSTOP_URL", "")),
         contact_networks=networks_of(os.environ.get("BACKSTOP_CONTACT_NETWORKS", "")),
+        runners=_runners(os.environ.get("BACKSTOP_RUNNERS", "")),
+        runs_dir=_runs_dir(os.environ.get("BACKSTOP_RUNS_DIR", ""), where),
     )
 
 
@@ -99,6 +106,17 @@ def _slurms(path: str) -> dict[str, Connection]:
         if connection.path is not None and connection.ssh is None and not Path(connection.path).is_dir():
             raise BadInput(f"{path}: connections.{name}.path is {connection.path!r}, which is no folder here")
     return connections
+
+
+def _runners(path: str) -> RunnerSettings | None:
+    """As `_slurms`. No sentence says what a variable that it names holds."""
+    return None if not path else read_document(path, RunnerSettings, "fields such as programs, hosts and buildkite")
+
+
+def _runs_dir(path: str, home: Path) -> Path:
+    if path and not path.startswith("/"):
+        raise BadInput(f"BACKSTOP_RUNS_DIR must be an absolute path, not {brief(path)}")
+    return Path(path) if path else home.absolute() / "runs"
 
 
 def _digest_at(text: str) -> clock_time:

@@ -1,4 +1,4 @@
-"""One POST of JSON, without redirects (one that ends on a login page would count as delivered).
+"""One exchange over HTTP, without redirects (a POST that ends on a login page would count as delivered).
 
 The HTTP client logs URLs, and Slack's and many webhooks' hold a token: its log records end here while we are in it.
 """
@@ -12,7 +12,7 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -22,7 +22,7 @@ from models.errors import Unavailable
 from models.notices import Notice, NoticeKind
 
 _SECONDS = 20.0
-"""For the whole delivery: name, connection, message and answer."""
+"""For the whole exchange: name, connection, message and answer."""
 _ANSWER_BYTES = 4096
 """Of an answer that are read; what it goes on to say is nobody's concern."""
 _TYPES = {
@@ -41,6 +41,10 @@ class Answered:
 
     status: int
     text: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By name in lower case."""
+    whole: bool = True
+    """Nothing of the text was left unread."""
 
     @property
     def is_success(self) -> bool:
@@ -60,20 +64,41 @@ def post(
     login: tuple[str, str] = ("", ""),
     verify: bool = True,
 ) -> Answered:
+    """JSON has been delivered. The answer, whatever it says. Errors: as `exchange`."""
+    asked = Asked("POST", httpx.URL(url), content, headers or {}, login, verify)
+    return exchange(asked, reach)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request. `content`: JSON; None: there is none. `most`: bytes of the answer that are read."""
+
+    method: str
+    url: httpx.URL
+    content: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    login: tuple[str, str] = field(default=("", ""), repr=False)
+    verify: bool = True
+    seconds: float = _SECONDS
+    most: int = _ANSWER_BYTES
+
+
+def exchange(asked: Asked, reach: Reach) -> Answered:
     """The answer, whatever it says. Errors: Unavailable, with the reason only; Refusal for a host that is barred."""
-    ends = time.monotonic() + _SECONDS
-    target = httpx.URL(url)
+    ends = time.monotonic() + asked.seconds
+    target = asked.url
     proxy = _proxy_of(target)
     if proxy:
         reach.check_written(target.host)
         addresses: Sequence[str] = ()
     else:
-        addresses = reach.addresses(target.host, target.port or (443 if target.scheme == "https" else 80), _SECONDS)
+        port = target.port or (443 if target.scheme == "https" else 80)
+        addresses = reach.addresses(target.host, port, asked.seconds)
     token = _posting.set(True)
     try:
-        return asyncio.run(_posted(target, addresses, proxy, content, headers or {}, login, verify, ends))
+        return asyncio.run(_exchanged(asked, addresses, proxy, ends))
     except TimeoutError:
-        reason = f"no answer within {_SECONDS:g} seconds"
+        reason = f"no answer within {asked.seconds:g} seconds"
     except httpx.TransportError:
         reason = "no connection or login"
     except Exception:
@@ -84,30 +109,26 @@ def post(
     raise Unavailable(reason)
 
 
-async def _posted(
-    target: httpx.URL,
-    addresses: Sequence[str],
-    proxy: str | None,
-    content: Mapping[str, Any],
-    headers: Mapping[str, str],
-    login: tuple[str, str],
-    verify: bool,
-    ends: float,
-) -> Answered:
+async def _exchanged(asked: Asked, addresses: Sequence[str], proxy: str | None, ends: float) -> Answered:
+    target = asked.url
     # The client's own limit begins anew with each byte that trickles in.
     async with asyncio.timeout(max(0.0, ends - time.monotonic())):
-        auth = httpx.BasicAuth(*login) if login[0] else None
+        auth = httpx.BasicAuth(*asked.login) if asked.login[0] else None
         # The environment's certificates are taken, its proxies were asked for already, and no netrc has a word here.
         safe = target.scheme == "https" or proxy is not None
-        context = httpx.create_ssl_context(verify=verify) if safe else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        client = httpx.AsyncClient(auth=auth, verify=context, timeout=_SECONDS, trust_env=False, proxy=proxy)
-        sent = {"User-Agent": "Backstop", "Accept-Encoding": "identity", **headers, "Host": target.netloc.decode()}
+        context = httpx.create_ssl_context(verify=asked.verify) if safe else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client = httpx.AsyncClient(auth=auth, verify=context, timeout=asked.seconds, trust_env=False, proxy=proxy)
+        sent = {"User-Agent": "Backstop", "Accept-Encoding": "identity", **asked.headers}
+        sent["Host"] = target.netloc.decode()
         name = {"sni_hostname": target.host}  # by which its certificate is checked
         async with client:
             for last, url in _places(target, addresses):
                 try:
-                    async with client.stream("POST", url, json=content, headers=sent, extensions=name) as answer:
-                        return Answered(answer.status_code, await _beginning(answer))
+                    async with client.stream(
+                        asked.method, url, json=asked.content, headers=sent, extensions=name
+                    ) as answer:
+                        text, whole = await _beginning(answer, asked.most)
+                        return Answered(answer.status_code, text, dict(answer.headers), whole)
                 except (httpx.ConnectError, httpx.ConnectTimeout):
                     if last:
                         raise
@@ -120,13 +141,13 @@ def _places(target: httpx.URL, addresses: Sequence[str]) -> list[tuple[bool, htt
     return [(n == len(places), place) for n, place in enumerate(places, start=1)]
 
 
-async def _beginning(answer: httpx.Response) -> str:
-    said = b""
+async def _beginning(answer: httpx.Response, most: int) -> tuple[str, bool]:
+    said = bytearray()
     async for piece in answer.aiter_raw(_ANSWER_BYTES):
         said += piece
-        if len(said) >= _ANSWER_BYTES:
+        if len(said) >= most:
             break
-    return said[:_ANSWER_BYTES].decode(errors="replace")
+    return said[:most].decode(errors="replace"), len(said) < most
 
 
 def _proxy_of(target: httpx.URL) -> str | None:

@@ -1,6 +1,6 @@
-"""Where a contact may lead: not inside the network, unless the operator lists it.
+"""Where a contact, or a recipe's URL, may lead: not inside the network, unless the operator lists it.
 
-A contact is written by a team and used by the worker, which stands inside. So the addresses that its host's name has
+It is written by a team and used by the worker, which stands inside. So the addresses that its host's name has
 are looked at when the connection is made, and the connection goes to the very address that was looked at: a name that
 answers otherwise the second time (DNS rebinding) gains nothing. Through a proxy the name is the proxy's to resolve and
 to judge; only an address that is written out is judged here.
@@ -33,6 +33,8 @@ class Reach:
     networks: tuple[Network, ...] = ()
     everywhere: bool = False
     """Of what the operator has configured, such as the mail server."""
+    listed_in: str = "BACKSTOP_CONTACT_NETWORKS"
+    """Where the operator lists those networks."""
 
     def admits(self, address: str) -> bool:
         found = _plain(address)
@@ -47,7 +49,7 @@ class Reach:
         found = _resolved(host.strip("[]"), port, seconds)
         admitted = tuple(dict.fromkeys(address for address in found if self.admits(address)))
         if not admitted:
-            raise Refusal(_BARRED)
+            raise self._barred()
         return admitted[:_TRIED]
 
     def check_written(self, host: str) -> None:
@@ -58,11 +60,15 @@ class Reach:
             found = []
         inside = host.lower().rstrip(".").endswith("localhost")
         if (inside and not self.everywhere) or not all(self.admits(str(each[4][0])) for each in found):
-            raise Refusal(_BARRED)
+            raise self._barred()
+
+    def _barred(self) -> Refusal:
+        return Refusal(
+            f"its host is inside the network: the operator lists what may be reached there ({self.listed_in})"
+        )
 
 
 PUBLIC, EVERYWHERE = Reach(), Reach(everywhere=True)
-_BARRED = "its host is inside the network: the operator lists what may be reached there (BACKSTOP_CONTACT_NETWORKS)"
 
 
 def networks_of(text: str) -> tuple[Network, ...]:

@@ -140,6 +140,11 @@ class Prometheuses:
 
 def ask(connection: PrometheusConnection, query: str, ends: float | None = None) -> SeriesRead:
     """The answer to one instant query. `ends`: by time.monotonic(), when it must be there. Errors: Unavailable."""
+    return answers(document(connection, query, ends), connection.cluster_label, connection.island_label)
+
+
+def document(connection: PrometheusConnection, query: str, ends: float | None = None) -> Any:
+    """As `ask`: the answer as it came, JSON."""
     if not connection.url.startswith(("http://", "https://")):
         raise Unavailable(f"a Prometheus is reached by http or https, not by {connection.url}")
     where, given = f"{connection.url.rstrip('/')}/api/v1/query", urllib.parse.urlencode({"query": query}).encode()
@@ -147,10 +152,9 @@ def ask(connection: PrometheusConnection, query: str, ends: float | None = None)
     seconds = connection.timeout.total_seconds() if ends is None else max(0.01, ends - time.monotonic())
     body = fetched(asked, seconds, _MOST)
     try:
-        document: Any = json.loads(body)
+        return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise Unavailable(f"{where} answered what is no JSON: {type(error).__name__} {error}"[:300]) from None
-    return answers(document, connection.cluster_label, connection.island_label)
 
 
 def _headers(connection: PrometheusConnection) -> dict[str, str]:

@@ -1,0 +1,342 @@
+"""Steps that are builds of Buildkite, by its REST API (v2). A build carries its run's key in its meta-data.
+
+The API makes a build anew with each request to: so a build of the key is looked for first, and again where the answer
+to a request was lost. Source: Buildkite's documentation of the REST API (builds, rate limits). A build that waits at a
+block step keeps its last state, `passed` say, beside `blocked`: it has not ended.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from activities.adapters.notify.post import Answered, Asked
+from activities.adapters.runners.settings import Allowed, BuildkiteAccess
+from activities.adapters.runners.web import MOST_ANSWER, answered, bearer, document_of, refused
+from activities.adapters.runners.words import one_line, tail_of
+from models.base import Time, duration_text
+from models.bringup.runs import RunOrder, RunPhase, RunReport
+from models.errors import BadInput, Unavailable
+
+KEY = "backstop-run"
+"""The meta-data of a build that says which run it is."""
+_UNDER_WAY = ("creating", "scheduled", "running", "failing", "blocked", "canceling")
+"""States to list by. A build that waits at a block step is listed as blocked, whatever its document says."""
+_SAME_LIST = 5.0
+"""Seconds for which one list of the builds under way serves all runs of its pipeline."""
+_PAGES = 10
+_PER_PAGE = 100
+_LOOKS_AGAIN = (0.5, 1.5, 3.0)
+"""Seconds before each look for a build whose making was not answered."""
+_LONGEST_PAUSE = 300.0
+_NEXT = re.compile(r'<([^<>]*)>\s*;[^,]*rel="?next"?')
+
+PHASES: Mapping[str, RunPhase] = {
+    "creating": RunPhase.RUNNING,
+    "scheduled": RunPhase.RUNNING,
+    "waiting": RunPhase.RUNNING,
+    "running": RunPhase.RUNNING,
+    "failing": RunPhase.RUNNING,
+    "blocked": RunPhase.RUNNING,
+    "canceling": RunPhase.RUNNING,
+    "passed": RunPhase.SUCCEEDED,
+    "failed": RunPhase.FAILED,
+    "waiting_failed": RunPhase.FAILED,
+    "skipped": RunPhase.FAILED,
+    "not_run": RunPhase.FAILED,
+    "canceled": RunPhase.STOPPED,
+}
+"""A state that is none of these ends nothing: the step's time limit does."""
+
+
+class BuildkiteBuild(BaseModel):
+    """What is read of a build; the rest of its document is left alone."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    number: int
+    state: str
+    blocked: bool = False
+    web_url: str = ""
+    meta_data: dict[str, Any] = Field(default_factory=dict)
+    created_at: Time
+    started_at: Time | None = None
+    finished_at: Time | None = None
+    jobs: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def phase(self) -> RunPhase:
+        return RunPhase.RUNNING if self.blocked else PHASES.get(self.state, RunPhase.RUNNING)
+
+
+@dataclass
+class _Pause:
+    """Until when Buildkite wants to be left alone, by time.monotonic(); shared by all runs of a worker."""
+
+    until: float = 0.0
+
+
+class _Throttled(Unavailable):
+    """It did nothing, and says when it will."""
+
+
+class _UnderWay:
+    """The builds of each pipeline that have not ended: one request for all its runs, as a worker may make few."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lists: dict[str, tuple[float, dict[str, BuildkiteBuild] | Unavailable]] = {}
+
+    def of(self, api: _Api, order: RunOrder) -> BuildkiteBuild | None:
+        """The run's build as it was some seconds ago, where it had not ended. Errors: Unavailable."""
+        with self._lock:
+            at, found = self._lists.get(order.pipeline, (-math.inf, Unavailable("")))
+            if time.monotonic() - at >= _SAME_LIST:
+                try:
+                    found = {str(build.meta_data.get(KEY)): build for build in api.under_way(order.pipeline)}
+                except Unavailable as error:  # whoever waited for it need not find that out too
+                    found = error
+                self._lists[order.pipeline] = time.monotonic(), found
+        if isinstance(found, Unavailable):
+            raise Unavailable(found.message)
+        return found.get(order.key.text)
+
+
+class BuildkiteRunner:
+    """The pipelines that a worker's settings list. `pause`: how it waits, in seconds."""
+
+    def __init__(self, allowed: Allowed, pause: Callable[[float], None] = time.sleep) -> None:
+        self._allowed = allowed
+        self._pause = pause
+        self._quiet = _Pause()
+        self._being_made: set[str] = set()
+        self._under_way = _UnderWay()
+
+    def start(self, order: RunOrder) -> RunReport:
+        api = self._api(order)
+        key = order.key.text
+        if key in self._being_made:  # a call that was given up by who made it, and is on its way still
+            raise Unavailable(f"a build of {order.pipeline} is being made by another call")
+        self._being_made.add(key)
+        try:
+            build = api.found(order) or self._made(api, order)
+        finally:
+            self._being_made.discard(key)
+        return self._report(api, order, build)
+
+    def look(self, order: RunOrder) -> RunReport | None:
+        api = self._api(order)
+        found = self._under_way.of(api, order) or api.found(order)
+        return None if found is None else self._report(api, order, found)
+
+    def stop(self, order: RunOrder) -> RunReport | None:
+        api = self._api(order)
+        for build in list(api.builds(order)):
+            if not build.phase.ended and build.state != "canceling":
+                api.cancelled(order, build)
+        found = api.found(order)
+        return None if found is None else self._report(api, order, found)
+
+    def _api(self, order: RunOrder) -> _Api:
+        return _Api(self._allowed, self._allowed.pipeline(order.pipeline), self._quiet)
+
+    def _made(self, api: _Api, order: RunOrder) -> BuildkiteBuild:
+        """Errors: BadInput where Buildkite refused: there is no build. Unavailable where nobody knows."""
+        try:
+            made = api.made(order)
+        except _Throttled:
+            raise
+        except Unavailable as error:
+            found = self._landed(api, order)
+            if found is None:
+                raise Unavailable(f"{error.message}; no build of it is seen yet") from None
+            return found
+        return self._the_first(api, order, made)
+
+    def _landed(self, api: _Api, order: RunOrder) -> BuildkiteBuild | None:
+        for seconds in _LOOKS_AGAIN:
+            self._pause(seconds)
+            try:
+                found = api.found(order)
+            except Unavailable:
+                continue
+            if found is not None:
+                return found
+        return None
+
+    @staticmethod
+    def _the_first(api: _Api, order: RunOrder, made: BuildkiteBuild) -> BuildkiteBuild:
+        """Two workers may have made one each at the same moment: the first stands, and the other is cancelled."""
+        try:
+            others = [build for build in api.builds(order) if build.number < made.number and not build.phase.ended]
+            if not others:
+                return made
+            api.cancelled(order, made)
+        except Unavailable:
+            return made
+        return min(others, key=lambda build: build.number)
+
+    @staticmethod
+    def _report(api: _Api, order: RunOrder, build: BuildkiteBuild) -> RunReport:
+        over = (build.finished_at or datetime.now(UTC)) - build.created_at >= order.limit
+        if over and build.phase is RunPhase.RUNNING and build.state != "canceling":
+            build = api.cancelled(order, build)
+        phase, said = _told(build, order, over)
+        code, tail = api.why(order, build) if phase is RunPhase.FAILED and build.state == "failed" else (None, "")
+        return RunReport(
+            phase=phase,
+            said=said,
+            code=code,
+            tail=tail,
+            link=one_line(build.web_url),
+            started_at=build.started_at or build.created_at,
+            ended_at=build.finished_at if phase.ended else None,
+        )
+
+
+def _told(build: BuildkiteBuild, order: RunOrder, over: bool) -> tuple[RunPhase, str]:
+    what = f"build {build.number} of {order.pipeline}"
+    if over and build.phase in (RunPhase.STOPPED, RunPhase.RUNNING):
+        limit = duration_text(order.limit)
+        if build.phase is RunPhase.STOPPED:
+            return RunPhase.FAILED, f"{what} did not end within {limit}, and was cancelled"
+        does = "is being" if build.state == "canceling" else "could not be"
+        return RunPhase.RUNNING, f"{what} did not end within {limit}, and {does} cancelled"
+    if build.blocked or build.state == "blocked":
+        return RunPhase.RUNNING, f"{what} waits at a block step, for a person who unblocks it in Buildkite"
+    if build.state not in PHASES:
+        return RunPhase.RUNNING, f"{what} is in a state that is not known here: {one_line(build.state)}"
+    ways = {"passed": "has passed", "failed": "has failed", "canceled": "was cancelled"}
+    return build.phase, f"{what} {ways.get(build.state) or f'is {build.state}'}"
+
+
+class _Api:
+    """The requests. Errors of each: Unavailable."""
+
+    def __init__(self, allowed: Allowed, access: BuildkiteAccess, quiet: _Pause) -> None:
+        self._headers = bearer(allowed, access.token)
+        self._access = access
+        self._quiet = quiet
+        self._base = f"{access.url}/organizations/{access.organization}/pipelines"
+
+    def found(self, order: RunOrder) -> BuildkiteBuild | None:
+        """The build of this key: one that has not ended, else the newest that was not cancelled (it may be rebuilt)."""
+        builds = list(self.builds(order))
+        return max(builds, key=lambda b: (not b.phase.ended, b.state != "canceled", b.number), default=None)
+
+    def builds(self, order: RunOrder) -> Iterator[BuildkiteBuild]:
+        query = f"{quote(f'meta_data[{KEY}]')}={quote(order.key.text, safe='')}"
+        # What was asked for is looked at again: a filter that is not heeded would give us another one's build.
+        for document in self._listed(order.pipeline, query):
+            build = _build(document)
+            if build.meta_data.get(KEY) == order.key.text:
+                yield build
+
+    def under_way(self, pipeline: str) -> Iterator[BuildkiteBuild]:
+        """Those of them that have not ended. What of others cannot be read is left out: it is not ours."""
+        for document in self._listed(pipeline, "&".join(f"{quote('state[]')}={state}" for state in _UNDER_WAY)):
+            try:
+                build = _build(document)
+            except Unavailable:
+                continue
+            if not build.phase.ended:
+                yield build
+
+    def _listed(self, pipeline: str, query: str) -> Iterator[Any]:
+        rest = f"per_page={_PER_PAGE}&exclude_jobs=true&exclude_pipeline=true"
+        url = f"{self._base}/{quote(pipeline)}/builds?{query}&{rest}"
+        for _ in range(_PAGES):
+            answer = self._asked("GET", url)
+            listed = self._document(answer, 200)
+            if not isinstance(listed, list):
+                raise Unavailable("Buildkite answered what is no list of builds")
+            yield from listed
+            following = _NEXT.search(answer.headers.get("link", ""))
+            if following is None:
+                return
+            url = following[1]
+            if not url.startswith(f"{self._base}/"):  # the token goes nowhere else
+                raise Unavailable("Buildkite's list of builds goes on at another place")
+        raise Unavailable(f"Buildkite's list of builds is longer than {_PAGES * _PER_PAGE}")
+
+    def made(self, order: RunOrder) -> BuildkiteBuild:
+        """Errors: BadInput where Buildkite says that it made none."""
+        content = {
+            "commit": order.commit,
+            "branch": order.branch,
+            "message": f"{order.key.step} of {order.key.cluster} (Backstop, attempt {order.key.attempt})",
+            "env": {**order.values, "BACKSTOP_RUN": order.key.text},
+            "meta_data": {**order.values, KEY: order.key.text},
+        }
+        answer = self._asked("POST", f"{self._base}/{quote(order.pipeline)}/builds", content)
+        if answer.status in (400, 401, 403, 404, 410, 422):
+            raise BadInput(refused(answer, f"Buildkite made no build of {order.pipeline}: it"))
+        return _build(self._document(answer, 201))
+
+    def cancelled(self, order: RunOrder, build: BuildkiteBuild) -> BuildkiteBuild:
+        """It is being cancelled, or has ended meanwhile."""
+        answer = self._asked("PUT", f"{self._one(order, build)}/cancel")
+        if answer.status == 422:
+            return self._got(order, build)
+        return _build(self._document(answer, 200))
+
+    def why(self, order: RunOrder, build: BuildkiteBuild) -> tuple[int | None, str]:
+        """The exit status of the first job that failed, and the end of its log, as far as they can be had."""
+        try:
+            jobs = self._got(order, build).jobs
+            job = next(
+                job for job in jobs if job.get("state") in ("failed", "timed_out") and not job.get("soft_failed")
+            )
+            code = job.get("exit_status")
+            answer = self._asked("GET", f"{self._one(order, build)}/jobs/{quote(str(job['id']), safe='')}/log")
+            return code if type(code) is int else None, tail_of(str(self._document(answer, 200)["content"]))
+        except (Unavailable, StopIteration, LookupError, TypeError):
+            return None, ""
+
+    def _got(self, order: RunOrder, build: BuildkiteBuild) -> BuildkiteBuild:
+        return _build(self._document(self._asked("GET", self._one(order, build)), 200))
+
+    def _one(self, order: RunOrder, build: BuildkiteBuild) -> str:
+        return f"{self._base}/{quote(order.pipeline)}/builds/{build.number}"
+
+    @staticmethod
+    def _document(answer: Answered, status: int) -> Any:
+        if answer.status != status:
+            raise Unavailable(refused(answer, "Buildkite"))
+        return document_of(answer, "Buildkite")
+
+    def _asked(self, method: str, url: str, content: Mapping[str, Any] | None = None) -> Answered:
+        wait = self._quiet.until - time.monotonic()
+        if wait > 0:
+            raise _Throttled(f"Buildkite's rate limit is reached: it is asked again in {math.ceil(wait)} s")
+        asked = Asked(method, httpx.URL(url), content, self._headers, most=MOST_ANSWER)
+        answer = answered(asked)
+        if answer.status == 429:
+            self._quiet.until = time.monotonic() + _pause_of(answer.headers)
+            raise _Throttled(refused(answer, "Buildkite"))
+        return answer
+
+
+def _pause_of(headers: Mapping[str, str]) -> float:
+    """Seconds until it may be asked again: the longest that it names."""
+    given = [headers.get(name, "") for name in ("retry-after", "ratelimit-reset", "ratelimit-user-reset")]
+    seconds = [float(text) for text in given if re.fullmatch(r"\d{1,6}", text)]
+    return min(max(seconds, default=30.0), _LONGEST_PAUSE)
+
+
+def _build(document: Any) -> BuildkiteBuild:
+    try:
+        return BuildkiteBuild.model_validate(document)
+    except ValidationError as error:
+        place = ".".join(str(step) for step in error.errors()[0]["loc"])
+        raise Unavailable(f"Buildkite answered a build that cannot be read: {one_line(place)}") from None

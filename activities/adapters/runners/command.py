@@ -1,0 +1,240 @@
+"""Steps that are programs of this host. wrapper.py supervises them; this starts it, reads what it writes, and stops it.
+
+Any number of supervisors may be started for one key: the one that publishes its record runs the program, the others
+end. So a start that is repeated, or that two workers make at once, is one run; and a start whose worker died on the way
+is either made good by the next one, or given up by publishing another record first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from activities.adapters.runners import wrapper
+from activities.adapters.runners.run_directory import Place, RunDirectory, what_lives
+from activities.adapters.runners.settings import Allowed
+from activities.adapters.runners.words import one_line, tail_of
+from models.base import duration_text
+from models.bringup.runs import RunOrder, RunPhase, RunReport
+from models.errors import BadInput, Unavailable
+
+MOST_LOG = 5_000_000
+"""Bytes of a log's beginning that are kept, and of its end."""
+_BEGINS = 10.0
+"""Seconds that a start waits for the supervisor's record."""
+_OTHERS_BEGIN = 1.0
+"""And for that of another worker's supervisor, before it sends one of its own."""
+_GIVEN_UP_AFTER = 60.0
+"""Seconds without a record after which nobody is on the way any more."""
+_SLEEP = 0.02
+_WRAPPER = Path(wrapper.__file__)
+
+
+class CommandRunner:
+    """The commands of one host. `place`: which processes are this worker's to see."""
+
+    def __init__(self, allowed: Allowed, runs_dir: Path, place: Place | None = None) -> None:
+        self._allowed = allowed
+        self._runs_dir = runs_dir
+        self._place = place or Place()
+
+    def start(self, order: RunOrder) -> RunReport:
+        self._allowed.check_program(order.run)
+        if not (self._place.boot and self._place.table):
+            raise BadInput("commands are run on Linux alone: this host does not say which of its processes are which")
+        run = RunDirectory(self._runs_dir, order.key)
+        ours = run.claim(self._ordered(order))
+        if not ours and self._begun(run, _OTHERS_BEGIN):
+            return self._report(run, order)
+        self._launch(run)
+        if not self._begun(run, _BEGINS):
+            raise Unavailable(f"the supervisor of {_shown(order)} has not begun within {_BEGINS:g} s on {self._host}")
+        return self._report(run, order)
+
+    def look(self, order: RunOrder) -> RunReport | None:
+        run = RunDirectory(self._runs_dir, order.key)
+        if run.order is None:
+            return None
+        if run.record is None:
+            if (run.age_of("order.json") or 0.0) < _GIVEN_UP_AFTER:
+                return RunReport(phase=RunPhase.RUNNING, said=f"is being started on {self._host}", host=self._host)
+            run.give_up("it never began: the worker that was starting it died")
+        return self._report(run, order)
+
+    def stop(self, order: RunOrder) -> RunReport | None:
+        """Of a key without a trace: it is never begun from now on, however late a start of it comes."""
+        run = RunDirectory(self._runs_dir, order.key)
+        run.claim(self._ordered(order))
+        if run.record is None:
+            run.give_up("stopped")
+        run.ask_to_stop()
+        return self._report(run, order)
+
+    @property
+    def _host(self) -> str:
+        return self._place.host
+
+    @property
+    def _grace(self) -> float:
+        return self._allowed.settings.grace.total_seconds()
+
+    def _ordered(self, order: RunOrder) -> dict[str, Any]:
+        return {
+            "key": order.key.text,
+            "run": list(order.run),
+            "host": self._host,
+            "limit": order.limit.total_seconds(),
+            "grace": self._grace,
+            "most": MOST_LOG,
+        }
+
+    def _launch(self, run: RunDirectory) -> None:
+        """A supervisor is on its way, in a session of its own and nobody's child. Errors: Unavailable."""
+        line = [*self._allowed.settings.launcher, sys.executable, "-I", "-S", "-B", str(_WRAPPER), str(run.path)]
+        environment = self._allowed.program_environment(BACKSTOP_RUN=run.order["key"] if run.order else "")
+        try:
+            with (run.path / "supervisor.err").open("ab") as errors:
+                done = subprocess.run(
+                    line,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    cwd="/",
+                    start_new_session=True,
+                    timeout=_BEGINS,
+                    check=False,
+                )
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"{line[0]} did not start a supervisor within {_BEGINS:g} s") from None
+        except OSError as error:
+            raise Unavailable(f"{line[0]} cannot be run: {error.strerror}") from None
+        if done.returncode:
+            said = one_line((run.path / "supervisor.err").read_bytes()[-1000:])
+            raise Unavailable(f"{line[0]} did not start a supervisor: {said or f'exit status {done.returncode}'}")
+
+    @staticmethod
+    def _begun(run: RunDirectory, seconds: float) -> bool:
+        ends = time.monotonic() + seconds
+        while run.record is None:
+            if time.monotonic() >= ends:
+                return False
+            time.sleep(_SLEEP)
+        return True
+
+    def _report(self, run: RunDirectory, order: RunOrder) -> RunReport:
+        """Of a run whose record is there."""
+        # In this order: what ends between the two reads is seen as running once more, and never as lost.
+        record, alive = run.record or {}, False
+        if "given_up" in record:
+            phase = RunPhase.STOPPED if record["given_up"] == "stopped" else RunPhase.FAILED
+            said = "it was stopped before it began" if phase is RunPhase.STOPPED else record["given_up"]
+            return RunReport(phase=phase, said=said, host=self._host)
+        if run.exit is None:
+            alive = self._lives(run, record)
+        ended = run.exit
+        told = _Told(run, order, record)
+        if ended is not None:
+            return told.ended(ended)
+        if alive:
+            if time.time() - record["at"] > order.limit.total_seconds() + _GIVEN_UP_AFTER + self._grace:
+                run.ask_to_stop()  # its supervisor would have: it is there no more, and what it started is
+            return told.running((run.path / "stop").exists())
+        return told.lost(rebooted=record["boot"] != self._place.boot)
+
+    def _lives(self, run: RunDirectory, record: dict[str, Any]) -> bool:
+        """Errors: Unavailable where only the machine that it runs on could say."""
+        if (record["host"], record["boot"], record["table"]) == (self._host, self._place.boot, self._place.table):
+            return _own_lives(run, record)
+        if run.beats():
+            return True
+        if record["host"] == self._host and record["boot"] != self._place.boot:
+            return False  # this machine has begun anew since, and nothing of before lives
+        raise Unavailable(
+            f"the run belongs to host {one_line(record['host'])}: {self._host} cannot see its processes, "
+            "and its pulse has stopped"
+        )
+
+
+def _own_lives(run: RunDirectory, record: dict[str, Any]) -> bool:
+    supervisor = wrapper.stat_of(record["pid"])
+    if supervisor is not None and supervisor.born == record["born"] and supervisor.lives:
+        return True
+    left = what_lives(record)
+    age = run.age_of("stop")
+    if left and age is not None:  # nobody is there any more who would hear it
+        order = run.order or {}
+        number = signal.SIGKILL if age > order.get("grace", 0.0) else signal.SIGTERM
+        for stat in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(stat.pid, number)
+    return bool(left)
+
+
+class _Told:
+    """A run in words."""
+
+    def __init__(self, run: RunDirectory, order: RunOrder, record: dict[str, Any]) -> None:
+        self._run = run
+        self._order = order
+        self._record = record
+        self._what = _shown(order)
+
+    def running(self, stopping: bool) -> RunReport:
+        said = f"{self._what} {'is being stopped' if stopping else 'runs'} on {self._record['host']}"
+        return self._told(RunPhase.RUNNING, said)
+
+    def lost(self, rebooted: bool) -> RunReport:
+        why = "its host began anew" if rebooted else "its processes are gone"
+        return self._told(RunPhase.FAILED, f"{self._what} ended without saying how: {why}")
+
+    def ended(self, ended: dict[str, Any]) -> RunReport:
+        code, because, at = ended["code"], ended["because"], _time(ended["at"])
+        if ended["error"]:
+            return self._told(RunPhase.FAILED, f"{self._what} cannot be run: {one_line(ended['error'])}", None, at)
+        if because == "stopped":
+            return self._told(RunPhase.STOPPED, f"{self._what} was stopped", code, at)
+        if because == "limit":
+            limit = duration_text(self._order.limit)
+            return self._told(RunPhase.FAILED, f"{self._what} did not end within {limit}, and was stopped", code, at)
+        if because == "terminated":
+            return self._told(RunPhase.FAILED, f"{self._what} was ended from outside, by SIGTERM", code, at)
+        if code == 0:
+            return self._told(RunPhase.SUCCEEDED, f"{self._what} ended well", code, at)
+        how = f"was killed by {_signal_name(-code)}" if code < 0 else f"failed with exit status {code}"
+        return self._told(RunPhase.FAILED, f"{self._what} {how}", code, at)
+
+    def _told(self, phase: RunPhase, said: str, code: int | None = None, ended_at: datetime | None = None) -> RunReport:
+        host = str(self._record["host"])
+        return RunReport(
+            phase=phase,
+            said=said,
+            code=code,
+            tail=tail_of(self._run.end_of_log()),
+            link=f"{host}:{self._run.path}/log",
+            host=host,
+            started_at=_time(self._record["at"]),
+            ended_at=ended_at,
+        )
+
+
+def _shown(order: RunOrder) -> str:
+    return one_line(order.run[0]) if order.run else "the command"
+
+
+def _time(seconds: float) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=round(seconds, 3))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,129 @@
+"""Steps that are runs of a service over HTTP: a POST with an Idempotency-Key, and a field that says how it stands.
+
+The service keeps the promise that one key is one run. So a POST that was not answered is sent again; and where there is
+no status URL that names the run without it, the same POST again is how the run is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from activities.adapters.notify.post import Answered, Asked
+from activities.adapters.notify.route import header_text
+from activities.adapters.runners.settings import Allowed
+from activities.adapters.runners.web import MOST_ANSWER, Web, document_of, place_of, refused, url_of
+from activities.adapters.runners.words import one_line, tail_of
+from models.bringup.runs import RunOrder, RunPhase, RunReport
+from models.errors import BadInput, Unavailable
+
+_AGAIN = frozenset((408, 425, 429))
+"""Beside 5xx: statuses that say nothing of the request."""
+_UNDER_WAY = 409
+"""Of a key whose first request is not answered yet. Source: IETF draft, The Idempotency-Key HTTP Header Field."""
+_IDS = 10_000
+
+
+class HttpRunner:
+    """The hosts that a worker's settings list."""
+
+    def __init__(self, allowed: Allowed) -> None:
+        self._web = Web(allowed)
+        self._ids: dict[str, str] = {}
+        """By key: what the first answer called it. Forgotten, it is asked for again."""
+
+    def start(self, order: RunOrder) -> RunReport:
+        answer, where = self._posted(order)
+        if answer.status == _UNDER_WAY:
+            return RunReport(phase=RunPhase.RUNNING, said=f"{where} is still taking the order in")
+        if 400 <= answer.status < 500 and answer.status not in _AGAIN:
+            raise BadInput(f"{refused(answer, where)}; nothing has begun")
+        return self._report(order, self._taken(order, answer, where), where)
+
+    def look(self, order: RunOrder) -> RunReport | None:
+        if not order.status_url:
+            return self._by_post(order)
+        if "{id}" in order.status_url and order.key.text not in self._ids:
+            report = self._by_post(order)
+            if report.phase.ended or order.key.text not in self._ids:
+                return report
+        return self._by_status(order)
+
+    def stop(self, order: RunOrder) -> RunReport | None:
+        """There is no way to: what is known of the run, and that somebody else has to end it."""
+        cannot = f"{place_of(url_of(order.url))} cannot be told to end a run: end it there"
+        if not order.status_url or ("{id}" in order.status_url and order.key.text not in self._ids):
+            return RunReport(phase=RunPhase.RUNNING, said=cannot)  # to ask would be to begin it, where it never was
+        report = self._by_status(order)
+        if report is None or report.phase.ended:
+            return report
+        return report.but(said=f"{report.said}; {cannot}")
+
+    def _posted(self, order: RunOrder) -> tuple[Answered, str]:
+        url = url_of(order.url)
+        asked = Asked("POST", url, order.values, _headers(order), most=MOST_ANSWER)
+        return self._web.ask(asked), place_of(url)
+
+    def _by_post(self, order: RunOrder) -> RunReport:
+        answer, where = self._posted(order)
+        if answer.status == _UNDER_WAY:
+            return RunReport(phase=RunPhase.RUNNING, said=f"{where} is still taking the order in")
+        return self._report(order, self._taken(order, answer, where), where)
+
+    def _by_status(self, order: RunOrder) -> RunReport | None:
+        text = order.status_url.replace("{id}", quote(self._ids.get(order.key.text, ""), safe=""))
+        url = url_of(text.replace("{key}", quote(order.key.text, safe="")))
+        answer, where = self._web.ask(Asked("GET", url, None, _headers(order), most=MOST_ANSWER)), place_of(url)
+        if answer.status in (404, 410):
+            return None
+        return self._report(order, _whole(answer, where), where)
+
+    def _taken(self, order: RunOrder, answer: Answered, where: str) -> Any:
+        document = _whole(answer, where)
+        found = document.get("id") if isinstance(document, Mapping) else None
+        if isinstance(found, str | int) and not isinstance(found, bool):
+            while len(self._ids) >= _IDS:
+                del self._ids[next(iter(self._ids))]
+            self._ids[order.key.text] = str(found)
+        return document
+
+    @staticmethod
+    def _report(order: RunOrder, document: Any, where: str) -> RunReport:
+        status = _field(document, order.field)
+        phase = RunPhase.RUNNING
+        if status is None:
+            said = f"{where} answered without the field {one_line(order.field)}"
+        else:
+            said = f"{where} says {one_line(status, 100) or 'nothing'}"
+            if status in order.succeeded:
+                phase = RunPhase.SUCCEEDED
+            elif status in order.failed:
+                phase = RunPhase.FAILED
+        tail, link = (_field(document, name) or "" for name in ("log", "link"))
+        return RunReport(phase=phase, said=said, tail=tail_of(tail), link=one_line(link))
+
+
+def _headers(order: RunOrder) -> dict[str, str]:
+    return {"Idempotency-Key": header_text(order.key.text), "Accept": "application/json"}
+
+
+def _whole(answer: Answered, where: str) -> Any:
+    """Errors: Unavailable for any answer but a good one."""
+    if not answer.is_success:
+        raise Unavailable(refused(answer, where))
+    return document_of(answer, where)
+
+
+def _field(document: Any, path: str) -> str | None:
+    """What stands at the dotted path, as text; None: nothing that is one value."""
+    for step in path.split("."):
+        if isinstance(document, Mapping):
+            document = document.get(step)
+        elif isinstance(document, list) and step.isascii() and step.isdigit() and int(step) < len(document):
+            document = document[int(step)]
+        else:
+            return None
+    if isinstance(document, bool):
+        return str(document).lower()
+    return str(document) if isinstance(document, str | int | float) else None

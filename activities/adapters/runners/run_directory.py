@@ -1,0 +1,138 @@
+"""A run of a command as its directory tells it: begun, alive, ended. wrapper.py says what each file is.
+
+Alive is what the machine says, where it is this one: the process that supervises the run, or any other of its session.
+Of another machine, or another container's process table, only the pulse is known, and that only where the directory is
+shared. So nothing is taken as ended that may be running still.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from activities.adapters.runners import wrapper
+from models.bringup.runs import RunKey
+from models.errors import Unavailable
+
+FRESH_SECONDS = 60.0
+"""A pulse that is no older beats."""
+_READ = 1 << 16
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where processes are ours to see."""
+
+    host: str = field(default_factory=lambda: platform.node() or "localhost")
+    boot: str = field(default_factory=wrapper.boot_id)
+    table: int = field(default_factory=wrapper.process_table)
+
+
+class RunDirectory:
+    """One run's directory. It is named by a hash: a key's text is somebody else's, and may be no name of a file."""
+
+    def __init__(self, runs_dir: Path, key: RunKey) -> None:
+        self.path = runs_dir / hashlib.sha256(key.text.encode(errors="surrogatepass")).hexdigest()[:32]
+
+    def claim(self, order: dict[str, Any]) -> bool:
+        """It is there with this order, at once and as a whole. False: it was there before.
+
+        Errors: Unavailable where nothing can be written.
+        """
+        own = self.path.with_name(f"{self.path.name}.{os.getpid()}.{os.urandom(6).hex()}")
+        try:
+            own.mkdir(mode=0o700, parents=True)
+            wrapper.replace(own / "order.json", order)
+            own.rename(self.path)  # one that is there is not empty, and refuses
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                (own / "order.json").unlink(missing_ok=True)
+                own.rmdir()
+            if self.path.is_dir():
+                return False
+            raise Unavailable(f"{self.path.parent} cannot be written to: {error.strerror}") from None
+        return True
+
+    @property
+    def order(self) -> dict[str, Any] | None:
+        return self._read("order.json")
+
+    @property
+    def record(self) -> dict[str, Any] | None:
+        return self._read("record.json")
+
+    @property
+    def exit(self) -> dict[str, Any] | None:
+        return self._read("exit.json")
+
+    def give_up(self, why: str) -> bool:
+        """It is never begun from now on. False: it has been begun, or given up before."""
+        return wrapper.publish(self.path / "record.json", {"given_up": why})
+
+    def ask_to_stop(self) -> None:
+        (self.path / "stop").touch()
+
+    def age_of(self, name: str) -> float | None:
+        """Seconds since the file was written, by the clock of whatever keeps it; None: there is none."""
+        now = self.path / f"now.{os.getpid()}.{os.urandom(6).hex()}"
+        try:
+            now.touch()
+            return now.stat().st_mtime - (self.path / name).stat().st_mtime
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unavailable(f"{self.path} cannot be written to: {error.strerror}") from None
+        finally:
+            with contextlib.suppress(OSError):
+                now.unlink()
+
+    def beats(self) -> bool:
+        age = self.age_of("pulse")
+        return age is not None and age < FRESH_SECONDS
+
+    def end_of_log(self) -> bytes:
+        """The last bytes of what was printed."""
+        found = b""
+        for name in ("log.new", "log.old", "log"):
+            if len(found) < _READ:
+                found = self._end_of(name, _READ - len(found)) + found
+        return found
+
+    def _end_of(self, name: str, most: int) -> bytes:
+        try:
+            with (self.path / name).open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+                return file.read(most)
+        except OSError:
+            return b""
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        """Errors: Unavailable for what is there and cannot be read: that is not the same as nothing."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / name).read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"{self.path / name} cannot be read: {error}") from None
+        return found
+
+
+def what_lives(record: dict[str, Any]) -> list[wrapper.Stat]:
+    """What is left of a run in this process table: its supervisor, and whatever else is of its session."""
+    left = [stat for stat in _processes() if stat.session == record["session"] and stat.lives]
+    if any(stat.pid == record["session"] for stat in left):
+        return []  # its own leader has ended when it began: this is another session, of the same number
+    if any(stat.born < record["born"] for stat in left):
+        return []
+    return left
+
+
+def _processes() -> list[wrapper.Stat]:
+    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [stat for stat in map(wrapper.stat_of, numbers) if stat is not None]

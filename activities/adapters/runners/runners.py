@@ -1,0 +1,45 @@
+"""The runners of a worker behind one port, each for the orders that name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from activities.adapters.runners.buildkite import BuildkiteRunner
+from activities.adapters.runners.command import CommandRunner
+from activities.adapters.runners.http import HttpRunner
+from activities.adapters.runners.run_directory import Place
+from activities.adapters.runners.settings import Allowed
+from activities.runner_ports import RunnerPort
+from models.bringup.runs import Runner, RunOrder, RunReport
+from models.errors import BadInput, Unavailable
+
+
+class Runners:
+    """`runs_dir`: where commands' runs are kept; shared between hosts, each can follow what another one runs."""
+
+    def __init__(self, allowed: Allowed, runs_dir: Path, place: Place | None = None) -> None:
+        self.place = place or Place()
+        """Whose commands these are: `place.host` is what runs are noted under."""
+        self._by_name: Mapping[Runner, RunnerPort] = {
+            Runner.COMMAND: CommandRunner(allowed, runs_dir, self.place),
+            Runner.BUILDKITE: BuildkiteRunner(allowed),
+            Runner.HTTP: HttpRunner(allowed),
+        }
+
+    def start(self, order: RunOrder) -> RunReport:
+        return self._by_name[order.runner].start(order)
+
+    def look(self, order: RunOrder) -> RunReport | None:
+        return _asked(self._by_name[order.runner].look, order)
+
+    def stop(self, order: RunOrder) -> RunReport | None:
+        return _asked(self._by_name[order.runner].stop, order)
+
+
+def _asked(ask: Callable[[RunOrder], RunReport | None], order: RunOrder) -> RunReport | None:
+    """A worker that may not ask, by its settings of today, knows nothing of a run: it has not ended by that."""
+    try:
+        return ask(order)
+    except BadInput as error:
+        raise Unavailable(error.message) from None

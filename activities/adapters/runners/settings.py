@@ -1,0 +1,175 @@
+"""What a worker lets recipes use: programs, pipelines, hosts. Nothing that is not listed is run or called.
+
+A recipe's author must not gain what the worker may do. So programs are listed with their first arguments, hosts with
+scheme and port, and tokens by the name of a variable in the worker's environment: none stands in a recipe, an order, a
+report or a log.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Annotated
+
+import httpx
+from pydantic import AfterValidator, Field
+
+from activities.adapters.notify.reach import Network, Reach
+from activities.adapters.runners.words import one_line
+from models.base import Duration, Model, Name, Text, brief
+from models.errors import BadInput
+
+_PORTS = {"https": 443, "http": 80}
+_ORIGIN = re.compile(r"(https?)://((?:\*\.)?[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?")
+ALWAYS_PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR")
+"""Variables that every program gets. Others are named: the worker's hold its passwords."""
+_NAMED_BY = "the worker's file that BACKSTOP_RUNNERS names"
+
+
+def _origin(text: str) -> str:
+    if not _ORIGIN.fullmatch(text):
+        raise ValueError(
+            "must be a scheme and a host such as https://provision.example or https://*.example:8443, "
+            f"not {brief(text)}"
+        )
+    return text
+
+
+def _absolute(text: str) -> str:
+    if not text.startswith("/") or "\0" in text:
+        raise ValueError(f"must be an absolute path, not {brief(text)}")
+    return text
+
+
+def _network(text: str) -> str:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"must be a network such as 10.1.0.0/16, not {brief(text)}: {error}") from None
+    return text
+
+
+def _names_token(text: str) -> str:
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,99}", text):  # what was given may be the token, and is not said
+        raise ValueError("must be the name of a variable that has the token, in capital letters, and not the token")
+    return text
+
+
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+"""The name of one in the worker's environment."""
+TokenVariable = Annotated[str, AfterValidator(_names_token)]
+Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+class AllowedProgram(Model):
+    program: Annotated[Name, AfterValidator(_absolute)]
+    first: tuple[Text, ...] = ()
+    """Arguments that it must be given first, as they stand."""
+
+
+class AllowedHost(Model):
+    origin: Annotated[str, AfterValidator(_origin)]
+    """Scheme, host and port. `*.` stands for one name or more in front of the rest."""
+    token: TokenVariable | None = None
+    """Sent as a bearer token, to this host alone."""
+
+    def holds(self, url: httpx.URL) -> bool:
+        found = _ORIGIN.fullmatch(self.origin)
+        assert found is not None
+        scheme, host, port = found.groups()
+        named = url.host.endswith(host[1:]) and url.host != host[2:] if host[0] == "*" else url.host == host.strip("[]")
+        return url.scheme == scheme and named and (url.port or _PORTS[scheme]) == int(port or _PORTS[scheme])
+
+
+class BuildkiteAccess(Model):
+    organization: Slug
+    pipelines: tuple[Slug, ...]
+    token: TokenVariable = "BUILDKITE_TOKEN"  # noqa: S105 - the variable's name
+    url: Annotated[str, Field(pattern=r"^https?://[!-~]+[^/]$")] = "https://api.buildkite.com/v2"
+
+
+class RunnerSettings(Model):
+    """The file that BACKSTOP_RUNNERS names."""
+
+    programs: tuple[AllowedProgram, ...] = ()
+    pass_environment: tuple[Variable, ...] = ()
+    """Variables of the worker's that programs get, beside the ordinary ones."""
+    launcher: tuple[Text, ...] = ()
+    """What the supervisor of a command is started with, such as [systemd-run, --scope, --quiet, --collect]."""
+    grace: Duration = Field(default=timedelta(seconds=30), le=timedelta(hours=1))
+    """Between SIGTERM and SIGKILL."""
+    hosts: tuple[AllowedHost, ...] = ()
+    networks: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
+    """Inside the network, and hosts' names may lead there all the same."""
+    buildkite: BuildkiteAccess | None = None
+
+    @property
+    def reach(self) -> Reach:
+        inside: tuple[Network, ...] = tuple(ipaddress.ip_network(text) for text in self.networks)
+        return Reach(inside, listed_in=f"networks of {_NAMED_BY}")
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The settings, and the environment that they name variables of."""
+
+    settings: RunnerSettings = field(default_factory=RunnerSettings)
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+
+    def check_program(self, run: Sequence[str]) -> None:
+        """Errors: BadInput."""
+        if not run:
+            raise BadInput("a command has no program to run")
+        if any("\0" in part or not _encodes(part) for part in run):
+            raise BadInput(f"a command's arguments must be text that a program can be given: {brief(list(run))}")
+        ways = [each for each in self.settings.programs if each.program == run[0]]
+        if not ways:
+            raise BadInput(f"this worker does not run {one_line(run[0])}: {_NAMED_BY} lists the programs")
+        if not any(tuple(run[1 : 1 + len(way.first)]) == way.first for way in ways):
+            allowed = " or ".join(" ".join(way.first) for way in ways)
+            raise BadInput(
+                f"this worker runs {one_line(run[0])} with {one_line(allowed)} first, "
+                f"not with {one_line(' '.join(run[1:])) or 'nothing'}"
+            )
+
+    def program_environment(self, **more: str) -> dict[str, str]:
+        names = (*ALWAYS_PASSED, *self.settings.pass_environment)
+        return {name: self.environment[name] for name in names if name in self.environment} | more
+
+    def host_of(self, url: httpx.URL) -> AllowedHost:
+        """Errors: BadInput. What the URL holds beside its host is not said: it may be secret."""
+        if url.userinfo:
+            raise BadInput("a URL must hold no user and no password: a host's token stands in the worker's settings")
+        for each in self.settings.hosts:
+            if each.holds(url):
+                return each
+        place = one_line(f"{url.scheme}://{url.netloc.decode(errors='replace')}")
+        raise BadInput(f"this worker does not call {place}: {_NAMED_BY} lists the hosts")
+
+    def pipeline(self, slug: str) -> BuildkiteAccess:
+        """Errors: BadInput."""
+        access = self.settings.buildkite
+        if access is None:
+            raise BadInput(f"this worker has no Buildkite: {_NAMED_BY} has no field buildkite")
+        if slug not in access.pipelines:
+            raise BadInput(f"this worker does not start pipeline {one_line(slug)}: {_NAMED_BY} lists the pipelines")
+        return access
+
+    def token(self, variable: str) -> str:
+        """Errors: BadInput naming the variable that is not set, or holds what no header can."""
+        token = self.environment.get(variable, "").strip()
+        if not token or not (token.isascii() and token.isprintable()):
+            raise BadInput(f"this worker's environment has no token in {variable}, which {_NAMED_BY} names")
+        return token
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,93 @@
+"""Requests of the runners and checks over HTTP: to hosts that the worker lists, with the token that each is given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import httpx
+
+from activities.adapters.notify.post import Answered, Asked, exchange
+from activities.adapters.notify.reach import EVERYWHERE, Reach
+from activities.adapters.runners.settings import Allowed
+from activities.adapters.runners.words import one_line
+from models.base import brief
+from models.errors import BadInput, Refusal, Unavailable
+
+MOST_ANSWER = 4_000_000
+"""Bytes."""
+
+
+def url_of(text: str) -> httpx.URL:
+    """Errors: BadInput."""
+    try:
+        url = httpx.URL(text)
+        named = url.scheme in ("http", "https") and bool(url.host)
+    except (httpx.InvalidURL, ValueError, TypeError):
+        named, url = False, httpx.URL()
+    if not named:
+        raise BadInput(f"{brief(one_line(text))} is no URL of a host")
+    return url
+
+
+def place_of(url: httpx.URL) -> str:
+    """What may be said of a URL: its path and query may hold what is nobody's business."""
+    return one_line(f"{url.scheme}://{url.netloc.decode(errors='replace')}")
+
+
+class Web:
+    """The hosts that a worker's settings list."""
+
+    def __init__(self, allowed: Allowed) -> None:
+        self._allowed = allowed
+
+    def ask(self, asked: Asked) -> Answered:
+        """Errors: BadInput for a host that is not listed or leads inside; Unavailable for one that does not answer."""
+        host = self._allowed.host_of(asked.url)
+        headers = {**bearer(self._allowed, host.token), **asked.headers}
+        return answered(replace(asked, headers=headers), self._allowed.settings.reach)
+
+
+def bearer(allowed: Allowed, variable: str | None) -> dict[str, str]:
+    """Errors: BadInput."""
+    return {} if variable is None else {"Authorization": f"Bearer {allowed.token(variable)}"}
+
+
+def answered(asked: Asked, reach: Reach = EVERYWHERE) -> Answered:
+    """Errors: BadInput, Unavailable: each says whom was asked."""
+    try:
+        return exchange(asked, reach)
+    except Refusal as error:
+        raise BadInput(f"{place_of(asked.url)} is not called: {error.message}") from None
+    except Unavailable as error:
+        raise Unavailable(f"{place_of(asked.url)}: {error.message}") from None
+
+
+def document_of(answer: Answered, where: str) -> Any:
+    """What it answered, as JSON. Errors: Unavailable."""
+    if not answer.whole:
+        raise Unavailable(f"{where} answered more than {MOST_ANSWER:,} bytes")
+    try:
+        return json.loads(answer.text)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"{where} answered what is no JSON: {type(error).__name__} {one_line(str(error))}") from None
+
+
+def message_of(answer: Answered) -> str:
+    """Why it says that it refused, where it does so as most do: `message`, `error` or `detail` of a JSON object."""
+    try:
+        document = json.loads(answer.text)
+    except (ValueError, RecursionError):
+        document = None
+    if isinstance(document, Mapping):
+        for name in ("message", "error", "detail"):
+            if isinstance(document.get(name), str):
+                return one_line(document[name])
+    return ""
+
+
+def refused(answer: Answered, where: str) -> str:
+    said = message_of(answer)
+    return f"{where} answered HTTP {answer.status}{f': {said}' if said else ''}"

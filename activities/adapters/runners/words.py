@@ -1,0 +1,46 @@
+"""What programs and services print, made fit to be kept and read: no escape codes, no control characters, cut short."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from models.bringup.runs import TAIL_LENGTH
+
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # colours, cursor
+    r"|(?:\x1b[\]PX^_]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # titles, links, Buildkite's times of lines
+    r"|\x1b[ -/]*[0-~]?"
+)
+"""ECMA-48. None swallows more than its line: what follows an unfinished one is read."""
+_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
+_SENTENCE = 300
+
+
+def cleaned(printed: bytes | str) -> str:
+    """Lines of plain text. Bytes that are no UTF-8 show as U+FFFD."""
+    text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
+    text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\t", " ")
+    return "".join(c for c in text if c == "\n" or unicodedata.category(c) not in _HIDDEN)
+
+
+def tail_of(printed: bytes | str) -> str:
+    """Its last lines, as many as may travel; of one longer line its end."""
+    text = cleaned(printed).strip()
+    if len(text) <= TAIL_LENGTH:
+        return text
+    end = text[-TAIL_LENGTH:]
+    _, newline, rest = end.partition("\n")
+    return rest if newline and text[-TAIL_LENGTH - 1] != "\n" and rest.strip() else end
+
+
+def one_line(printed: bytes | str, most: int = _SENTENCE) -> str:
+    """In one line, its beginning."""
+    text = " ".join(cleaned(printed[: 10 * most]).split())
+    return text if len(text) <= most else f"{text[:most]} and so on"
+
+
+def last_line(printed: bytes | str) -> str:
+    """The last line that says something; empty: there is none."""
+    lines = tail_of(printed).splitlines()
+    return one_line(lines[-1]) if lines else ""

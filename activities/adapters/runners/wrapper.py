@@ -1,0 +1,275 @@
+"""Supervises one program to its end, whatever becomes of the worker that asked for it.
+
+Run as a program of its own (`wrapper.py DIRECTORY`), in a session of its own, with the standard library alone: a worker
+that dies, is upgraded or removed meanwhile takes nothing away from it. The directory is the run, and all that is known
+of it: who reads it needs neither this process nor the worker.
+
+    order.json    what to run: there before we begin
+    record.json   who supervises it: host, boot, process and its start. Whoever publishes it runs the program, or has
+                  given the run up: it is linked into place, which one only can do
+    pulse         touched every few seconds while we live
+    log           the first bytes of the output; log.old and log.new: the last ones
+    stop          somebody wants it to end
+    exit.json     how it ended: renamed into place when all is over
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+TICK = 0.5
+"""Seconds between two looks at the program, and at whether somebody wants it to end."""
+BEAT = 5.0
+"""Seconds between two beats of the pulse."""
+_PIECE = 1 << 16
+_DRAIN = 2.0
+"""Seconds for what a program that has ended left in its pipe. What it has started may hold that open for ever."""
+_AGAIN = 5.0
+
+
+class Stat(NamedTuple):
+    """A process, as /proc/PID/stat has it. `born`: ticks since the machine began; with the pid it names a process."""
+
+    pid: int
+    state: str
+    group: int
+    session: int
+    born: int
+
+    @property
+    def lives(self) -> bool:
+        return self.state not in "ZX"
+
+
+def stat_of(pid: int) -> Stat | None:
+    """The process of this number now; None: there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # what stands before it is a name, with anything in it
+    return Stat(pid, fields[0], int(fields[2]), int(fields[3]), int(fields[19]))
+
+
+def boot_id() -> str:
+    """Of this machine's present boot; empty: it is no Linux, and cannot say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def process_table() -> int:
+    """Which one we see: a container has one of its own, on the same boot of the same machine. 0: it cannot say."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def publish(path: Path, content: dict[str, Any]) -> bool:
+    """The file holds this, whole, from now on. False: another one was first, and stands."""
+    own = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(6).hex()}")
+    _write(own, content)
+    try:
+        os.link(own, path)
+    except FileExistsError:
+        return own.stat().st_nlink == 2  # NFS: the answer was lost, and the call sent again
+    finally:
+        own.unlink()
+    return True
+
+
+def replace(path: Path, content: dict[str, Any]) -> None:
+    """The file holds this, whole, in place of what it held."""
+    own = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(6).hex()}")
+    _write(own, content)
+    own.replace(path)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    with path.open("w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class Log:
+    """The first `most` bytes of an output, and its last ones: `most` at least, and twice as many at most."""
+
+    def __init__(self, directory: Path, most: int) -> None:
+        self._directory = directory
+        self._most = most
+        self._file = (directory / "log").open("wb", buffering=0)
+        self._room = most
+
+    def write(self, data: bytes) -> None:
+        """Errors: none. What a full disk does not take is lost, and the program runs on."""
+        with contextlib.suppress(OSError):
+            while len(data) > self._room:
+                self._file.write(data[: self._room])
+                data = data[self._room :]
+                self._turn()
+            self._file.write(data)
+            self._room -= len(data)
+
+    def _turn(self) -> None:
+        self._file.close()
+        new = self._directory / "log.new"
+        if new.exists():
+            new.replace(self._directory / "log.old")
+        self._file = new.open("wb", buffering=0)
+        self._room = self._most
+
+
+class Ending:
+    """Ends the program when somebody asks for it or its time is over: SIGTERM to its group, SIGKILL after the grace."""
+
+    def __init__(self, directory: Path, group: int, limit: float, grace: float) -> None:
+        self.because = ""
+        self._stop = directory / "stop"
+        self._group = group
+        self._over_at = time.monotonic() + limit
+        self._grace = grace
+        self._kill_at = 0.0
+        self._terminated = False
+        signal.signal(signal.SIGTERM, self._told)
+
+    def _told(self, _: int, __: FrameType | None) -> None:
+        self._terminated = True
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if not self.because:
+            self.because = self._reason(now)
+            if self.because:
+                self._kill_at = now + self._grace
+                self._signal(signal.SIGTERM)
+        elif now >= self._kill_at:
+            self._signal(signal.SIGKILL)
+
+    def _reason(self, now: float) -> str:
+        if self._terminated:
+            return "terminated"
+        if self._stop.exists():
+            return "stopped"
+        return "limit" if now >= self._over_at else ""
+
+    def finish(self) -> None:
+        """Of a program that was made to end, nothing in its group is left."""
+        while self.because and self._signal(0):
+            time.sleep(0.05)
+            if time.monotonic() >= self._kill_at:
+                self._signal(signal.SIGKILL)
+                break
+
+    def _signal(self, number: int) -> bool:
+        try:
+            os.killpg(self._group, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+
+class Beats:
+    """The pulse, and when it is time to look around."""
+
+    def __init__(self, directory: Path) -> None:
+        self._pulse = directory / "pulse"
+        self._pulse.touch()
+        self._beat_at = self._look_at = 0.0
+
+    def due(self) -> bool:
+        now = time.monotonic()
+        if now >= self._beat_at:
+            self._beat_at = now + BEAT
+            with contextlib.suppress(OSError):
+                self._pulse.touch()
+        if now < self._look_at:
+            return False
+        self._look_at = now + TICK
+        return True
+
+
+def supervise(directory: Path, order: dict[str, Any]) -> dict[str, Any]:
+    """The program has run; how it ended."""
+    beats, log = Beats(directory), Log(directory, order["most"])
+    reading, writing = os.pipe()
+    try:
+        # Its own group in our session: whatever becomes of us, the session says what is left of the run.
+        child = subprocess.Popen(
+            order["run"], stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, cwd="/", process_group=0
+        )
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return {"code": None, "because": "", "error": why}
+    finally:
+        os.close(writing)
+    os.set_blocking(reading, False)
+    ending, opened = Ending(directory, child.pid, order["limit"], order["grace"]), True
+    while child.poll() is None:
+        ready, _, _ = select.select([reading] if opened else [], [], [], TICK)
+        opened = opened and (not ready or _taken(reading, log))
+        if beats.due():
+            ending.look()
+    ending.finish()
+    rest_until = time.monotonic() + _DRAIN
+    while opened and time.monotonic() < rest_until and select.select([reading], [], [], 0)[0]:
+        opened = _taken(reading, log)
+    return {"code": child.returncode, "because": ending.because, "error": ""}
+
+
+def _taken(reading: int, log: Log) -> bool:
+    """A piece of the output is in the log; False: there will be no more."""
+    try:
+        data = os.read(reading, _PIECE)
+    except BlockingIOError:
+        return True
+    log.write(data)
+    return bool(data)
+
+
+def main(directory: Path) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: None)  # handlers, as what is ignored would be ignored by the program too
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    signal.signal(signal.SIGINT, lambda *_: None)
+    order = json.loads((directory / "order.json").read_text())
+    own = stat_of(os.getpid())
+    assert own is not None
+    record = {
+        "host": order["host"],
+        "boot": boot_id(),
+        "table": process_table(),
+        "pid": own.pid,
+        "session": own.session,
+        "born": own.born,
+        "key": order["key"],
+        "run": order["run"],
+        "at": time.time(),
+    }
+    if not publish(directory / "record.json", record):
+        return  # another one runs it, or it was given up
+    ended = supervise(directory, order)
+    while directory.exists():  # somebody may have to make room first
+        with contextlib.suppress(OSError):
+            replace(directory / "exit.json", {**ended, "at": time.time()})
+            break
+        time.sleep(_AGAIN)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(PermissionError):  # it may have been done for us
+        os.setsid()
+    if os.fork():  # nobody's child: a worker that lives on need not reap us
+        os._exit(0)
+    main(Path(sys.argv[1]))
