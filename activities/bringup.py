@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.bringup_ports import BringupsPort, ProductionPort
 from activities.failures import translated
@@ -192,7 +192,9 @@ async def _pause(seconds: float) -> None:
         activity.heartbeat()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(activity.wait_for_worker_shutdown(), min(_BEAT, left))
-            raise ApplicationError("the worker shuts down", type=Unavailable.__name__)
+            raise ApplicationError(
+                "the worker shuts down", type=Unavailable.__name__, category=ApplicationErrorCategory.BENIGN
+            )
 
 
 async def _beats() -> None:

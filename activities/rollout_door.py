@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from temporalio import activity
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
@@ -53,6 +53,12 @@ class TemporalRollouts:
         return answer
 
     def launch(self, request: LaunchRequest) -> LaunchAnswer:
+        try:
+            return self._answer(self._launched(request))
+        except (WorkflowUpdateFailedError, WorkflowAlreadyStartedError) as error:
+            raise Unavailable(f"{request.cluster}: {error}") from error
+
+    async def _launched(self, request: LaunchRequest) -> LaunchAnswer:
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             ROLLOUT_WORKFLOW,
             RolloutInput(launch=request),
@@ -62,14 +68,9 @@ class TemporalRollouts:
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             static_summary=f"{request.cluster}, owner {request.owner}: {request.reason}"[:200],
         )
-        try:
-            answer: LaunchAnswer = self._answer(
-                self._client.execute_update_with_start_workflow(
-                    LAUNCHED_UPDATE, start_workflow_operation=start, result_type=LaunchAnswer, rpc_timeout=_PATIENCE
-                )
-            )
-        except (WorkflowUpdateFailedError, WorkflowAlreadyStartedError) as error:
-            raise Unavailable(f"{request.cluster}: {error}") from error
+        answer: LaunchAnswer = await self._client.execute_update_with_start_workflow(
+            LAUNCHED_UPDATE, start_workflow_operation=start, result_type=LaunchAnswer, rpc_timeout=_PATIENCE
+        )
         return answer
 
     def command(self, cluster: str, command: Command, request: CommandRequest) -> str:
@@ -98,5 +99,4 @@ class TemporalRollouts:
 
 def _this_try() -> str:
     """An update is answered once for its id: a later try asks anew."""
-    info = activity.info()
-    return f"{info.workflow_run_id}/{info.activity_id}/{info.attempt}"
+    return uuid.uuid4().hex

@@ -9,8 +9,8 @@ from temporalio.client import Client
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.prometheus import Prometheuses
-from activities.adapters.runners.checks import WorldChecks
-from activities.adapters.runners.run_directory import RunPlace
+from activities.adapters.runners.checks import OutsideChecks
+from activities.adapters.runners.run_directory import Here
 from activities.adapters.runners.runners import Runners
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
@@ -42,8 +42,8 @@ def bringup_parts(client: Client, ledger: Ledger, slurms: Slurms, settings: Sett
     rollouts = TemporalRollouts(client, asyncio.get_running_loop())
     book = FleetBringups(ledger.bringups, quotas, ledger.registry, usage, ledger.jobs, slurms, clusters, rollouts)
     allowed = Allowed(settings.runners or RunnerSettings())
-    here = RunPlace()
+    here = Here()
     runners = Runners(allowed, settings.runs_dir, here)
-    checks = OwnHealth(slurms.describe, health, WorldChecks(allowed, settings.prometheus))
+    checks = OwnHealth(slurms.describe, health, OutsideChecks(allowed, settings.prometheus))
     host = here.host if settings.runners is not None else ""
     return BringupParts(runners, checks, book, book, host)

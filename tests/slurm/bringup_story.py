@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -35,7 +36,14 @@ class BringupStory(Story):
 
     def _tell(self, *lines: str) -> None:
         told = [line.replace(str(EXAMPLE), ELSEWHERE).replace(str(self.site), FOLDER) for line in lines]
+        told = [line.replace(str(self.home), "/var/lib/backstop") for line in told]
         told = [re.sub(r"\b\d+(\.\d+)?s\b", "2s", line) for line in told]
+        told = [re.sub(r"/runs/[0-9a-f]{32}/", "/runs/0123456789abcdef0123456789abcdef/", line) for line in told]
+        told = [re.sub(r"\blocal-slurm \([0-9a-f]{16}\)", "local-slurm (0123456789abcdef)", line) for line in told]
+        told = [
+            line.replace(f"on {platform.node()}", "on node-1").replace(f"{platform.node()}:", "node-1:")
+            for line in told
+        ]
         super()._tell(*told)
 
     @property

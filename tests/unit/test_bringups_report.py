@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
+from activities.report_facts import ReportFacts
 from cli.views.report import markdown
 from client.doctor import bringups_checks
 from models.bringup.messages import BringupRow
 from models.bringup.stages import BringupStage
+from models.questions import Tallies
 from models.reports.bringups import BringupsWeek, bringups_week
 from models.reports.milestones import Milestones
 from models.reports.weekly import Live, Past, week
@@ -112,3 +114,19 @@ def test_doctor_names_those_that_nobody_drives() -> None:
         "of 3 open in the ledger, Temporal does not run 1, which nobody drives: c (provisioning)",
     )
     assert ill.remedy == "add c again with the same entry, which takes it up; or unmake by hand what it made"
+
+
+def test_the_burn_down_names_clusters_that_came_in_its_time() -> None:
+    nobody: Any = None
+
+    class Tallied:
+        def points(self, *_: Any) -> tuple[()]:
+            return ()
+
+        def began(self, _: str) -> None:
+            return None
+
+    facts = ReportFacts(cast("Any", Tallied()), nobody, nobody, lambda _: ROWS)
+    curve = facts.curve(Tallies(times=(SINCE, UNTIL), within_seconds=60))
+    assert [(a.cluster, a.at, a.gpus) for a in curve.arrived] == [("a", UNTIL - timedelta(days=1), 64)]
+    assert facts.curve(Tallies(cluster="b", times=(SINCE, UNTIL), within_seconds=60)).arrived == ()
