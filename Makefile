@@ -19,7 +19,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3; do \
 	"$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
 	&& { command -v "$$candidate"; break; }; done)
 
-.PHONY: help setup demo slurm-demo packages real quick swift test nightly chaos bench bench-fleet \
+.PHONY: help setup demo slurm-demo bringup-demo packages real quick swift test nightly chaos bench bench-fleet \
 	lint style types imports up lock clean
 
 help: ## list the targets
@@ -64,6 +64,9 @@ packages: ## Debian's packages of the services that tests start: Slurm, Promethe
 
 slurm-demo: setup packages ## a whole rollout on a real Slurm that it starts on this machine
 	@$(VENV)/bin/python -m tests.slurm.story
+
+bringup-demo: setup packages ## a cluster from its entry to monitored, on a real Slurm that the recipe starts on this machine
+	@$(VENV)/bin/python -m tests.slurm.bringup_story
 
 chaos: setup ## fifty rollouts while everything breaks, and what was lost (ARGS="--seed 7 --rollouts 10")
 	$(VENV)/bin/python -m tests.chaos $(ARGS)

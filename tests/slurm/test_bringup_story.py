@@ -1,0 +1,21 @@
+"""A cluster brought up on a real Slurm as people see it; what was typed and printed is what docs/bringup-story.md shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.slurm.bringup_story import HEAD, tell_bringup, told_by
+from tests.slurm.lab import Lab
+from tests.slurm.story import ROOT
+
+
+@pytest.mark.nightly
+def test_a_cluster_comes_from_an_entry_to_monitored_by_two_touches_and_the_docs_show_it(lab: Lab) -> None:
+    assert lab.idle(), "the packages are there"
+    with told_by(lambda _: None) as story:
+        tell_bringup(story)
+    shown = (ROOT / "docs" / "bringup-story.md").read_text()
+    told = HEAD + "\n".join(story.lines) + "\n"
+    assert [line for line in told.splitlines() if line.startswith("$ ")] == [
+        line for line in shown.splitlines() if line.startswith("$ ")
+    ], "run: python -m tests.slurm.bringup_story --write"
