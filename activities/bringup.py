@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.bringup_ports import BringupsPort, ProductionPort
 from activities.failures import translated
@@ -57,8 +57,8 @@ class RunActivities:
         self._threads = threads
         self._host = host
 
-    @activity.defn(name="choose_host", no_thread_cancel_exception=True)
-    def choose_host(self) -> ChosenHost:
+    @activity.defn(name="choose_host")
+    async def choose_host(self) -> ChosenHost:
         """A host that runs commands: that of whichever worker is asked."""
         with translated():
             if not self._host:
@@ -67,17 +67,17 @@ class RunActivities:
                 )
             return ChosenHost(host=self._host)
 
-    @activity.defn(name="start_run", no_thread_cancel_exception=True)
-    def start(self, order: RunOrder) -> RunReport:
+    @activity.defn(name="start_run")
+    async def start(self, order: RunOrder) -> RunReport:
         """A run of this key is under way, or has ended."""
         with translated():
-            return self._runners.start(order)
+            return await _in(self._threads, partial(self._runners.start, order))
 
-    @activity.defn(name="stop_run", no_thread_cancel_exception=True)
-    def stop(self, order: RunOrder) -> StoppedRun:
+    @activity.defn(name="stop_run")
+    async def stop(self, order: RunOrder) -> StoppedRun:
         """The run is being ended."""
         with translated():
-            return StoppedRun(report=self._runners.stop(order))
+            return StoppedRun(report=await _in(self._threads, partial(self._runners.stop, order)))
 
     @activity.defn(name="follow_run")
     async def follow(self, request: FollowRun) -> FollowedRun:
@@ -192,7 +192,9 @@ async def _pause(seconds: float) -> None:
         activity.heartbeat()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(activity.wait_for_worker_shutdown(), min(_BEAT, left))
-            raise ApplicationError("the worker shuts down", type=Unavailable.__name__)
+            raise ApplicationError(
+                "the worker shuts down", type=Unavailable.__name__, category=ApplicationErrorCategory.BENIGN
+            )
 
 
 async def _beats() -> None:

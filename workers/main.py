@@ -29,6 +29,8 @@ from activities.adapters.notify.reach import Reach
 from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
 from activities.archive import ArchiveActivities
+from activities.bringup import BringupActivities, CheckActivities, RunActivities
+from activities.bringup_ports import BringupsPort, ProductionPort
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
 from activities.due_notices import Rounds
@@ -40,11 +42,13 @@ from activities.notices import NoticeActivities
 from activities.overdue_grants import Sweeper
 from activities.ports import QuotaPort
 from activities.requests import RequestActivities
+from activities.runner_ports import CheckPort, RunnerPort
 from activities.sending import Sender
 from activities.tallies import Tallier
 from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches
+from models.bringup.messages import BRINGUP_QUEUE, runs_queue
 from models.digests import MailPace
 from models.errors import BackstopError, Refusal, Unavailable
 from models.wire import DEPLOYMENT, GUARD_QUEUE, NOTICE_QUEUE, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
@@ -53,6 +57,7 @@ from workers.heartbeats import Heartbeats
 from workers.private import keep_private
 from workers.settings import Settings, load_settings
 from workers.untimely_queries import OnTimeRunner
+from workflows.bringup import BringupWorkflow
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
 from workflows.health_watch import HealthWatch
@@ -65,6 +70,8 @@ _THREADS = 16
 """And slots, of each of the queues."""
 _POLLS = 2
 """Under way for a queue of few kinds of calls."""
+_FOLLOWED = 2_000
+"""Runs, and waits for supply, that one worker follows at once: each is a call that mostly waits."""
 _CACHED = 5_000
 """Rollouts whose state is kept in memory; one more is replayed whenever something happens to it."""
 _KEEP_SECONDS = 10.0
@@ -89,6 +96,17 @@ def sandbox() -> SandboxedWorkflowRunner:
     return OnTimeRunner(restrictions=_RESTRICTIONS, versioned=False)
 
 
+_WORKFLOWS = (
+    BringupWorkflow,
+    ClusterRollout,
+    FleetRolloutWorkflow,
+    HealthWatch,
+    LedgerDesk,
+    NoticeRound,
+    QuotaRequest,
+)
+
+
 class _Calls(NamedTuple):
     """What is called, by the queue on which."""
 
@@ -104,6 +122,16 @@ class Telling(NamedTuple):
     link: str = ""
 
 
+class BringupParts(NamedTuple):
+    """What bring-ups need. `host`: this one's name, where commands may run on it; empty: they may not."""
+
+    runners: RunnerPort
+    checks: CheckPort
+    bringups: BringupsPort
+    production: ProductionPort
+    host: str = ""
+
+
 def make_worker(
     client: Client,
     ledger: Ledger,
@@ -114,12 +142,14 @@ def make_worker(
     slurms: Slurms | None = None,
     prometheus: Mapping[str, PrometheusConnection] | None = None,
     telling: Telling | None = None,
+    bringups: BringupParts | None = None,
 ) -> Workers:
     """A worker with the ledger, and for some clusters Slurm, behind every port; `quotas` puts another in its place.
 
     It listens to each task queue with slots of their own, so that none waits for what another one's calls wait for:
     `executor` has the threads of the general one. `build_id`: of a versioned worker. Rollouts keep to the build that
-    they began a run with (docs/adr/0012). `telling`: how fast people are told, and where they answer.
+    they began a run with (docs/adr/0012). `telling`: how fast people are told, and where they answer. Without
+    `bringups` it takes no part in them.
     """
     slurms = slurms or Slurms(ledger, ledger.schedulers)
     calls = _calls(
@@ -134,9 +164,9 @@ def make_worker(
     general = Worker(
         client,
         task_queue=TASK_QUEUE,
-        workflows=[ClusterRollout, FleetRolloutWorkflow, HealthWatch, LedgerDesk, NoticeRound, QuotaRequest],
+        workflows=_WORKFLOWS,
         # Of runs that a build without the queues below has begun, and grants' writes: all are called here too.
-        activities=[*calls.guard, *calls.notices, *calls.others],
+        activities=[*calls.guard, *calls.notices, *calls.others, *_around_bringups(bringups)],
         activity_executor=executor,
         workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id)),
         workflow_failure_exception_types=FAILURES,
@@ -147,7 +177,31 @@ def make_worker(
     shared["max_concurrent_activity_task_polls"] = _POLLS
     guard = Worker(client, task_queue=GUARD_QUEUE, activities=calls.guard, activity_executor=guards, **shared)
     notices = Worker(client, task_queue=NOTICE_QUEUE, activities=calls.notices, activity_executor=postmen, **shared)
-    return Workers((general, guard, notices), (guards, postmen))
+    shared.pop("max_concurrent_activities")
+    followers = [] if bringups is None else [ThreadPoolExecutor(_THREADS, "runs")]
+    hands = [] if bringups is None else _hands(client, bringups, followers[0], shared)
+    return Workers((general, guard, notices, *hands), (guards, postmen, *followers))
+
+
+def _around_bringups(parts: BringupParts | None) -> list[Callable[..., Any]]:
+    """What the ledger and the fleet do for bring-ups."""
+    if parts is None:
+        return []
+    around = BringupActivities(parts.bringups, parts.production)
+    return [around.open, around.record, around.hand_over, around.grant_owed, around.wind_down]
+
+
+def _hands(client: Client, parts: BringupParts, threads: ThreadPoolExecutor, shared: dict[str, Any]) -> list[Worker]:
+    """Of what waits for runs and checks: for anybody, and for the commands of this host."""
+    runs, checks = RunActivities(parts.runners, threads, parts.host), CheckActivities(parts.checks, threads)
+    of_runs: list[Callable[..., Any]] = [runs.start, runs.follow, runs.stop]
+    queues: list[tuple[str, list[Callable[..., Any]]]] = [
+        (BRINGUP_QUEUE, [*of_runs, runs.choose_host, checks.ask, checks.supply])
+    ]
+    if parts.host:
+        queues.append((runs_queue(parts.host), of_runs))
+    many = {**shared, "max_concurrent_activities": _FOLLOWED}
+    return [Worker(client, task_queue=queue, activities=calls, **many) for queue, calls in queues]
 
 
 def _calls(

@@ -87,6 +87,7 @@ class BringupWorkflow:
         self._trouble: ApplicationError | None = None
         self._tasks: dict[BringupAction, asyncio.Task[None]] = {}
         """What is under way."""
+        self._sides: list[asyncio.Task[None]] = []
         self._changes = 0
         self._shown: tuple[str, ...] = ()
         take_commands(BringupCommand, BringupOrder, check=self._check, obey=self._obey)
@@ -104,17 +105,13 @@ class BringupWorkflow:
         if self._trouble is not None:
             await workflow.wait_condition(workflow.all_handlers_finished)
             raise self._trouble
-        sides = [asyncio.create_task(loop()) for loop in (self._record, self._mail)]
-        try:
-            await self._loop(start)
-            await workflow.wait_condition(lambda: not self._state.outbox)
-            with contextlib.suppress(TimeoutError):
-                await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
-            await workflow.wait_condition(lambda: not self._state.outbox)
-        finally:
-            for side in (*sides, *self._tasks.values()):
-                side.cancel()
-            await asyncio.gather(*sides, return_exceptions=True)
+        self._sides = [asyncio.create_task(loop()) for loop in (self._record, self._mail)]
+        await self._loop(start)
+        await workflow.wait_condition(lambda: not self._state.outbox)
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
+        await workflow.wait_condition(lambda: not self._state.outbox)
+        self._let_go()
         await workflow.wait_condition(workflow.all_handlers_finished)
         return self._answer()
 
@@ -199,10 +196,15 @@ class BringupWorkflow:
         if (upgrades or info.is_continue_as_new_suggested()) and loose and workflow.all_handlers_finished():
             asked = [name for action in self._tasks if isinstance(action, AskChecks) for name in action.names]
             state = reducers.fitted(reducers.let_go(self._state, asked), workflow.now())
+            self._let_go()
             workflow.continue_as_new(
                 BringupInput(start=start.start, state=state, runs=start.runs + 1),
                 initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
             )
+
+    def _let_go(self) -> None:
+        for task in (*self._sides, *self._tasks.values()):
+            task.cancel()
 
     # --- runs -------------------------------------------------------------------------------------
 

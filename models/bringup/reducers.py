@@ -467,14 +467,18 @@ def mailed(b: Bringup, tried: Iterable[str], answer: TellAnswer, now: datetime) 
     return b
 
 
-MOST_MAIL = 50
-"""Notices that wait; of more the oldest are given up when a history begins anew."""
+MOST_MAIL, MOST_OUTBOX = 50, 400
+"""What waits for a mail server or a ledger that is away; of more the oldest are given up when a history begins anew."""
 
 
 def fitted(b: Bringup, now: datetime) -> Bringup:
-    """The bring-up, small enough to be carried to its next run."""
-    over = len(b.mail) - MOST_MAIL
-    if over <= 0:
-        return b
-    text = f"{count_text(over, 'notice')} given up: too many waited to be delivered"
-    return b.but(mail=b.mail[over:]).noting(AuditKind.NOTICE, text, now, failed=True)
+    """The bring-up, small enough to be carried to its next run: what is left out stands in the history before."""
+    over, cut = len(b.mail) - MOST_MAIL, len(b.outbox) - MOST_OUTBOX
+    if over > 0:
+        text = f"{count_text(over, 'notice')} given up: too many waited to be delivered"
+        b = b.but(mail=b.mail[over:]).noting(AuditKind.NOTICE, text, now, failed=True)
+    if cut > 0:
+        many = "1 entry is" if cut == 1 else f"{cut} entries are"
+        text = f"{many} left out before this one: too many waited for the archive"
+        b = b.but(outbox=b.outbox[cut:]).noting(AuditKind.NOTICE, text, now, failed=True)
+    return b
