@@ -41,7 +41,7 @@ from models.rollout.stages import Stage
 from models.wire import GRANT_UPDATE, rollout_workflow_id
 
 _PATIENCE = timedelta(seconds=45)
-Owed = Callable[[str, datetime], Mapping[str, int]]
+OwedIn = Callable[[str, datetime], Mapping[str, int]]
 """What is owed to a cluster's first quotas, by leaf: whoever asks now came later."""
 _NAMED = 5
 """Other clusters that are named."""
@@ -55,7 +55,7 @@ class RequestActivities:
         registry: RegistryPort,
         usage: UsagePort,
         clusters: ClusterActivities,
-        owed: Owed = lambda _, __: MappingProxyType({}),
+        owed: OwedIn = lambda _, __: MappingProxyType({}),
     ) -> None:
         self._client = client
         self._quotas = quotas

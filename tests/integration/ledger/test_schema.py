@@ -43,7 +43,7 @@ def test_the_migrations_travel_with_the_package() -> None:
     import activities.adapters.ledger.migrations as migrations
 
     versions = Path(migrations.__path__[0]) / "versions"
-    assert len(list(versions.glob("v0*.py"))) == 16
+    assert len(list(versions.glob("v0*.py"))) == 17
     assert not list(Path(migrations.__path__[0]).glob("*.ini"))
 
 
