@@ -30,6 +30,8 @@ from activities.adapters.prometheus.prometheus import PrometheusConnection, Prom
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
 from activities.archive import ArchiveActivities
 from activities.bringup import BringupActivities, CheckActivities, RunActivities
+from activities.bringup_book import FleetBringups
+from activities.bringup_ledger_ports import RolloutDoor
 from activities.bringup_ports import BringupsPort, ProductionPort
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
@@ -42,6 +44,7 @@ from activities.notices import NoticeActivities
 from activities.overdue_grants import Sweeper
 from activities.ports import QuotaPort
 from activities.requests import RequestActivities
+from activities.rollout_door import TemporalRollouts
 from activities.runner_ports import CheckPort, RunnerPort
 from activities.sending import Sender
 from activities.tallies import Tallier
@@ -113,6 +116,8 @@ class _Calls(NamedTuple):
     guard: list[Callable[..., Any]]
     notices: list[Callable[..., Any]]
     others: list[Callable[..., Any]]
+    book: Callable[[RolloutDoor], FleetBringups]
+    """The book of bring-ups, for who reaches rollouts."""
 
 
 class Telling(NamedTuple):
@@ -123,12 +128,15 @@ class Telling(NamedTuple):
 
 
 class BringupParts(NamedTuple):
-    """What bring-ups need. `host`: this one's name, where commands may run on it; empty: they may not."""
+    """What bring-ups need. `host`: this one's name, where commands may run on it; empty: they may not.
+
+    Without `bringups` and `production` the ledger's book and its fleet.
+    """
 
     runners: RunnerPort
     checks: CheckPort
-    bringups: BringupsPort
-    production: ProductionPort
+    bringups: BringupsPort | None = None
+    production: ProductionPort | None = None
     host: str = ""
 
 
@@ -166,7 +174,7 @@ def make_worker(
         task_queue=TASK_QUEUE,
         workflows=_WORKFLOWS,
         # Of runs that a build without the queues below has begun, and grants' writes: all are called here too.
-        activities=[*calls.guard, *calls.notices, *calls.others, *_around_bringups(bringups)],
+        activities=[*calls.guard, *calls.notices, *calls.others, *_around_bringups(bringups, calls, client)],
         activity_executor=executor,
         workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id)),
         workflow_failure_exception_types=FAILURES,
@@ -183,11 +191,12 @@ def make_worker(
     return Workers((general, guard, notices, *hands), (guards, postmen, *followers))
 
 
-def _around_bringups(parts: BringupParts | None) -> list[Callable[..., Any]]:
+def _around_bringups(parts: BringupParts | None, calls: _Calls, client: Client) -> list[Callable[..., Any]]:
     """What the ledger and the fleet do for bring-ups."""
     if parts is None:
         return []
-    around = BringupActivities(parts.bringups, parts.production)
+    book = calls.book(TemporalRollouts(client, asyncio.get_running_loop()))
+    around = BringupActivities(parts.bringups or book, parts.production or book)
     return [around.open, around.record, around.hand_over, around.grant_owed, around.wind_down]
 
 
@@ -253,6 +262,7 @@ def _calls(
             fleets.record,
             desk.answer,
         ],
+        book=partial(FleetBringups, ledger.bringups, quotas, registry, usage, ledger.jobs, slurms, rollouts),
     )
 
 
