@@ -1,12 +1,13 @@
 """Where the undo of each command that changes something comes from: one table, and a test that it has them all.
 
 `UNDOING` names who says the line: the workflow that obeys (models/rollout/undo_lines.py, models/fleet/undo_lines.py,
-models/requests/commands.py), or the command itself. What only looks has nothing to undo.
+models/requests/commands.py, models/bringup/undo_lines.py), or the command itself. What only looks has nothing to undo.
 """
 
 from __future__ import annotations
 
 THE_ROLLOUT, THE_FLEET, THE_REQUEST, ITSELF = "the rollout", "the fleet rollout", "the request", "the command"
+THE_BRINGUP = "the bring-up"
 
 UNDOING: dict[str, str] = {
     **dict.fromkeys(
@@ -18,6 +19,12 @@ UNDOING: dict[str, str] = {
         for command in ("approve", "pause", "resume", "skip", "move", "promote", "pace", "abort")
     },
     **{f"request {command}": THE_REQUEST for command in ("new", "approve", "decline", "withdraw")},
+    **{
+        f"bringup {command}": THE_BRINGUP
+        for command in (
+            *("add", "hold", "release", "check-in", "retry", "skip", "stop", "revalidate", "cancel", "retire"),
+        )
+    },
     **dict.fromkeys(("launch", "hold", "calendar import", "calendar end", "confirm", "detach"), ITSELF),
 }
 """By the command as it is typed."""

@@ -30,6 +30,8 @@ from activities.adapters.prometheus.prometheus import PrometheusConnection, Prom
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
 from activities.archive import ArchiveActivities
 from activities.bringup import BringupActivities, CheckActivities, RunActivities
+from activities.bringup_book import FleetBringups
+from activities.bringup_ledger_ports import RolloutDoor
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
 from activities.due_notices import Rounds
@@ -41,6 +43,7 @@ from activities.notices import NoticeActivities
 from activities.overdue_grants import Sweeper
 from activities.ports import QuotaPort
 from activities.requests import RequestActivities
+from activities.rollout_door import TemporalRollouts
 from activities.sending import Sender
 from activities.tallies import Tallier
 from client import telemetry
@@ -112,6 +115,8 @@ class _Calls(NamedTuple):
     guard: list[Callable[..., Any]]
     notices: list[Callable[..., Any]]
     others: list[Callable[..., Any]]
+    book: Callable[[RolloutDoor], FleetBringups]
+    """The book of bring-ups, for who reaches rollouts."""
 
 
 class Telling(NamedTuple):
@@ -155,7 +160,7 @@ def make_worker(
         task_queue=TASK_QUEUE,
         workflows=_WORKFLOWS,
         # Of runs that a build without the queues below has begun, and grants' writes: all are called here too.
-        activities=[*calls.guard, *calls.notices, *calls.others, *_around_bringups(bringups)],
+        activities=[*calls.guard, *calls.notices, *calls.others, *_around_bringups(bringups, calls, client)],
         activity_executor=executor,
         workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id)),
         workflow_failure_exception_types=FAILURES,
@@ -172,11 +177,12 @@ def make_worker(
     return Workers((general, guard, notices, *hands), (guards, postmen, *followers))
 
 
-def _around_bringups(parts: BringupParts | None) -> list[Callable[..., Any]]:
+def _around_bringups(parts: BringupParts | None, calls: _Calls, client: Client) -> list[Callable[..., Any]]:
     """What the ledger and the fleet do for bring-ups."""
     if parts is None:
         return []
-    around = BringupActivities(parts.bringups, parts.production)
+    book = calls.book(TemporalRollouts(client, asyncio.get_running_loop()))
+    around = BringupActivities(parts.bringups or book, parts.production or book)
     return [around.open, around.record, around.hand_over, around.grant_owed, around.wind_down]
 
 
@@ -242,6 +248,7 @@ def _calls(
             fleets.record,
             desk.answer,
         ],
+        book=partial(FleetBringups, ledger.bringups, quotas, registry, usage, ledger.jobs, slurms, rollouts),
     )
 
 
@@ -358,7 +365,7 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
             slurms=slurms,
             prometheus=settings.prometheus,
             telling=Telling(MailPace(digest_at=settings.digest_at), settings.front_url),
-            bringups=bringup_parts(client, ledger, slurms, settings),
+            bringups=bringup_parts(ledger, slurms, settings),
         )
         async with tended(), worker, watch_kept(client, settings.watch_interval_seconds, settings.watch_shards):
             yield client

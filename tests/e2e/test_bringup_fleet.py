@@ -7,9 +7,11 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from temporalio.client import Client
 
 from activities.adapters.ledger.facade import Ledger
 from activities.bringup_book import FleetBringups
@@ -17,11 +19,16 @@ from activities.clusters import ClusterActivities
 from activities.rollout_door import TemporalRollouts
 from models.bringup.entry import BringupEntry
 from models.bringup.messages import BringupStart, HandOverRequest, WindDownRequest, WoundDown
+from models.bringup.recipe import ClusterRecipe
+from models.bringup.runs import RunPhase
+from models.bringup.stages import BringupStage
 from models.cluster.island import Island
 from models.errors import Unavailable
 from models.rollout.stages import Stage
-from tests.e2e.world import CLOCKS, PATIENCE, World, fresh, on_postgresql
-from tests.unit.bringup_world import recipe
+from tests.e2e.bringup_site import Site, Story, worker_of
+from tests.e2e.world import CLOCKS, PATIENCE, Sql, World, eventually, fresh, on_postgresql
+from tests.unit.bringup_world import ENTRY, recipe
+from workers.bringups import BringupParts
 
 nightly = on_postgresql
 _T = TypeVar("_T")
@@ -100,3 +107,52 @@ async def test_what_is_owed_goes_through_the_rollout_and_a_retired_cluster_is_ta
     assert said[-1] == "out of the fleet: it is retired"
     assert world.sql.broken_links(name) == []
     assert ("enforced", "a") in world.notices(name)
+
+
+class InLedger(Site):
+    """Runners and checks in memory; the book and the fleet are the ledger's."""
+
+    def parts(self, host: str = "") -> BringupParts:
+        return BringupParts(self, self, host=host)
+
+
+async def test_a_bring_up_fills_the_board_and_the_fleet_by_itself(
+    temporal: Client, sqlite_ledger_url: str, tmp_path: Path
+) -> None:
+    site = InLedger()
+    site.islands = (Island(name="main", total_gpus=56, healthy_gpus=56),)
+    made_by = ClusterRecipe.model_validate(
+        {
+            "name": "bare",
+            "accept_at_least": 0.75,
+            "soak": "0.3s",
+            "watch_every": "0.3s",
+            "probation": "1s",
+            "provision": [{"name": "nodes", "with": "command", "run": ["/opt/scale"]}],
+            "validate": [{"name": "health", "healthy": 0.9, "every": "0.2s"}],
+            "capacity": {"with": "http", "url": "https://h/nodes", "every": "0.2s"},
+        }
+    )
+    site.ends["nodes"] = RunPhase.SUCCEEDED
+    quotas = [{"team": "a", "gpus": 30}, {"team": "b", "gpus": 24}]
+    said = {"cluster": fresh("board"), "recipe": "bare", "quotas": quotas, "owed_until": "2036-06-01T00:00:00Z"}
+    story = Story(temporal, site, BringupEntry.model_validate({**ENTRY, **said}), made_by)
+    name = story.start.entry.cluster
+    with contextlib.closing(Sql(sqlite_ledger_url)) as sql:
+        async with worker_of(temporal, sqlite_ledger_url, tmp_path, site, "h1"):
+            story.answer = await story.begin()
+            assert story.answer.begun
+            await story.until(lambda s: s.stage is BringupStage.IN_PRODUCTION)
+            assert sql.gpus(name) == {"a": 26, "b": 21}
+            site.islands = (Island(name="main", total_gpus=64, healthy_gpus=64),)
+            await eventually(lambda: sql.gpus(name) == {"a": 30, "b": 24}, "what is owed is granted")
+            done = await story.until(lambda s: s.production is not None and not s.production.owed)
+            assert done.production is not None
+            assert done.production.granted == {"a": 30, "b": 24}
+            board = "SELECT stage, board FROM bringups WHERE cluster = ?"
+            await eventually(lambda: '"owed":{}' in sql.rows(board, name)[0][1], "the board has it")
+            assert sql.rows(board, name)[0][0] == "in_production"
+            keys = [e["key"].rpartition("/")[2] for e in sql.archive(name)]
+            assert {"handed-over", "1", "000001"} <= set(keys)
+            assert sql.broken_links(name) == []
+            await temporal.get_workflow_handle(story.id).terminate("the story is over")

@@ -1,4 +1,4 @@
-"""A cluster brought up on a real Slurm as people see it; what was typed and printed is what docs/bringup-story.md shows."""
+"""A cluster brought up on a real Slurm as people see it; what was typed is what docs/bringup-story.md shows."""
 
 from __future__ import annotations
 

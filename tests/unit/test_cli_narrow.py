@@ -45,13 +45,19 @@ from cli.views import (
     milestones,
     overview,
 )
+from cli.views import bringup as bringup_view
 from cli.views import plan as plan_view
+from cli.views import recipe as recipe_view
 from cli.views import request as request_view
 from cli.views import status as status_view
 from cli.views import why as why_view
 from cli.views.fleet_tree import FleetSeen
 from client.doctor import Check
 from client.inputs.documents import read_fleet, read_flex_demand, read_flex_story
+from models.bringup.messages import BringupRow
+from models.bringup.runs import RunPhase
+from models.bringup.stages import BringupStage
+from models.bringup.status import BringupStatus, row_of, status_of
 from models.buffers.backtest import explained, policies, promises, record
 from models.buffers.health_generator import Recipe, simulated
 from models.cluster.derived_buffer import TERMS
@@ -76,6 +82,10 @@ from models.rollout.gates import Condition
 from models.rollout.messages import CommandAnswer, UndoStatus
 from models.rollout.stages import Command, Stage, command_line
 from tests.tried import examples
+from tests.unit.bringup_world import BringupWorld
+from tests.unit.bringup_world import entry as bringup_entry
+from tests.unit.bringup_world import recipe as a_recipe
+from tests.unit.bringup_world import report as run_report
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.test_cli_fleet_rollout import fleet as fleet_state
 from tests.unit.test_cli_fleet_rollout import prospects, status_at
@@ -87,6 +97,7 @@ from tests.unit.test_why import flex_of
 from tests.unit.weeks import a_plan, point
 
 ROOT = Path(__file__).parents[2]
+A_STEP = {"name": "check-in"}
 WIDTH = 80
 LENGTH = 40
 HOUR = timedelta(hours=1)
@@ -365,6 +376,29 @@ def story(name: Naming) -> Any:
     return told(type(given).model_validate_json(renamed(given.model_dump_json(by_alias=True, exclude_none=True), name)))
 
 
+def brought_up(n: Naming) -> BringupStatus:
+    """One whose first step has failed."""
+    made = BringupWorld()
+    made.supply_comes()
+    made.ends["bootstrap"] = run_report(RunPhase.FAILED, "exit status 1: no quota left")
+    made.run()
+    named = {"cluster": n("cluster", 1), "owner": n("owner", 1), "entered_by": n("owner", 2), "needs": ""}
+    return status_of(made.b, made.now).model_copy(update=named)
+
+
+def on_the_board(n: Naming, many: int) -> list[BringupRow]:
+    made = BringupWorld()
+    made.run()
+    row_ = row_of(made.b, made.now)
+    stages = list(BringupStage)
+    return [
+        row_.model_copy(
+            update={"cluster": n("cluster", i), "owner": n("owner", i % 3), "stage": stages[i % len(stages)]}
+        )
+        for i in range(many)
+    ]
+
+
 VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
     "overview.overview_parts": lambda n: [
         *overview.overview_parts(summaries(n, 7), NOON, all_lines=True),
@@ -372,6 +406,14 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
     ],
     "overview.watch_parts": lambda n: overview.watch_parts(
         Check(name="watch", ok=False, text=f"away, last heard of {n('cluster', 1)}")
+    ),
+    "bringup.status_parts": lambda n: bringup_view.status_parts(brought_up(n)),
+    "bringup.board_parts": lambda n: bringup_view.board_parts(on_the_board(n, 20), NOON, of=20),
+    "recipe.recipe_parts": lambda n: recipe_view.recipe_parts(
+        a_recipe(provision=[A_STEP | {"touch": n("cluster", 1)}])
+    ),
+    "recipe.entries_parts": lambda n: recipe_view.entries_parts(
+        [bringup_entry().model_copy(update={"cluster": n("cluster", i), "owner": n("owner", i)}) for i in range(5)]
     ),
     "status.status_parts": lambda n: status_view.status_parts(full_status(n), NOON),
     "fleet.fleet_parts": lambda n: fleet.fleet_parts(clusters(n)),
