@@ -168,13 +168,20 @@ class Column:
 
 def _apart_from(texts: set[str], names: set[str], width: int) -> bool:
     told = {shortened(text, width) for text in texts}
-    return len(told) == len(texts) and sum(shortened(name, width) in told for name in names) == len(texts)
+    whole = (name for name in names if cell_len(name) <= width)
+    return (
+        len(told) == len(texts)
+        and sum(shortened(name, width) in told for name in names) == len(texts)
+        and not any(_form(name, width) in told for name in whole)  # what is whole must not look like what is not
+    )
 
 
 def shortened(text: str, width: int) -> str:
     """In the middle, to `width` cells; as it is where it fits."""
-    if cell_len(text) <= width:
-        return text
+    return text if cell_len(text) <= width else _form(text, width)
+
+
+def _form(text: str, width: int) -> str:
     tail = (width - 1) // 2
     return _upto(text, width - 1 - tail) + ELLIPSIS + _upto(text[::-1], tail)[::-1]
 
