@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,15 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailed
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer
 
+from activities.adapters.runners.run_directory import Place
+from activities.adapters.runners.runners import Runners
+from activities.adapters.runners.settings import Allowed, RunnerSettings
 from client.converter import data_converter
 from models.bringup import calls
 from models.bringup.checks import Colour
 from models.bringup.entry import BringupEntry
 from models.bringup.recipe import ClusterRecipe
-from models.bringup.runs import RunPhase
+from models.bringup.runs import RunOrder, RunPhase, RunReport
 from models.bringup.stages import BringupStage
 from models.bringup.status import BringupStatus
 from models.cluster.island import Island
@@ -294,3 +299,93 @@ async def test_a_history_that_begins_anew_lets_go_of_runs_and_starts_none(
             assert (status.touches, status.history_events < 120) == (12, True)
             await story.handle.terminate("the story is over")
         await replayed(story)
+
+
+class OnHost(Site):
+    """The site, but for its commands: these are real programs of this machine, under one folder."""
+
+    def __init__(self, folder: Path, program: Path, place: Place | None = None) -> None:
+        super().__init__()
+        settings = RunnerSettings.model_validate({"programs": [{"program": str(program)}], "grace": "1s"})
+        self.real = Runners(Allowed(settings), folder, place)
+
+    def start(self, order: RunOrder) -> RunReport:
+        return self.real.start(order)
+
+    def look(self, order: RunOrder) -> RunReport | None:
+        return self.real.look(order)
+
+    def stop(self, order: RunOrder) -> RunReport | None:
+        return self.real.stop(order)
+
+
+def a_program(folder: Path) -> Path:
+    """Writes a line when it begins, and ends when it may."""
+    program = folder / "step.sh"
+    program.write_text(
+        f'#!/bin/sh\necho "begun $1" >> {folder}/begun\nwhile [ ! -e {folder}/may-end ]; do sleep 0.1; done\n'
+    )
+    program.chmod(0o755)
+    return program
+
+
+async def _at_rest(story: Story) -> None:
+    """All is told and archived: nothing but the person is waited for."""
+    before, now = -1, (await story.status()).history_events
+    while before != now:
+        await asyncio.sleep(1)
+        before, now = now, (await story.status()).history_events
+
+
+async def test_a_real_command_outlives_its_workers_and_no_other_machine_starts_it_again(
+    temporal: Client, sqlite_ledger_url: str, tmp_path: Path
+) -> None:
+    program, here = a_program(tmp_path), Place()
+    steps = [
+        {"name": "nodes", "with": "command", "run": [str(program), "{cluster}"], "undo": {"run": [str(program), "un"]}}
+    ]
+
+    def stage_of(place: Place, folder: str) -> Stage:
+        stage = Stage(temporal, sqlite_ledger_url, tmp_path)
+        stage.site = OnHost(tmp_path / folder, program, place)
+        return stage
+
+    first, begun = stage_of(here, "runs"), tmp_path / "begun"
+    async with first.worker(here.host):
+        story = await first.story(provision=steps)
+        await story.until(phase("nodes", "running"))
+    other = dataclasses.replace(here, host="elsewhere")
+    async with stage_of(other, "other-runs").worker("elsewhere"):
+        status = await story.until(at(BringupStage.BLOCKED))
+        assert f"host {here.host} is gone, and no other worker sees what became of it" in status.because
+        assert len(begun.read_text().splitlines()) == 1
+        await _at_rest(story)
+    async with stage_of(here, "runs").worker(here.host):  # it is back, and a person has looked
+        (tmp_path / "may-end").touch()
+        await story.say("skip", step="nodes", reason="it has ended")
+        await story.until(at(BringupStage.PROVISIONED))
+        await story.say("cancel")
+        result = await story.handle.result()
+        assert (result.stage, result.reason) == ("cancelled", "nothing is left standing")
+    name = story.start.entry.cluster
+    assert begun.read_text().splitlines() == [f"begun {name}", "begun un"]
+    await replayed(story)
+
+
+async def test_a_real_command_that_ends_while_nobody_looks_is_found_to_have_ended(
+    temporal: Client, sqlite_ledger_url: str, tmp_path: Path
+) -> None:
+    program = a_program(tmp_path)
+    stage = Stage(temporal, sqlite_ledger_url, tmp_path)
+    stage.site = OnHost(tmp_path / "runs", program)
+    host = Place().host
+    async with stage.worker(host):
+        steps = [{"name": "nodes", "with": "command", "run": [str(program), "{cluster}"]}]
+        story = await stage.story(provision=steps, settle="20s")
+        await story.until(phase("nodes", "running"))
+    (tmp_path / "may-end").touch()
+    async with stage.worker(host):
+        status = await story.until(at(BringupStage.IN_PRODUCTION))
+        assert next(s.code for s in status.steps) == 0
+        assert len((tmp_path / "begun").read_text().splitlines()) == 1
+        await story.handle.terminate("the story is over")
