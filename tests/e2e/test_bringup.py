@@ -13,7 +13,7 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailed
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer
 
-from activities.adapters.runners.run_directory import Place
+from activities.adapters.runners.run_directory import Here
 from activities.adapters.runners.runners import Runners
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from client.converter import data_converter
@@ -304,7 +304,7 @@ async def test_a_history_that_begins_anew_lets_go_of_runs_and_starts_none(
 class OnHost(Site):
     """The site, but for its commands: these are real programs of this machine, under one folder."""
 
-    def __init__(self, folder: Path, program: Path, place: Place | None = None) -> None:
+    def __init__(self, folder: Path, program: Path, place: Here | None = None) -> None:
         super().__init__()
         settings = RunnerSettings.model_validate({"programs": [{"program": str(program)}], "grace": "1s"})
         self.real = Runners(Allowed(settings), folder, place)
@@ -340,12 +340,12 @@ async def _at_rest(story: Story) -> None:
 async def test_a_real_command_outlives_its_workers_and_no_other_machine_starts_it_again(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path
 ) -> None:
-    program, here = a_program(tmp_path), Place()
+    program, here = a_program(tmp_path), Here()
     steps = [
         {"name": "nodes", "with": "command", "run": [str(program), "{cluster}"], "undo": {"run": [str(program), "un"]}}
     ]
 
-    def stage_of(place: Place, folder: str) -> Stage:
+    def stage_of(place: Here, folder: str) -> Stage:
         stage = Stage(temporal, sqlite_ledger_url, tmp_path)
         stage.site = OnHost(tmp_path / folder, program, place)
         return stage
@@ -378,7 +378,7 @@ async def test_a_real_command_that_ends_while_nobody_looks_is_found_to_have_ende
     program = a_program(tmp_path)
     stage = Stage(temporal, sqlite_ledger_url, tmp_path)
     stage.site = OnHost(tmp_path / "runs", program)
-    host = Place().host
+    host = Here().host
     async with stage.worker(host):
         steps = [{"name": "nodes", "with": "command", "run": [str(program), "{cluster}"]}]
         story = await stage.story(provision=steps, settle="20s")
