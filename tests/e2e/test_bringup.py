@@ -214,6 +214,7 @@ async def test_a_host_that_is_gone_makes_its_step_unclear_and_nobody_starts_it_a
     await replayed(story)
 
 
+@pytest.mark.nightly
 async def test_what_a_worker_may_not_run_and_a_check_that_hangs_are_each_one_sentence(stage: Stage) -> None:
     stage.site.not_allowed.add("nodes")
     stage.site.hangs.add("health")
@@ -253,6 +254,7 @@ async def test_a_cancel_in_temporal_unmakes_what_was_made(stage: Stage) -> None:
         assert (result.stage, result.reason) == ("cancelled", "nothing is left standing")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_six_months_without_supply_cost_few_events(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call waits for a day; here a day is a tenth of a second, and an hour a 24th of it."""
@@ -274,6 +276,7 @@ async def test_six_months_without_supply_cost_few_events(stage: Stage, monkeypat
     await replayed(story)
 
 
+@pytest.mark.nightly
 async def test_a_history_that_begins_anew_lets_go_of_runs_and_starts_none(
     sqlite_ledger_url: str, tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_step_outlives_two_workers_that_are_killed_and_runs_once(folder: Path)
     assert lines(folder / "ran") == lines(folder / "over") == ["nodes"]
 
 
+@pytest.mark.nightly
 def test_a_worker_that_is_killed_at_any_moment_of_its_start_leaves_no_second_run(folder: Path) -> None:
     program = script(folder, HELD)
     (folder / "go").touch()
@@ -480,6 +481,7 @@ def test_a_log_keeps_its_beginning_and_its_end(folder: Path) -> None:
     assert len(kept[2]) <= 1000
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_gigabyte_of_output_costs_neither_disk_nor_memory(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     what, run = order("/bin/sh", "-c", "yes 0123456789 | head -c 1000000000; echo; echo the end"), runner(folder)
