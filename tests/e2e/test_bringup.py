@@ -363,7 +363,6 @@ async def test_a_real_command_outlives_its_workers_and_no_other_machine_starts_i
     async with stage_of(here, "runs").worker(here.host):  # it is back, and a person has looked
         (tmp_path / "may-end").touch()
         await story.say("skip", step="nodes", reason="it has ended")
-        await asyncio.sleep(2)  # a question in the first moments of a worker: workers/untimely_queries.py
         await story.until(at(BringupStage.PROVISIONED))
         await story.say("cancel")
         result = await story.handle.result()
