@@ -49,6 +49,7 @@ BY_HAND = {
     "notices": f"('n', 'a', 'alpha', 'planned', 'urgent', {T}, '{{}}', 'm')",
     "bringups": f"('new', 1, 'feed', {T}, NULL, 'planned', {T}, 0, '{{}}')",
     "owed": f"('alpha', 'a', 30, 22, {T})",
+    "import_answers": f"('dry', {T}, '{{}}')",
     "import_parts": f"('half', 0, x'00ff7f', {T})",
 }
 """A row of each table that the small fleet and its rollout leave empty."""
