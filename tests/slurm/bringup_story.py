@@ -10,6 +10,7 @@ import contextlib
 import json
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,10 @@ EXAMPLE = ROOT / "examples" / "local-slurm"
 ELSEWHERE = "/opt/backstop-examples/local-slurm"
 """Where the recipe says that the site's programs are."""
 FOLDER = "/var/tmp/backstop-local-slurm"
+AS_IT_IS = "example"
+"""Below the home: the example's files, with the places that they name."""
+_TIMED = re.compile(r"(took|waited for|soak) |\S+ +[a-z ]+ since |[○●✔✖] ")
+"""Lines that tell how long something took this time."""
 PATIENCE = 180.0
 
 
@@ -37,7 +42,8 @@ class BringupStory(Story):
     def _tell(self, *lines: str) -> None:
         told = [line.replace(str(EXAMPLE), ELSEWHERE).replace(str(self.site), FOLDER) for line in lines]
         told = [line.replace(str(self.home), "/var/lib/backstop") for line in told]
-        told = [re.sub(r"\b\d+(\.\d+)?s\b", "2s", line) for line in told]
+        told = [line.replace(f"{AS_IT_IS}/", "") for line in told]
+        told = [re.sub(r"\b\d+s\b", "2s", line) if _TIMED.match(line) else line for line in told]
         told = [re.sub(r"/runs/[0-9a-f]{32}/", "/runs/0123456789abcdef0123456789abcdef/", line) for line in told]
         told = [re.sub(r"\blocal-slurm \([0-9a-f]{16}\)", "local-slurm (0123456789abcdef)", line) for line in told]
         told = [
@@ -59,6 +65,7 @@ class BringupStory(Story):
         for name in ("recipes.yaml", "entry.yaml"):
             text = (EXAMPLE / name).read_text().replace(ELSEWHERE, str(EXAMPLE)).replace(FOLDER, str(self.site))
             (self.home / name).write_text(text)
+        shutil.copytree(EXAMPLE, self.home / AS_IT_IS)
 
     def bringup(self) -> dict[str, object]:
         found: dict[str, object] = json.loads(self.backstop("bringup", "status", CLUSTER, "--json", show=False))
@@ -84,7 +91,8 @@ def tell_bringup(story: BringupStory) -> None:
     """The whole of it. Errors: AssertionError where something is not so."""
     lab = story.lab
     story.title("A recipe, and what it would do")
-    story.backstop("bringup", "recipe", "check", "recipes.yaml", "--entry", "entry.yaml")
+    recipes, entry = f"{AS_IT_IS}/recipes.yaml", f"{AS_IT_IS}/entry.yaml"
+    story.backstop("bringup", "recipe", "check", recipes, "--entry", entry)
 
     story.title("Touch 1: the cluster is entered")
     story.backstop("bringup", "add", "entry.yaml", "--recipes", "recipes.yaml", "--reason", "order 17")
