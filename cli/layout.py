@@ -167,13 +167,22 @@ class Column:
 
 
 def _apart_from(texts: set[str], names: set[str], width: int) -> bool:
+    """Each short form can stand for one of the names alone."""
     told = {shortened(text, width) for text in texts}
     whole = (name for name in names if cell_len(name) <= width)
+    # Where each character takes a cell, two names that fit one form have the same form.
+    uneven = [text for text in texts if not text.isascii() and cell_len(text) > width]
     return (
         len(told) == len(texts)
         and sum(shortened(name, width) in told for name in names) == len(texts)
-        and not any(_form(name, width) in told for name in whole)  # what is whole must not look like what is not
+        and not any(_form(name, width) in told for name in whole)
+        and all(sum(_may_be(_form(text, width), name) for name in names) == 1 for text in uneven)
     )
+
+
+def _may_be(form: str, name: str) -> bool:
+    start, _, end = form.partition(ELLIPSIS)
+    return name.startswith(start) and name.endswith(end)
 
 
 def shortened(text: str, width: int) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import typer
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -540,6 +540,15 @@ NAMES = st.lists(PARTS, min_size=1, max_size=8).map("".join)
 @given(
     rows=st.lists(st.tuples(NAMES, NAMES, st.integers(0, 10**7)), min_size=1, max_size=12),
     width=st.integers(40, 120),
+)
+@example(rows=[("podpart名part" * 4, "x", 0), ("podpartpart名" * 4, "x", 0)], width=60)
+@example(
+    rows=[
+        ("pod", "podpodpod", 0),
+        ("podpoda-rather-long-parta-rather-long-part名", "pod", 0),
+        ("podpoda-rather-long-part名a-rather-long-part名", "pod", 0),
+    ],
+    width=60,
 )
 def test_any_names_are_told_apart_at_any_width(rows: list[tuple[str, str, int]], width: int) -> None:
     """Each shown name has one that it can stand for, in the row where it stands, and every number is there."""
