@@ -107,7 +107,11 @@ def _beside(data: dict[str, Any], found: Sequence[Problem]) -> list[Problem]:
     for number, given in enumerate(data["clusters"] if isinstance(data.get("clusters"), list) else ()):
         if number in faulty:
             continue
-        cluster = ClusterSpec.model_validate(given)
+        try:
+            cluster = ClusterSpec.model_validate(given)
+        except ValidationError as error:  # the whole was refused for a key of its own, and nobody looked at this
+            problems += all_problems(error, given, ("clusters", number))
+            continue
         problems += _of_policy(default, cluster.policy, number)
         try:
             Fleet(clusters=(cluster,), policy=default)

@@ -70,6 +70,7 @@ class Observed(World):
         self.permit = False
         """A person has lifted the blast radius, and nothing was written since."""
         self.permitted = False
+        self.begun_in = Stage.PLANNED
         """So it was when the write under way began."""
         self.moved: list[tuple[datetime, int]] = []
         super().__init__(*args, every_state=False, **policy)
@@ -172,7 +173,7 @@ class Observed(World):
         if flight.change is not None:
             assert flight.change.fence.counter > self.last_fence, "a fence is used twice"
             self.last_fence = flight.change.fence.counter
-            self.permitted = self.permit
+            self.permitted, self.begun_in = self.permit, self.stage
             self.rewriting = flight.change.kind is EffectKind.SET_SOFT and self.r.stay.restoring
         return flight
 
@@ -232,7 +233,8 @@ class Observed(World):
         """Under the generation, at rest; more only where health backs it beside all that an undo would bring back."""
         order = self.r.grant_order
         assert order is not None
-        assert (self.stage, change.expected_generation) == (Stage.MONITORED, self.generation)
+        # An order to roll back that comes while it is under way does not call it back.
+        assert (self.begun_in, change.expected_generation) == (Stage.MONITORED, self.generation)
         before = self.values if self.expected is None else {**self.values, **self.expected}
         if not order.ends:
             assert self.looked_on is not None, "granted on unknown health"

@@ -377,6 +377,15 @@ def test_a_value_as_deep_as_a_document_may_be_is_refused_by_its_field(tmp_path: 
     assert len(said) < 200
 
 
+def test_a_key_that_no_text_can_hold_hides_no_other_fault(tmp_path: Path) -> None:
+    content = json.dumps(yaml.safe_load(GOOD) | {"\ud800": 1}).replace('"gpus": 5', '"gpus": -5')
+    with pytest.raises(BadFile) as refused:
+        read_fleet(write(tmp_path, content, "f.json"))
+    key, gpus = refused.value.sentences
+    assert key.endswith(r"must be whole Unicode text, not '\ud800'")
+    assert gpus.endswith("clusters[0].quotas[0].gpus must be at least 0, not -5")
+
+
 def test_nan_in_json_is_refused(tmp_path: Path) -> None:
     content = json.dumps(yaml.safe_load(GOOD)).replace('"gpus": 5', '"gpus": NaN')
     assert "clusters[0].quotas[0].gpus must be a whole number, not nan" in refusal(tmp_path, content, "f.json")
