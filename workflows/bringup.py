@@ -56,6 +56,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import bringup_runs
     from workflows.cancellation import lived
     from workflows.failures import reason_of
+    from workflows.marks import leave_mark, patience
     from workflows.options import (
         BRINGUP_LONG_CALL,
         FLEET_MAIL_CALL,
@@ -151,7 +152,7 @@ class BringupWorkflow:
     async def _rest(self, until: datetime | None) -> None:
         """Until something ends, somebody speaks, or it is time. Errors: what a task has met that nobody planned for."""
         changes = self._changes
-        timeout = None if until is None else max(timedelta(0), until - workflow.now())
+        timeout = patience(until)
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: self._changes != changes, timeout=timeout, timeout_summary="until something is due"
@@ -378,7 +379,7 @@ class BringupWorkflow:
                     raise
                 workflow.logger.error("not archived: %s", reason_of(error)[1])  # it stands in this history
             self._b = reducers.recorded(self._state, (e.key for e in batch))  # nothing is decided by it
-            self._leaves_a_mark()
+            leave_mark()
 
     async def _mail(self) -> None:
         while True:
@@ -396,18 +397,9 @@ class BringupWorkflow:
                     raise
                 answer = TellAnswer(delivered={}, failed={}, refused={n.key: reason_of(error)[1] for n in batch})
             self._b = reducers.mailed(self._state, [n.key for n in batch], answer, workflow.now())
-            self._leaves_a_mark()
+            leave_mark()
             if answer.failed:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
-
-    def _leaves_a_mark(self) -> None:
-        """A side call's end is an event of its own, even where nothing follows from it.
-
-        A worker that has just come takes a task that led to nothing and the next one for one task: a command that comes
-        with the next is then obeyed before the call's end is heard, and a replay, which hears them in turn, does
-        otherwise (TMPRL1100; seen with temporalio 1.35 in every third hand-over between workers).
-        """
-        workflow.upsert_memo({"told": self._state.serial})
 
     # --- what people see --------------------------------------------------------------------------
 

@@ -72,13 +72,14 @@ with workflow.unsafe.imports_passed_through():
     from workflows import patches
     from workflows.cancellation import lived
     from workflows.failures import reason_of, room_at
+    from workflows.haste import Haste
+    from workflows.marks import leave_mark, patience
     from workflows.options import (
         AIM_CALL,
         CALL,
         EFFECT_CALL,
         FORWARD_CALL,
         GRANT_PATIENCE,
-        HASTE,
         INVERSE_CALL,
         LAST_MAIL,
         LONG_CALL,
@@ -117,10 +118,10 @@ class ClusterRollout:
         self._leaving = False
         """The side loops start nothing new, so that a busy rollout, too, comes to its next run."""
         self._leaving_since: datetime | None = None
-        self._haste = False
-        """Archive and mail wait: they take the workers and the ledger that a breach's answer needs."""
-        self._haste_ends: asyncio.TimerHandle | None = None
+        self._haste = Haste()
         self._looks_first = False
+        self._waits = False
+        """The main loop waits by a timer, which starts anew whatever happens."""
         self._shown: tuple[Any, ...] = ()
         take_commands(Command, CommandRequest, check=self._check, obey=self._obey)
 
@@ -165,7 +166,7 @@ class ClusterRollout:
                 self._set(owner_told(self._state, now))
             self._show(now)
             action = decide(self._state, now)
-            self._hasten(action)
+            self._haste.turn(urgent(self._state, action))
             if isinstance(action, Look | Wait):
                 self._leave(action, now)
             else:
@@ -173,21 +174,9 @@ class ClusterRollout:
             if isinstance(action, Finish):
                 return
             if isinstance(action, Wait):
-                await self._wait(action, now)
+                await self._wait(action)
             else:
                 await self._act(action)
-
-    def _hasten(self, action: Action) -> None:
-        if not urgent(self._state, action):
-            if self._haste_ends is not None:
-                self._haste_ends.cancel()
-            self._haste, self._haste_ends = False, None
-        elif self._haste_ends is None and workflow.patched(patches.UNDO_FIRST):
-            self._haste = True
-            self._haste_ends = asyncio.get_running_loop().call_later(HASTE.total_seconds(), self._haste_over)
-
-    def _haste_over(self) -> None:
-        self._haste = False
 
     async def _act(self, action: Action) -> None:
         match action:
@@ -200,13 +189,15 @@ class ClusterRollout:
             case Perform():
                 await self._perform(action.kind)
 
-    async def _wait(self, wait: Wait, now: datetime) -> None:
+    async def _wait(self, wait: Wait) -> None:
         changes = self._changes
-        timeout = None if wait.until is None else max(timedelta(0), wait.until - now)
+        timeout = patience(wait.until)
+        self._waits = timeout is not None
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: self._changes != changes, timeout=timeout, timeout_summary="until the next gate, look or breach"
             )
+        self._waits = False
         if self._leaving_since is None:
             self._leaving = False
 
@@ -365,16 +356,18 @@ class ClusterRollout:
                 workflow.logger.error("not archived: %s", reason_of(error)[1])
             self._busy_recording = False
             self._set(mailing.recorded(self._state, request))
+            if not self._waits:
+                leave_mark()
 
     def _may_record(self) -> bool:
         if self._leaving or self._state.closing:  # closing: the registry would end the rollout before its last effect
             return False
         post = self._state.post
-        return post.noted is not self._state.stage or (bool(post.outbox) and not self._haste)
+        return post.noted is not self._state.stage or (bool(post.outbox) and not self._haste.on)
 
     def _may_mail(self) -> bool:
         may_mail = mailing.may_mail if self._looks_first else mailing.ready
-        return not (self._leaving or self._haste) and bool(may_mail(self._state, workflow.now()))
+        return not (self._leaving or self._haste.on) and bool(may_mail(self._state, workflow.now()))
 
     async def _mail_is_due(self) -> None:
         """A timer runs only where the ledger sends something that the notice period waits for."""
@@ -400,8 +393,11 @@ class ClusterRollout:
                 answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in request.notices})
             self._busy_mailing = False
             self._set(mailing.mailed(self._state, request.notices, answer, workflow.now()))
+            if not self._waits:
+                leave_mark()
             if self._state.post.trouble:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+                leave_mark()
 
     # --- what people see --------------------------------------------------------------------
 

@@ -52,6 +52,7 @@ with workflow.unsafe.imports_passed_through():
     from models.wire import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
     from workflows.cancellation import lived
     from workflows.failures import reason_of
+    from workflows.marks import leave_mark, patience
     from workflows.options import FLEET_CALL, FLEET_MAIL_CALL, LAST_FLEET_CALL, LAST_WHOLE_FLEET_CALL, WHOLE_FLEET_CALL
     from workflows.updates import take_commands
 
@@ -141,7 +142,7 @@ class FleetRolloutWorkflow:
 
     async def _wait(self, wait: Wait) -> None:
         changes = self._changes
-        timeout = None if wait.until is None else max(timedelta(0), wait.until - workflow.now())
+        timeout = patience(wait.until)
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: self._changes != changes, timeout=timeout, timeout_summary="until the next wave or look"
@@ -294,6 +295,7 @@ class FleetRolloutWorkflow:
                     raise
                 workflow.logger.error("not archived: %s", reason_of(error)[1])  # it stands in this history
             self._set(reducers.recorded(self._state, (e.key for e in batch)))
+            leave_mark()
 
     async def _mail(self) -> None:
         while True:
@@ -311,6 +313,7 @@ class FleetRolloutWorkflow:
                     raise
                 answer = TellAnswer(delivered={}, failed={}, refused={n.key: reason_of(error)[1] for n in batch})
             self._set(reducers.mailed(self._state, [n.key for n in batch], answer, workflow.now()))
+            leave_mark()
             if answer.failed:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
 

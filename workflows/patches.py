@@ -1,4 +1,4 @@
-"""Since when a rollout does what it did not do before: the patches of workflows/cluster_rollout.py.
+"""Since when a rollout does what it did not do before: the patches of workflows/cluster_rollout.py, and of all (marks).
 
 A history that began before one of them replays as it was. docs/change-a-workflow.md says when one may go.
 """
@@ -19,3 +19,5 @@ ONE_OBJECTION = "one-objection"
 """An actor's objection takes the place of the one before."""
 CONFIRMS_RISES = "rises-confirmed"
 """An implausible rise of health waits for more samples, as a drop does."""
+LEAVES_MARKS = "leaves-marks"
+"""No workflow task leads to nothing (workflows/marks.py)."""

@@ -39,6 +39,7 @@ with workflow.unsafe.imports_passed_through():
     from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, SearchName, TellAnswer, TellRequest
     from workflows.cancellation import lived
     from workflows.failures import reason_of
+    from workflows.marks import leave_mark, patience
     from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL, MAIL_CALL
     from workflows.updates import take_commands
 
@@ -144,7 +145,7 @@ class QuotaRequest:
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: self._changes != changes,
-                timeout=None if until is None else max(timedelta(0), until - workflow.now()),
+                timeout=patience(until),
                 timeout_summary="until the request's day, or another try",
             )
 
@@ -237,6 +238,7 @@ class QuotaRequest:
             self._request = reducers.mailed(self._state, answer, now)  # not by _set: nothing waits for it
             if lost and workflow.patched(_GIVES_UP):
                 self._set(reducers.gave_up(self._state, lost, batch, now))
+            leave_mark()
             if self._state.mail:
                 await self._pause(now)
 

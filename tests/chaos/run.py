@@ -29,6 +29,8 @@ from workflows.cluster_rollout import ClusterRollout
 
 GUARD_SECONDS = 120.0
 """Until hardware that fails for good must have been answered: breach_after, the watch, and a busy machine."""
+UNSENT = "SELECT key FROM notices WHERE message IS NULL UNION ALL SELECT key FROM messages WHERE NOT over"
+"""What the ledger itself is about to tell; a rollout that has ended does not wait for it."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,8 @@ async def _gather(there: Site, outcome: Outcome, patience: float) -> None:
         outcome.runs = await _histories(there.client)
         open_still = [r for r in outcome.runs if r["type"] == "ClusterRollout" and r["status"] == "RUNNING"]
         found = {r["rollout"] for r in [*before, *outcome.runs] if r["type"] == "ClusterRollout"}
-        if (wanted <= found and not open_still) or time.monotonic() > ends:
+        unsent = await there.asked(UNSENT)
+        if (wanted <= found and not open_still and not unsent) or time.monotonic() > ends:
             break
         await asyncio.sleep(1)
     outcome.runs = [*before, *outcome.runs]

@@ -602,6 +602,7 @@ async def test_people_hold_release_and_hasten_a_rollout(world: World) -> None:
     )
     spoken = [(e["actor"], e["data"]["command"]) for e in sql.archive(name) if "command" in e["data"]]
     assert spoken == [
+        ("tpm", "import_fleet"),
         ("tpm", "launch"),
         *(("bea", "object"), ("ann", "object"), ("tpm", "approve"), ("sre", "resolve"), ("tpm", "resolve")),
         *(("ann", "ack"), ("tpm", "pause"), ("bea", "ack"), ("tpm", "resume")),

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowHandle, WorkflowHistory, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
@@ -452,4 +453,16 @@ async def replayed(client: Client, ids: Iterable[str]) -> None:
         quoted = workflow_id.replace("\\", "\\\\").replace("'", "\\'")
         async for run in client.list_workflows(f"WorkflowId = '{quoted}'"):
             history = await client.get_workflow_handle(workflow_id, run_id=run.run_id).fetch_history()
+            assert led_to_nothing(history) == [], workflow_id
             await replayer.replay_workflow(history)
+
+
+def led_to_nothing(history: WorkflowHistory) -> list[int]:
+    """Ids of the events with which workflow tasks ended that led to nothing, and which the next one followed at once.
+
+    Playing a history, Temporal's core takes both for one: a command of the next is then obeyed before what came with
+    the first is heard, and the two may part ways (TMPRL1100).
+    """
+    done, scheduled = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED, EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED
+    both = itertools.pairwise((event.event_id, event.event_type) for event in history.events)
+    return [number for (number, kind), (_, then) in both if (kind, then) == (done, scheduled)]

@@ -169,6 +169,21 @@ async def stuck(world: World, name: str, faults: FaultyQuotas) -> None:
     await finish(world, name, Command.ABORT)
 
 
+async def marked(world: World, name: str, faults: FaultyQuotas) -> None:
+    """A stuck one waits for a person alone: what is archived meanwhile leaves a mark, as `slow` and `stuck` did not."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    broken = Fault(Way.NEVER_LANDED, refused, times=None)
+    faults.inject(name, EffectKind.RESTORE, broken)
+    await world.say(name, Command.ROLLBACK)
+    await world.until(name, Stage.STUCK)
+    await asyncio.sleep(1)
+    broken.mend()
+    await world.say(name, Command.RETRY)
+    await world.until(name, Stage.ROLLED_BACK)
+    await finish(world, name, Command.ABORT)
+
+
 async def trapped(world: World, name: str, faults: FaultyQuotas) -> None:
     """A breach rollback cannot make the limits soft; a person closes the rollout as it is."""
     await world.start(name)
@@ -322,6 +337,16 @@ async def fleet(world: World, name: str, __: FaultyQuotas) -> None:
     await world.client.get_workflow_handle(FLEET_ID).result()
 
 
+async def fleet_marked(world: World, name: str, _: FaultyQuotas) -> None:
+    """A fleet that is planned waits for a person alone, who takes time."""
+    *_others, pilot = await import_fleet(world, name)
+    plan = await world.launch_fleet(name, {"pilot_soak": "0s"}, pilots=(pilot,))
+    await asyncio.sleep(1)
+    await world.say_fleet("approve", plan_hash=plan.hash)
+    await world.until_fleet(lambda s: s.stage.ended)
+    await world.client.get_workflow_handle(FLEET_ID).result()
+
+
 async def fleet_undone(world: World, name: str, _: FaultyQuotas) -> None:
     """A pilot breaches, which holds the fleet and is told; then all of it is undone."""
     *_others, pilot = await import_fleet(world, name)
@@ -421,11 +446,11 @@ SCENES: dict[str, Scene] = {
         *(straight, paused, objected, undone, told, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
         *(swift, slow, called, warned, digested, risen, rederived, granted, requested, unheard, untold),
-        *(insisted, reworded),
-        *(fleet, fleet_undone, fleet_paced, fleet_continued),
+        *(insisted, reworded, marked),
+        *(fleet, fleet_undone, fleet_paced, fleet_continued, fleet_marked),
     )
 }
-FLEETS = ("fleet", "fleet_undone", "fleet_paced", "fleet_continued")
+FLEETS = ("fleet", "fleet_undone", "fleet_paced", "fleet_continued", "fleet_marked")
 REQUESTS = ("requested", "unheard", "untold")
 FORGETFUL = ("continued", "left", "fleet_continued")
 POLICIES: dict[str, dict[str, Any]] = {

@@ -23,7 +23,7 @@ from models.rollout.effects import EffectKind
 from models.rollout.stages import Stage
 from tests.replay.record import HISTORIES, LARGEST, SCENES
 from workers.main import FAILURES, sandbox
-from workflows import cluster_rollout, quota_request
+from workflows import cluster_rollout, haste, marks, quota_request
 from workflows import patches as since
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
@@ -128,7 +128,7 @@ def patches(path: Path) -> set[str]:
 
 def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     asked = (
-        (since, cluster_rollout, r"workflow\.patched\(patches\.(\w+)\)"),
+        *((since, module, r"workflow\.patched\(patches\.(\w+)\)") for module in (cluster_rollout, haste, marks)),
         (quota_request, quota_request, r"workflow\.patched\((\w+)\)"),
     )
     known = {
@@ -148,6 +148,8 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     assert since.ONE_OBJECTION in taken["reworded.json.gz"]
     assert taken["warned.json.gz"] == {since.WARNS}
     assert taken["digested.json.gz"] == set(), "a timer of its own only where a notice waits, as in no older history"
+    for name in ("marked", "fleet_marked"):
+        assert since.LEAVES_MARKS in taken[f"{name}.json.gz"]
     assert taken["swift.json.gz"] == taken["slow.json.gz"] == {since.UNDO_FIRST}
 
 
