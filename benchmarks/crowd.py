@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from temporalio.client import WorkflowHistory
+from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
 from benchmarks.sites import Site
@@ -246,14 +247,15 @@ class Crowd:
         described = await handle.describe()
         details = [a.heartbeat_details for a in described.raw_description.pending_activities]
         cursor = await self._site.client.data_converter.decode(details[0].payloads) if details else []
-        await handle.terminate("another interval")
-        await asyncio.sleep(_HANDOVER)
+        # In one call: a worker starts a watch that has been ended again.
         await self._site.client.start_workflow(
             WATCH_WORKFLOW,
             WatchInput(interval_seconds=seconds, **({"cursor": cursor[0]} if cursor else {})),
             id=WATCH_ID,
             task_queue=TASK_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
         )
+        await asyncio.sleep(_HANDOVER)
 
 
 _EVENTS_AT_START = 10

@@ -166,6 +166,7 @@ async def test_what_no_call_can_carry_never_reaches_the_rollout(world: World, un
     await unharmed(world, cluster)
 
 
+@pytest.mark.nightly
 async def test_a_malformed_signal_wedges_nothing(world: World, untyped: Client) -> None:
     cluster, handle = await waiting(world, untyped)
     before = await world.state(cluster)

@@ -28,6 +28,7 @@ async def forgetful_world(sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterat
         yield world
 
 
+@pytest.mark.nightly
 async def test_commands_and_signals_around_a_new_run_are_not_lost(forgetful_world: World) -> None:
     world, sql = forgetful_world, forgetful_world.sql
     name = fresh("years")

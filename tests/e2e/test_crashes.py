@@ -285,6 +285,7 @@ async def left_behind(directory: Path) -> LeftBehind:
     return server_in(directory)
 
 
+@pytest.mark.nightly
 async def test_a_server_that_was_left_behind_is_taken_over_or_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -524,6 +524,7 @@ async def played(
         yield Played(world, faulty[0], found)
 
 
+@pytest.mark.nightly
 async def test_what_could_not_be_written_is_not_launched(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path
 ) -> None:

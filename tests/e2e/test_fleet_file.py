@@ -23,6 +23,7 @@ async def taken(world: World, *clusters: dict[str, Any], contact: str, **terms: 
     return await world.tpm.take_fleet(fleet, ImportTerms(file="fleet.yaml", **terms), world.stage)
 
 
+@pytest.mark.nightly
 async def test_a_file_is_imported_again_beside_a_rollout_and_a_cluster_goes_when_it_is_closed(
     world: World, sqlite_ledger_url: str
 ) -> None:

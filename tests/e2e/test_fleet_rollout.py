@@ -66,6 +66,7 @@ async def test_a_fleet_goes_through_in_waves_pilots_first(world: World) -> None:
     assert world.sql.broken_links("(fleet)") == []
 
 
+@pytest.mark.nightly
 async def test_a_pilot_that_breaches_stops_the_fleet_before_wave_1(world: World) -> None:
     pilot, other = fresh("pilot"), fresh("other")
     await world.fleet(cluster(pilot, 95, 98, busy=60), cluster(other, 95, 98, busy=60))
@@ -232,6 +233,7 @@ async def test_people_skip_move_pause_and_promote(world: World) -> None:
     ]
 
 
+@pytest.mark.nightly
 async def test_an_abort_leaves_what_is_done_and_ends_what_has_changed_nothing(world: World) -> None:
     done, waits, later = fresh("a"), fresh("b"), fresh("c")
     slow = {**cluster(waits, 95, 97, busy=60), "policy": {**CLOCKS, "notice": "1h"}}

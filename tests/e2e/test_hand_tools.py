@@ -113,6 +113,7 @@ async def test_a_rollback_by_a_script_needs_yes_and_then_asks_nothing(world: Wor
     assert code == 0, said
 
 
+@pytest.mark.nightly
 async def test_the_plan_that_is_approved_is_the_one_that_was_shown(world: World) -> None:
     name = fresh("shown")
     await world.fleet(worked_case(name))

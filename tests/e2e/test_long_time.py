@@ -282,6 +282,7 @@ async def test_clocks_of_months_keep_their_time(played: Played) -> None:
     assert run.events < 900  # twenty months of monthly polls, and two attempts
 
 
+@pytest.mark.nightly
 async def test_stale_health_holds_and_says_so_and_breaches_nothing(played: Played) -> None:
     await played.opened(two_teams("silent", [], safety_poll="12h"), healthy(319))
     name, sql = played.name, played.sql
@@ -325,6 +326,7 @@ async def nobody_works(played: Played, around: float) -> None:
     played.start_worker()
 
 
+@pytest.mark.nightly
 async def test_a_gate_that_came_due_in_an_outage_stays_shut_on_health_that_grew_stale_in_it(played: Played) -> None:
     await played.opened(two_teams("outage", [], safety_poll="12h"), healthy(319))
     name, sql = played.name, played.sql

@@ -329,6 +329,7 @@ def notices_agree(world: World) -> int:
     return seen
 
 
+@pytest.mark.nightly
 async def test_every_number_is_what_the_ledger_says_at_that_moment(world: World) -> None:
     """A real rollout, a shadow beside it, and a cluster that nobody rolls out, with jobs beyond a quota."""
     real, shadow, still = fresh("numbers"), fresh("shade"), fresh("still")

@@ -345,6 +345,7 @@ async def test_a_pause_and_a_promotion_are_both_taken_and_the_pause_holds(world:
     await asyncio.gather(promoted_first(), paused_first())
 
 
+@pytest.mark.nightly
 async def test_a_stuck_rollout_is_retried_or_closed(world: World, hooks: Hooks) -> None:
     async def scene(first: Command, second: Command, held: EffectKind, why: str, then: Stage) -> None:
         name = await at(world, Stage.BUFFERED, f"{first}-{second}")
@@ -494,6 +495,7 @@ async def test_a_quota_changed_as_limits_are_made_hard_is_drift(world: World, ho
     await asyncio.gather(scene(back=False), scene(back=True))
 
 
+@pytest.mark.nightly
 async def test_a_second_change_during_the_restoring_of_the_first_is_restored_too(world: World, hooks: Hooks) -> None:
     name = await at(world, Stage.BUFFERED, "restore", on_drift="restore")
     with hooks.effect(name, EffectKind.SET_SOFT) as effect:

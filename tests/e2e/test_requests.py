@@ -135,6 +135,7 @@ async def test_a_rollout_is_waited_for_and_its_freed_capacity_is_never_granted(w
     assert quota(world, name) == 306
 
 
+@pytest.mark.nightly
 async def test_a_request_during_a_rollout_waits_and_the_rollout_writes_it(world_on_each: World) -> None:
     world, name = world_on_each, fresh("through")
     await world.fleet(roomy(name))
@@ -325,6 +326,7 @@ async def grants(world: World) -> Check:
     return found
 
 
+@pytest.mark.nightly
 async def test_a_grant_whose_workflow_is_gone_is_named_and_given_back_by_the_watch(
     monkeypatch: pytest.MonkeyPatch, world: World
 ) -> None:

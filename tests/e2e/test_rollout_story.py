@@ -16,9 +16,16 @@ from models.questions import Declare, EndWindow
 from models.rollout.messages import LaunchAnswer, LaunchRequest, RolloutStatus
 from models.rollout.stages import Command, Stage
 from models.wire import WATCH_ID
-from tests.e2e.world import World, cluster, eventually, fresh, team, worked_case
+from tests.e2e.world import World, cluster, eventually, fresh, on_postgresql, team, worked_case
 
 LONG = "1h"
+
+
+def nightly(item: pytest.Item) -> bool:
+    """By day the worked case alone is played on both databases."""
+    return on_postgresql(item) and "test_the_worked_case" not in item.name
+
+
 NOTHING_TO_RETRY = "nothing to retry: the rollout is waiting at its first gate"
 
 
@@ -284,6 +291,7 @@ async def test_the_safety_poll_makes_up_for_a_dead_watch(world: World) -> None:
     assert world.sql.gpus(name) == {"research": 300}
 
 
+@pytest.mark.nightly
 async def test_neither_a_declared_absence_nor_an_implausible_drop_is_a_breach(world: World) -> None:
     sql = world.sql
     name = fresh("guard")

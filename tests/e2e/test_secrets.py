@@ -77,6 +77,7 @@ def rows_with(ledger_url: str, secret: str) -> set[str]:
         return {t for t in tables if any(secret in repr(row) for row in book.execute(f"SELECT * FROM {t}"))}
 
 
+@pytest.mark.nightly
 async def test_a_token_stands_in_the_ledgers_contacts_and_nowhere_else(
     world: World, sqlite_ledger_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

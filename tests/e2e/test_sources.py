@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
+import pytest
+
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.questions import CheckLedger, ConfirmSource
@@ -19,6 +21,7 @@ async def says(world: World, source: str, healthy: int, *names: str) -> None:
     assert await world.person(source).add_health(samples) == len(names)
 
 
+@pytest.mark.nightly
 async def test_a_source_in_doubt_cuts_nothing_until_a_person_confirms_it(world: World) -> None:
     liars, honest = [fresh("liar") for _ in range(4)], fresh("honest")
     quotas = [team("a", 50), team("b", 34)]

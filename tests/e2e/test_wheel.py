@@ -149,6 +149,7 @@ def test_its_readme_is_its_description_and_leads_nowhere_dead(wheel: Path) -> No
     assert [link for link in links if not link.startswith("https://")] == []
 
 
+@pytest.mark.nightly
 def test_somebody_elses_models_and_cli_are_theirs_and_ours_are_ours(installed: Installed) -> None:
     python = str(installed.scripts / "python")
 

@@ -104,7 +104,7 @@ def worked_case(name: str, **policy: Any) -> dict[str, Any]:
 
 
 def on_postgresql(item: pytest.Item) -> bool:
-    """Of a file whose stories the second database plays by night: test_rollout_story.py has both by day."""
+    """Of a file whose stories the second database plays by night: test_rollout_story.py has one on both by day."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     return params.get("ledger_url") == "postgresql"
 

@@ -126,6 +126,7 @@ async def test_no_rubbish_in_a_command_harms_what_stands_beside(world: World) ->
     await unharmed(world, *beside)
 
 
+@pytest.mark.nightly
 async def test_a_name_that_is_taken_at_an_import_works_and_others_are_refused(world: World) -> None:
     """As a cluster, an island, a team and an owner: what comes in has a rollout that answers."""
     beside = fresh("beside")

@@ -28,6 +28,7 @@ from models.digests import Lane, MailPace
 from models.notices import Notice, NoticeKind
 from models.questions import LedgerCheck
 from models.wire import TellAnswer, TellRequest
+from tests.e2e.world import on_postgresql
 from tests.integration.ledger.world import import_fleet
 from tests.integration.notice_servers import Mail, Web, mail_server, web_server
 
@@ -114,6 +115,9 @@ class Office:
         hooks = [(r.json["title"], r.json["message"]) for r in self.web.posts(f"/{team}")]
         assert [subject for subject, _ in mails] == [subject for subject, _ in hooks]
         return mails
+
+
+nightly = on_postgresql
 
 
 @pytest.fixture

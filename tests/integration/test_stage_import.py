@@ -35,6 +35,7 @@ def test_what_is_staged_so_is_committed_by_its_name(sqlite_ledger_url: str, monk
         assert book.execute("SELECT count(*) FROM import_parts").fetchall() == [(0,)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("url", "error", "sentence"),
     [

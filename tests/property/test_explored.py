@@ -14,7 +14,13 @@ from tests.property.explore import SETTINGS, Exploration, Found, remembering
 from tests.tried import TRIED
 
 DEPTH = 2
+BY_DAY = ("rollback", "tried again")
 REACHED: set[object] = set()
+
+
+def nightly(item: pytest.Item) -> bool:
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return params.get("name", BY_DAY[0]) not in BY_DAY or "together" in item.name
 
 
 def explored(name: str) -> Found:

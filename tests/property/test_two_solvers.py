@@ -34,6 +34,7 @@ def up_to(edges: int, ways: int) -> Iterator[None]:
         yield
 
 
+@pytest.mark.nightly
 @settings(EACH, max_examples=examples(200))
 @given(small_snapshots() | large_snapshots(), policies())
 def test_backing_and_plans_are_the_same_by_both(snapshot: Snapshot, policy: Policy) -> None:
