@@ -416,6 +416,7 @@ async def play(played: Played, days: int, *, breaches: bool, suggested: int, say
     """
     started = time.monotonic()
     await monitored(played)
+    nearly_full = 0
     for day in range(1, days + 1):
         if breaches:
             await _breach(played, 24 * day, told=day % 2 == 0)
@@ -424,7 +425,8 @@ async def play(played: Played, days: int, *, breaches: bool, suggested: int, say
         assert status.stage is Stage.MONITORED, f"day {day}: {status.model_dump_json(indent=1)}"
         assert played.sql.gpus(played.name) == {"research": 306}
         # Every other run ends in a burst; the others end where they would by themselves.
-        if status.history_events > suggested - A_DAY and status.runs % 2:
+        nearly_full += status.history_events > suggested - A_DAY
+        if status.history_events > suggested - A_DAY and nearly_full % 2:
             await _burst(played, status.runs)
         if day % 10 == 0:
             says(f"day {day}: run {status.runs}, {time.monotonic() - started:.0f} s")

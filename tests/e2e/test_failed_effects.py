@@ -140,7 +140,7 @@ def spec(name: str) -> dict[str, Any]:
         team("org-2", 30, parent="org"),
     ]
     waits = dict.fromkeys(("notice", "soak_buffered", "soak_enforced"), "0s")
-    policy = {**waits, "breach_after": "2s", "recover_after": "1h", "max_breaching_clusters": 1000}
+    policy = {**waits, "breach_after": "6s", "recover_after": "1h", "max_breaching_clusters": 1000}
     return cluster(name, ISLANDS, quotas, **policy)
 
 

@@ -461,8 +461,15 @@ def led_to_nothing(history: WorkflowHistory) -> list[int]:
     """Ids of the events with which workflow tasks ended that led to nothing, and which the next one followed at once.
 
     Playing a history, Temporal's core takes both for one: a command of the next is then obeyed before what came with
-    the first is heard, and the two may part ways (TMPRL1100).
+    the first is heard, and the two may part ways (TMPRL1100). A signal is no harm: it is heard before the command.
     """
-    done, scheduled = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED, EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED
-    both = itertools.pairwise((event.event_id, event.event_type) for event in history.events)
-    return [number for (number, kind), (_, then) in both if (kind, then) == (done, scheduled)]
+    kinds = [EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in history.events]
+    found, heard = list[int](), set[str]()
+    for number, (kind, then) in enumerate(itertools.pairwise(kinds), start=1):
+        if kind == "WORKFLOW_TASK_COMPLETED":
+            harmless = not heard - {"WORKFLOW_EXECUTION_SIGNALED"}
+            found += [number] * (then == "WORKFLOW_TASK_SCHEDULED" and not harmless)
+            heard = set()
+        elif not kind.startswith("WORKFLOW_TASK_"):
+            heard.add(kind)
+    return found
