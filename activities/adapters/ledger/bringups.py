@@ -101,7 +101,7 @@ class LedgerBringups:
             if row.ended_at is not None:
                 return board
             text = f"bring-up {row.number} is given up while {row.stage}: nothing that it made was unmade"
-            append_all(session, [_entry(cluster, by, text, {"command": "give_up_bringup", "number": row.number})])
+            append_all(session, [by.entry(cluster, text, {"command": "give_up_bringup", "number": row.number})])
             ended = BringupStage.RETIRED if row.stage == BringupStage.RETIRING else BringupStage.CANCELLED
             board = board.but(stage=ended, stage_at=by.at, waits_for="", needs="")
             row.stage, row.stage_at, row.board = ended.value, by.at, board.model_dump_json()
@@ -238,7 +238,7 @@ class LedgerBringups:
         text = f"minimums and protected blocks of {', '.join(sorted(named))} are given up: the cluster is retired"
         data = {"command": "retire", "floors": named}
         with never_dropped(), self._database.writing() as session:
-            append_all(session, [_entry(cluster, by, text, data)])
+            append_all(session, [by.entry(cluster, text, data)])
             rows = [{**row, "minimum": 0, "blocks": ""} for row in _floors(session, cluster)]
             with signed(session, [cluster], by.actor):
                 update(session, QuotaRow, rows)
@@ -247,7 +247,7 @@ class LedgerBringups:
         with never_dropped(), self._database.writing() as session:
             if session.get(ClusterRow, cluster) is None:
                 return
-            append_all(session, [_entry(cluster, by, "out of the fleet: it is retired", {"command": "retire"})])
+            append_all(session, [by.entry(cluster, "out of the fleet: it is retired", {"command": "retire"})])
             locked_cluster(session, cluster)
             remove_rows(session, cluster, retired=True)
 
@@ -330,19 +330,6 @@ def _handed_entry(incoming: Incoming) -> AuditEntry:
             "owed": handed.owed,
             "islands": [island.model_dump(mode="json") for island in handed.islands],
         },
-    )
-
-
-def _entry(cluster: str, by: Signature, text: str, data: Mapping[str, Any]) -> AuditEntry:
-    return AuditEntry(
-        key=by.key,
-        cluster=cluster,
-        at=by.at,
-        kind=AuditKind.COMMAND,
-        actor=by.actor,
-        text=text,
-        reason=by.reason,
-        data=dict(data),
     )
 
 
