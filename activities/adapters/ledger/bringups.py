@@ -32,6 +32,7 @@ from models.bringup.first_quotas import too_much
 from models.bringup.handing_over import opening_policy
 from models.bringup.messages import BringupRecord, BringupRow, BringupStart, HandedOver, OpenedBringup
 from models.bringup.stages import BringupStage
+from models.bringup.state import bringup_key, bringup_workflow_id
 from models.bringup_tables import BringupBookRow, OwedRow
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_lines import ImportTerms
@@ -150,7 +151,7 @@ class LedgerBringups:
                 }
                 session.add(
                     ImportRow(
-                        import_id=_import_id(cluster, number),
+                        import_id=bringup_key(cluster, number),
                         actor=incoming.actor,
                         at=incoming.at,
                         result=canonical_json(stored),
@@ -290,12 +291,8 @@ def _entered(start: BringupStart, number: int, now: datetime) -> BringupRow:
     )
 
 
-def _import_id(cluster: str, number: int) -> str:
-    return f"bringup/{cluster}/{number}"
-
-
 def _stored(session: Session, cluster: str, number: int) -> dict[str, Any] | None:
-    row = session.get(ImportRow, _import_id(cluster, number))
+    row = session.get(ImportRow, bringup_key(cluster, number))
     if row is None:
         return None
     stored: dict[str, Any] = json.loads(row.result)
@@ -313,16 +310,16 @@ def _owed_rows(incoming: Incoming) -> list[dict[str, Any]]:
 def _handed_entry(incoming: Incoming) -> AuditEntry:
     cluster, handed = incoming.spec.name, incoming.handed
     return AuditEntry(
-        key=f"{_import_id(cluster, incoming.number)}/handed-over",
+        key=f"{bringup_key(cluster, incoming.number)}/handed-over",
         cluster=cluster,
-        rollout=f"bringup/{cluster}",
+        rollout=bringup_workflow_id(cluster),
         at=incoming.at,
         kind=AuditKind.PLAN,
         actor=incoming.actor,
         text=f"into the fleet: {handed.said}",
         data={
             "command": "hand_over",
-            "import": _import_id(cluster, incoming.number),
+            "import": bringup_key(cluster, incoming.number),
             "plan": handed.plan_hash,
             "approved_by": incoming.actor,
             "ceiling_gpus": incoming.ceiling_gpus,
