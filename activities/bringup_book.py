@@ -212,8 +212,7 @@ class FleetBringups:
             receipt = self._quotas.apply(change)
         except (Drift, Conflict) as error:
             raise Unavailable(f"what is owed in {cluster} is tried again: {error.message}") from error
-        landed = {} if receipt.conflicts else {t: g - receipt.before[t] for t, g in receipt.after.items()}
-        said = self._note(request, order, plan.hash, landed, "itself")
+        said = self._note(request, order, plan.hash, receipt.raised, "itself")
         if receipt.conflicts:
             raise Unavailable(f"others have just changed quotas of {cluster}: what is owed is tried again")
         return said

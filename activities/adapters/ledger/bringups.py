@@ -222,8 +222,7 @@ class LedgerBringups:
         with self._database.reading() as session:
             own = session.get(GrantReceiptRow, (fence.rollout, fence.counter))
             if own is not None:
-                receipt = Receipt.model_validate_json(own.receipt)
-                return {} if receipt.conflicts else {t: g - receipt.before[t] for t, g in receipt.after.items()}
+                return Receipt.model_validate_json(own.receipt).raised
             rows = session.exec(select(AuditRow.entry).where(AuditRow.cluster == cluster, told)).all()
         entries = (AuditEntry.model_validate_json(text) for text in rows)
         return next((dict(e.data["raised"]) for e in entries if e.data.get("raised")), None)
