@@ -134,16 +134,17 @@ class _Fleet:
         name, number = row.text("cluster"), len(self.data["clusters"])
         island = row.fields("total_gpus", "healthy_gpus", "block_gpus")
         island = {"name": row.cells.get("island", "") or WHOLE, **island}
+        said, policy = row.fields("gpu_model", "gpus_per_node"), _policy(row)
         if name not in self._numbers:
             self._numbers[name] = number
-            cluster = {"name": name, "islands": [], **row.fields("gpu_model", "gpus_per_node")}
-            if policy := _policy(row):
+            cluster = {"name": name, "islands": [], **said}
+            if policy:
                 cluster["policy"] = policy
             self.data["clusters"].append(cluster)
             self._lines["clusters", number] = row.place
         number = self._numbers[name]
         cluster = self.data["clusters"][number]
-        _agree(row, cluster, row.fields("gpu_model", "gpus_per_node"), _policy(row))
+        _agree(row, cluster, said, policy)
         self._lines["clusters", number, "islands", len(cluster["islands"])] = row.place
         cluster["islands"].append(island)
 
