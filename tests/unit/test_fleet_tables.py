@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client.inputs.fleet_tables import TEMPLATES, read_fleet_tables, template
+from client.inputs.fleet_tables import FLEET_TEMPLATES, read_fleet_tables
 from models.errors import BadFile, BadInput
 
 CLUSTERS = "cluster,gpu_model,island,total_gpus,healthy_gpus,policy.buffer\nh,H100,X,100,90,0.1\nh,,Y,50,50,\n"
@@ -130,7 +130,7 @@ def test_quotas_alone_and_two_tables_of_one_kind_are_refused(tmp_path: Path) -> 
 
 
 def test_the_templates_make_up_a_fleet(tmp_path: Path) -> None:
-    found = read(tmp_path, **{word: template(word) for word in TEMPLATES}).fleet
+    found = read(tmp_path, **FLEET_TEMPLATES).fleet
     (cluster,) = found.clusters
     assert (cluster.name, cluster.islands[0].healthy_gpus, cluster.quotas[0].gpus) == ("h100-worked", 319, 345)
     assert found.teams[0].contacts == ("research-leads@example.org",)
