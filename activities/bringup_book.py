@@ -29,6 +29,7 @@ from models.bringup.messages import (
     WoundDown,
 )
 from models.bringup.stages import BringupStage
+from models.bringup.state import bringup_key, bringup_workflow_id
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.policy import Policy
@@ -211,8 +212,7 @@ class FleetBringups:
             receipt = self._quotas.apply(change)
         except (Drift, Conflict) as error:
             raise Unavailable(f"what is owed in {cluster} is tried again: {error.message}") from error
-        landed = {} if receipt.conflicts else {t: g - receipt.before[t] for t, g in receipt.after.items()}
-        said = self._note(request, order, plan.hash, landed, "itself")
+        said = self._note(request, order, plan.hash, receipt.raised, "itself")
         if receipt.conflicts:
             raise Unavailable(f"others have just changed quotas of {cluster}: what is owed is tried again")
         return said
@@ -258,9 +258,9 @@ class FleetBringups:
         raised = {team: gpus for team, gpus in raised.items() if gpus}
         what = some_of([f"{team} {gpus_text(gpus)} more" for team, gpus in sorted(raised.items())]) or "nothing"
         entry = AuditEntry(
-            key=f"bringup/{cluster}/{number}/owed/{order}",
+            key=f"{bringup_key(cluster, number)}/owed/{order}",
             cluster=cluster,
-            rollout=f"bringup/{cluster}",
+            rollout=bringup_workflow_id(cluster),
             at=request.at,
             kind=AuditKind.PLAN,
             actor=request.actor,
@@ -302,7 +302,7 @@ def _fitting(
 
 def _fence(cluster: str, number: int, order: int) -> Fence:
     """Of what the bring-up writes by itself."""
-    return Fence(rollout=f"bringup/{cluster}/{number}", counter=order)
+    return Fence(rollout=bringup_key(cluster, number), counter=order)
 
 
 def _order_id(cluster: str, number: int, order: int) -> str:

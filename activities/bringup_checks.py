@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from activities.ports import HealthPort
 from activities.runner_ports import CheckPort
 from models.base import gpus_text
-from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour
+from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour, capacity_answer
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.sources import SlurmSource
@@ -49,17 +49,16 @@ class OwnHealth:
 
 def _judged(order: CheckOrder, islands: tuple[Island, ...], now: datetime) -> CheckAnswer:
     def answer(colour: Colour, said: str, number: float | None = None) -> CheckAnswer:
-        there = islands if order.kind is CheckKind.CAPACITY else ()
-        return CheckAnswer(colour=colour, said=said, number=number, at=now, islands=there)
+        return CheckAnswer(colour=colour, said=said, number=number, at=now)
 
     if not islands:
         return answer(Colour.UNKNOWN, f"nobody says what is healthy in {order.cluster}")
-    there, well = (sum(getattr(i, field) for i in islands) for field in ("total_gpus", "healthy_gpus"))
     match order.kind:
         case CheckKind.CAPACITY:
-            return answer(_green(there >= order.gpus), f"{gpus_text(there)} installed, {order.gpus} asked for", there)
+            return capacity_answer(order, islands, now)
         case CheckKind.HEALTHY:
             assert order.share is not None
+            there, well = (sum(getattr(i, field) for i in islands) for field in ("total_gpus", "healthy_gpus"))
             share = 0.0 if there == 0 else well / there
             said = f"{well} of {gpus_text(there)} healthy, {float(order.share):.4g} of them asked for"
             return answer(_green(well >= order.share * there > 0), said, share)

@@ -17,6 +17,7 @@ from activities.clusters import ClusterActivities
 from activities.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, UsagePort
 from models.audit import BACKSTOP, AuditEntry, AuditKind, Signature
 from models.bringup.messages import BringupRow, WindDownRequest, WoundDown
+from models.bringup.state import bringup_key
 from models.cluster.quota import QuotaTree
 from models.errors import Refusal, Unavailable
 from models.rollout.commands import CommandRequest
@@ -168,4 +169,4 @@ class BringupExit:
         raise Unavailable(f"rollout {opened.rollout} is being closed")
 
     def _key(self, cluster: str, what: str) -> str:
-        return f"bringup/{cluster}/{self._ledger.number(cluster)}/{what}"
+        return f"{bringup_key(cluster, self._ledger.number(cluster))}/{what}"

@@ -363,16 +363,7 @@ def _entry(
     data: Mapping[str, Any] = MappingProxyType({}),
 ) -> AuditEntry:
     """What somebody did at the desk. It is of the time it was asked, so that tried again it is the same entry."""
-    return AuditEntry(
-        key=f"{_request_id()}{part}",
-        cluster=cluster,
-        at=activity.info().scheduled_time,
-        kind=AuditKind.COMMAND,
-        actor=request.actor,
-        text=text,
-        reason=reason,
-        data=dict(data),
-    )
+    return _signature(request, reason).entry(cluster, text, data, part)
 
 
 def _of_window(request: DeskRequest, what: str, entry: Entry, reason: str, part: str = "") -> AuditEntry:

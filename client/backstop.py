@@ -32,11 +32,11 @@ from client.doctor import (
     watch_check,
 )
 from client.fleet_rollouts import FleetRollouts
-from client.lost_bringups import lost_bringups
-from client.lost_rollouts import lost_of
+from client.lost_rollouts import lost_of, run_nowhere
 from client.requests import QuotaRequests
 from client.rollouts import Rollouts
 from client.versions import Build, builds, none_polls, use
+from models.bringup.state import bringup_workflow_id
 from models.errors import BackstopError
 from models.questions import BringupsOf, CheckLedger, OpenRollouts, RequestsOf
 
@@ -90,7 +90,8 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups):
             checks.append(rollouts_check(rollouts, await lost_of(self._client, rollouts)))
             checks += fleet_checks(await self.lost_fleet())
             brought = await self.ask(BringupsOf())
-            checks += bringups_checks(brought, await lost_bringups(self._client, brought))
+            lost = await run_nowhere(self._client, brought, lambda row: bringup_workflow_id(row.cluster))
+            checks += bringups_checks(brought, lost)
         except RPCError as error:
             checks.append(Check(name="rollouts", ok=False, text=error.message))
         checks.append(grants_check(await self.ask(RequestsOf()), now))

@@ -6,8 +6,9 @@ Their effects stand, and nobody guards them, until a launch adopts them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
@@ -22,6 +23,7 @@ from models.wire import rollout_workflow_id
 ADOPT_ALL = "backstop launch --adopt --all"
 ADOPT_FLEET = "backstop launch --fleet --adopt"
 _AT_ONCE = 16
+_RowT = TypeVar("_RowT")
 
 
 async def lost_of(client: Client, rows: Sequence[Overview], listed: Collection[str] = ()) -> list[Overview]:
@@ -29,15 +31,20 @@ async def lost_of(client: Client, rows: Sequence[Overview], listed: Collection[s
 
     A list of Temporal is a moment late, so each one that is not in it is asked for by its name.
     """
+    doubted = [row for row in rows if not row.ended and row.cluster not in listed]
+    return await run_nowhere(client, doubted, lambda row: rollout_workflow_id(row.cluster))
+
+
+async def run_nowhere(client: Client, rows: Sequence[_RowT], workflow_id: Callable[[_RowT], str]) -> list[_RowT]:
+    """Those whose workflow Temporal does not run."""
     turn = asyncio.Semaphore(_AT_ONCE)
 
-    async def runs(cluster: str) -> bool:
+    async def runs(row: _RowT) -> bool:
         async with turn:
-            return await is_running(client, cluster)
+            return await runs_there(client, workflow_id(row))
 
-    doubted = [row for row in rows if not row.ended and row.cluster not in listed]
-    running = await asyncio.gather(*(runs(row.cluster) for row in doubted))
-    return [row for row, alive in zip(doubted, running, strict=True) if not alive]
+    running = await asyncio.gather(*map(runs, rows))
+    return [row for row, alive in zip(rows, running, strict=True) if not alive]
 
 
 async def is_running(client: Client, cluster: str) -> bool:

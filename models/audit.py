@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -60,6 +60,19 @@ class Signature(NamedTuple):
     at: datetime
     key: str
     reason: str = ""
+
+    def entry(self, cluster: str, text: str, data: Mapping[str, Any], part: str = "") -> AuditEntry:
+        """The deed as the cluster's archive has it. `part`: of its key, where one deed has several entries."""
+        return AuditEntry(
+            key=f"{self.key}{part}",
+            cluster=cluster,
+            at=self.at,
+            kind=AuditKind.COMMAND,
+            actor=self.actor,
+            text=text,
+            reason=self.reason,
+            data=dict(data),
+        )
 
 
 class ChainedEntry(Model):

@@ -133,14 +133,14 @@ def template_(
     ],
 ) -> None:
     """Print a table or a recipe to fill in."""
-    from client.inputs.bringups import TABLES, template
+    from client.inputs.bringups import BRINGUP_TEMPLATES
 
     if what == "recipe":
         typer.echo((Path(__file__).parent.parent / "templates" / "recipe.yaml").read_text(), nl=False)
         return
-    if what not in TABLES:
-        raise BadInput(f"TABLE must be {', '.join(TABLES)} or recipe, not {what!r}")
-    typer.echo(template(what), nl=False)
+    if what not in BRINGUP_TEMPLATES:
+        raise BadInput(f"TABLE must be {', '.join(BRINGUP_TEMPLATES)} or recipe, not {what!r}")
+    typer.echo(BRINGUP_TEMPLATES[what], nl=False)
 
 
 # --- entry -------------------------------------------------------------------------------------

@@ -62,22 +62,6 @@ def add_to(group: typer.Typer) -> None:
     group.command("rename", epilog=examples("backstop fleet rename h100-wroked h100-worked --reason 'a typo'"))(rename)
 
 
-def read_files(files: Sequence[str]) -> FleetDocument:
-    """One fleet file, or tables that make one up. Errors: BadFile, BadInput."""
-    from client.inputs.documents import read_fleet_document
-    from client.inputs.fleet_tables import read_fleet_tables
-    from client.inputs.spreadsheet import is_table
-
-    tables = [file for file in files if is_table(file)]
-    if tables and len(tables) < len(files):
-        raise BadInput(f"{tables[0]} is a table and {next(f for f in files if f not in tables)} is not: give one kind")
-    if tables:
-        return read_fleet_tables(files)
-    if len(files) != 1:
-        raise BadInput(f"{len(files)} fleet files are given: give one, or tables of clusters and quotas as CSV")
-    return read_fleet_document(files[0])
-
-
 async def taken(door: Backstop, document: FleetDocument, terms: ImportTerms) -> FleetOutcome:
     """What became of the file, or on a dry run would. Its contacts' secrets go straight into the ledger."""
     from cli.direct import stage_import
@@ -149,9 +133,10 @@ def diff(
     """
     from cli.output import line, show, show_json
     from cli.views.fleet_diff import diff_parts, left_out_parts, summary_text
+    from client.inputs.fleet_tables import read_fleet_files
     from models.cluster.import_lines import ImportTerms
 
-    document = read_files(files)
+    document = read_fleet_files(files)
 
     async def question(door: Backstop) -> FleetOutcome:
         return await taken(door, document, ImportTerms(dry_run=True, prune=prune, reset=reset))
@@ -245,12 +230,12 @@ def template_(
 ) -> None:
     """Print a file to start from: the header of a table with one row as an example, or a small fleet file."""
     from cli.output import write
-    from client.inputs.fleet_tables import TEMPLATES, template
+    from client.inputs.fleet_tables import FLEET_TEMPLATES
     from client.inputs.fleet_yaml import EXAMPLE
 
-    if what not in (*TEMPLATES, "fleet"):
-        raise BadInput(f"WHAT must be one of {', '.join((*TEMPLATES, 'fleet'))}, not {what!r}")
-    write("-", "FILE", EXAMPLE if what == "fleet" else template(what))
+    if what not in (*FLEET_TEMPLATES, "fleet"):
+        raise BadInput(f"WHAT must be one of {', '.join((*FLEET_TEMPLATES, 'fleet'))}, not {what!r}")
+    write("-", "FILE", EXAMPLE if what == "fleet" else FLEET_TEMPLATES[what])
 
 
 def remove(

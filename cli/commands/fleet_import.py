@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.commands.fleet_file import Prune, Reset, answered, placed, read_files, taken, warn
+from cli.commands.fleet_file import Prune, Reset, answered, placed, taken, warn
 from cli.consent import Yes, consent
 from cli.options import Actor, AsJson, Overlay, SettingsOption, checked, examples, named, settings_given, who
 from cli.session import ask
@@ -104,6 +104,7 @@ def import_(
     Health may come alone, for clusters that the ledger has. Then a wrong row costs its own cluster alone, which is
     named: the others' health stands, and the command ends with 1.
     """
+    from client.inputs.fleet_tables import read_fleet_files
     from client.inputs.health_samples import read_health
     from client.inputs.jobs import classes_in, read_jobs
 
@@ -115,7 +116,7 @@ def import_(
             f"--slurm {slurm} is given beside {given[0]}: give one of them (a file may say slurm: of a cluster)"
         )
     _refuse_without_file(bool(given), prune=prune, reset=reset, whole=whole, dry_run=dry_run)
-    document = read_files(given) if given else None
+    document = read_fleet_files(given) if given else None
     samples = read_health(health, document.fleet.clusters) if health and document is not None else ()
     said = {} if document is None else classes_in(document.fleet)
     by_name = read_jobs(jobs, said) if jobs else ()

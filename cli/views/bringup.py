@@ -50,10 +50,6 @@ _TAIL_LINES = 5
 """Of a log, in the graph; --json has all that travels."""
 
 
-def stage_words(stage: BringupStage) -> str:
-    return stage.value.replace("_", " ")
-
-
 # --- the board ---------------------------------------------------------------------------------
 
 
@@ -69,9 +65,9 @@ def board_parts(rows: Sequence[BringupRow], now: datetime, *, of: int) -> list[R
     for one in sorted(rows, key=lambda r: (_ORDER.index(r.stage), r.stage_at, r.cluster)):
         since = None if one.stage.ended else span(now - one.stage_at)
         awaited = one.needs or one.waits_for or None
-        row(told, one.cluster, stage_words(one.stage), since, one.gpus, one.owner, one.touches, awaited)
+        row(told, one.cluster, one.stage.words, since, one.gpus, one.owner, one.touches, awaited)
     by_stage = [(stage, sum(r.stage is stage for r in rows)) for stage in _ORDER]
-    said = ", ".join(f"{number} {stage_words(stage)}" for stage, number in by_stage if number)
+    said = ", ".join(f"{number} {stage.words}" for stage, number in by_stage if number)
     return [told, line(f"{count(len(rows), 'bring-up')}: {said}.")]
 
 
@@ -81,7 +77,7 @@ def board_parts(rows: Sequence[BringupRow], now: datetime, *, of: int) -> list[R
 def status_parts(s: BringupStatus) -> list[RenderableType]:
     """Everything about one bring-up."""
     since = f" since {moment(s.stage_at)} ({span(s.at - s.stage_at)})"
-    title = line((s.cluster, "bold"), "  ", (stage_words(s.stage), _STYLES.get(s.stage, "")), since)
+    title = line((s.cluster, "bold"), "  ", (s.stage.words, _STYLES.get(s.stage, "")), since)
     parts: list[RenderableType] = [title, FactSheet([(name, line(text)) for name, text in _facts(s)])]
     parts += [Text(), *_graph(s.steps)]
     if s.undos:
@@ -121,7 +117,7 @@ def _facts(s: BringupStatus) -> Iterator[tuple[str, str]]:
         touches = f"{1 + s.check_ins} touches (entry and {s.check_ins} check-ins)"
     yield "people", f"{touches}, and {count(s.touches, 'action')} beside"
     if s.lasted:
-        yield "took", ", ".join(f"{stage_words(stage)} {span(time)}" for stage, time in s.lasted.items() if time)
+        yield "took", ", ".join(f"{stage.words} {span(time)}" for stage, time in s.lasted.items() if time)
     waited = {whom: time for whom, time in s.waited.items() if time >= timedelta(seconds=1)}
     if waited:
         yield "waited for", ", ".join(f"{whom} {span(time)}" for whom, time in waited.items())
@@ -180,4 +176,4 @@ def _line_of(s: BringupStatus) -> str:
     steps = [f"{step.name} {step.phase}" for step in (*s.steps, *s.undos) if step.phase is not StepPhase.WAITING]
     colours = [f"{check.name} {check.colour}" for check in s.checks if check.colour is not Colour.UNKNOWN]
     needs = [f"needs: {s.needs}"] if s.needs else []
-    return clean("; ".join([stage_words(s.stage), *steps, *colours, *needs]))
+    return clean("; ".join([s.stage.words, *steps, *colours, *needs]))

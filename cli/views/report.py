@@ -167,7 +167,7 @@ def _bringups(brought: BringupsWeek | None) -> list[Section]:
     going = [
         (
             clean(b.cluster),
-            b.stage.value.replace("_", " "),
+            b.stage.words,
             _day(b.since),
             clean(b.needs or b.waits_for) or "-",
             clean(b.owner),
@@ -176,15 +176,11 @@ def _bringups(brought: BringupsWeek | None) -> list[Section]:
         for b in brought.going
     ]
     columns = ("Cluster", "State", "Since", "Waits for", "Owner", "Touches")
-    reached = [
-        f"{clean(r.cluster)} is {r.stage.value.replace('_', ' ')}, {_long(r.took)} after it was entered"
-        for r in brought.reached
-    ]
+    reached = [f"{clean(r.cluster)} is {r.stage.words}, {_long(r.took)} after it was entered" for r in brought.reached]
     news = f"This week: {'; '.join(reached[:MOST])}{_more(reached, MOST)}." if reached else ""
     lines = _cut("New clusters", columns, going, "No cluster is being brought up.", "backstop bringup status")
     times = [
-        (t.stage.value.replace("_", " "), _big(t.bringups), _long(t.median), _long(t.slowest), clean(t.slowest_of))
-        for t in brought.times
+        (t.stage.words, _big(t.bringups), _long(t.median), _long(t.slowest), clean(t.slowest_of)) for t in brought.times
     ] + [
         (f"waiting for a {w.whom}", _big(w.bringups), _long(w.median), _long(w.slowest), clean(w.slowest_of))
         for w in brought.waits

@@ -40,6 +40,50 @@ MOST_PROBLEMS = 20
 """Of a file are told at once."""
 
 
+_ModelT = TypeVar("_ModelT", bound=Model)
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A document as it was handed in."""
+
+    name: str
+    """What to call the file, or the files."""
+    data: dict[str, Any]
+    places: Callable[[Sequence[Path]], list[str]]
+    """Where parts of it stand: `recipes.yaml, line 12`."""
+
+    def checked(self, model: type[_ModelT]) -> _ModelT:
+        """Errors: BadFile with all that is wrong with it."""
+        try:
+            return model.model_validate(self.data)
+        except ValidationError as error:
+            raise self.refusing(all_problems(error, self.data)) from None
+
+    def refusing(self, problems: Sequence[Problem]) -> BadFile:
+        told, more = problems[:MOST_PROBLEMS], max(0, len(problems) - MOST_PROBLEMS)
+        where = self.places([problem.path for problem in told])
+        return BadFile([f"{at}: {problem.text}" for at, problem in zip(where, told, strict=True)], more)
+
+
+def handed_in(path: str | FilePath, fields: str, what: str = "") -> Handed:
+    """A file that is one document, not yet checked. In words: `fields` that it has at least, and `what` it is.
+
+    JSON when the name ends in .json, or when the content is; else YAML. "-": standard input. Errors: BadInput.
+    """
+    name, text = _text(path)
+    data = _parsed(name, text)
+    if data is None and what:
+        raise BadInput(f"{name} is empty: {what} has at least {fields}")
+    if not isinstance(data, dict):
+        raise BadInput(f"{name} must be a mapping with {fields}, not {shown(data)}")
+
+    def places(paths: Sequence[Path]) -> list[str]:
+        return [f"{name}{'' if n is None else f', line {n}'}" for n in plain_yaml.lines_of(text, paths)]
+
+    return Handed(name, data, places)
+
+
 @dataclass(frozen=True)
 class FleetDocument:
     """A fleet as it was handed in."""
@@ -64,35 +108,23 @@ def read_fleet(path: str | FilePath) -> Fleet:
 
 def read_fleet_document(path: str | FilePath) -> FleetDocument:
     """The same, and where its parts stand."""
-    name, text = _text(path)
-    data = _parsed(name, text)
-    if data is None:
-        raise BadInput(f"{name} is empty: a fleet file has at least the field clusters")
-    if not isinstance(data, dict):
-        raise BadInput(f"{name} must be a mapping with the field clusters, not {shown(data)}")
-
-    def places(paths: Sequence[Path]) -> list[str]:
-        return [f"{name}{'' if n is None else f', line {n}'}" for n in plain_yaml.lines_of(text, paths)]
-
-    return FleetDocument(checked_fleet(data, places), name, places)
+    return fleet_document(handed_in(path, "the field clusters", "a fleet file"))
 
 
-def checked_fleet(data: dict[str, Any], places: Callable[[Sequence[Path]], list[str]]) -> Fleet:
-    """Errors: BadFile."""
+def fleet_document(handed: Handed, *, partial: bool = False) -> FleetDocument:
+    """Errors: BadFile with all that is wrong with it."""
     fleet, problems = None, list[Problem]()
     try:
-        fleet = Fleet.model_validate(data)
+        fleet = Fleet.model_validate(handed.data)
     except ValidationError as error:
-        problems = all_problems(error, data)
-        problems += _beside(data, problems)
+        problems = all_problems(error, handed.data)
+        problems += _beside(handed.data, problems)
     else:
         problems = [p for n, c in enumerate(fleet.clusters) for p in _of_policy(fleet.policy, c.policy, n)]
     if fleet is None or problems:
         problems.sort(key=lambda p: [f"{step:09}" if isinstance(step, int) else step for step in p.path])
-        told, more = problems[:MOST_PROBLEMS], max(0, len(problems) - MOST_PROBLEMS)
-        where = places([problem.path for problem in told])
-        raise BadFile([f"{at}: {problem.text}" for at, problem in zip(where, told, strict=True)], more)
-    return fleet
+        raise handed.refusing(problems)
+    return FleetDocument(fleet, handed.name, handed.places, partial)
 
 
 def _beside(data: dict[str, Any], found: Sequence[Problem]) -> list[Problem]:
@@ -163,55 +195,16 @@ def read_flex_story(path: str | FilePath) -> FlexStory:
     return read_document(path, FlexStory, "the fields capacity_gpus, teams and steps")
 
 
-_ModelT = TypeVar("_ModelT", bound=Model)
-
-
 def read_document(path: str | FilePath, model: type[_ModelT], fields: str) -> _ModelT:
-    """A file that is one document. `fields`: what it has at least, in words. Errors: BadInput."""
-    name, text = _text(path)
-    data = _parsed(name, text)
-    if not isinstance(data, dict):
-        raise BadInput(f"{name} must be a mapping with {fields}, not {shown(data)}")
+    """A file that is one document. `fields`: what it has at least, in words.
+
+    Errors: BadInput with the first thing that is wrong with it, and how many more there are.
+    """
+    handed = handed_in(path, fields)
     try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise _refused(name, text, first_problem(error, data)) from None
-
-
-@dataclass(frozen=True)
-class Handed:
-    """A document as it was handed in."""
-
-    name: str
-    """What to call the file, or the files."""
-    data: dict[str, Any]
-    places: Callable[[Sequence[Path]], list[str]]
-    """Where parts of it stand: `recipes.yaml, line 12`."""
-
-    def checked(self, model: type[_ModelT]) -> _ModelT:
-        """Errors: BadFile with all that is wrong with it."""
-        try:
-            return model.model_validate(self.data)
-        except ValidationError as error:
-            raise self.refusing(all_problems(error, self.data)) from None
-
-    def refusing(self, problems: Sequence[Problem]) -> BadFile:
-        told, more = problems[:MOST_PROBLEMS], max(0, len(problems) - MOST_PROBLEMS)
-        where = self.places([problem.path for problem in told])
-        return BadFile([f"{at}: {problem.text}" for at, problem in zip(where, told, strict=True)], more)
-
-
-def handed_in(path: str | FilePath, fields: str) -> Handed:
-    """A file that is one document, not yet checked. `fields`: what it has at least, in words. Errors: BadInput."""
-    name, text = _text(path)
-    data = _parsed(name, text)
-    if not isinstance(data, dict):
-        raise BadInput(f"{name} must be a mapping with {fields}, not {shown(data)}")
-
-    def places(paths: Sequence[Path]) -> list[str]:
-        return [f"{name}{'' if n is None else f', line {n}'}" for n in plain_yaml.lines_of(text, paths)]
-
-    return Handed(name, data, places)
+        return handed.checked(model)
+    except BadFile as fault:
+        raise BadInput(fault.message) from None
 
 
 def read_policy(default: Policy, settings: Mapping[str, Any], options: Mapping[str, str]) -> Policy:
@@ -283,8 +276,3 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise _GivenTwice(next(name for name in names if names.count(name) > 1))
     return fields
-
-
-def _refused(name: str, text: str, problem: Problem) -> BadInput:
-    line = plain_yaml.line_of(text, problem.path)
-    return BadInput(f"{name}{'' if line is None else f', line {line}'}: {problem.sentence}")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from client.inputs.documents import MOST_PROBLEMS, FleetDocument, checked_fleet
-from client.inputs.sentences import Path
-from client.inputs.spreadsheet import Table, TableKind, TableRow, read_table, setting_of
+from client.inputs.documents import FleetDocument, fleet_document, read_fleet_document
+from client.inputs.spreadsheet import Table, TableKind, TableRow, read_table
+from client.inputs.tabled import POLICY, TabledDocument, are_tables, one_of_each, policy_of
 from models.cluster.policy import Policy
 from models.cluster.sources import WHOLE
-from models.errors import BadFile, BadInput
+from models.errors import BadInput
 
-_POLICY = "policy."
-"""Before a setting's name in the header of a column."""
 _KINDS = (
     TableKind(
         "clusters",
@@ -21,7 +19,7 @@ _KINDS = (
         needed=("cluster", "total_gpus", "healthy_gpus"),
         counts=("total_gpus", "healthy_gpus", "block_gpus", "gpus_per_node"),
         texts=("gpu_model", "island"),
-        settings=(_POLICY,),
+        settings=(POLICY,),
         example={
             "cluster": "h100-worked",
             "gpu_model": "H100",
@@ -58,121 +56,72 @@ _KINDS = (
         example={"team": "research", "contacts": "research-leads@example.org"},
     ),
 )
-TEMPLATES = tuple(kind.word for kind in _KINDS)
+FLEET_TEMPLATES = {kind.word: kind.template for kind in _KINDS}
+"""Of each kind of table a header and one row as an example, as CSV."""
 
 
-def template(word: str) -> str:
-    """A header and one row as an example, as CSV."""
-    return next(kind for kind in _KINDS if kind.word == word).template
+def read_fleet_files(paths: Sequence[str]) -> FleetDocument:
+    """One fleet file, or tables that make one up. Errors: BadFile with all that is wrong with them; BadInput."""
+    tabled = are_tables(paths, "fleet files", "clusters and quotas")
+    return read_fleet_tables(paths) if tabled else read_fleet_document(paths[0])
 
 
 def read_fleet_tables(paths: Sequence[str]) -> FleetDocument:
     """The fleet that the tables make up together. Errors: BadFile with all that is wrong with them; BadInput."""
     tables = [_of_a_fleet(read_table(path, _KINDS)) for path in paths]
-    by_kind: dict[str, Table] = {}
-    for table in tables:
-        if other := by_kind.setdefault(table.kind.word, table) if table.kind.word in by_kind else None:
-            raise BadInput(f"{table.name} and {other.name} are both tables of {table.kind.word}: put them into one")
-        by_kind[table.kind.word] = table
-    if "clusters" not in by_kind:
-        raise BadInput(
-            f"{', '.join(t.name for t in tables)}: a table of clusters is missing (`backstop fleet template clusters`)"
-        )
-    fleet = _Fleet()
-    for kind in _KINDS:
-        if kind.word in by_kind:
-            fleet.take(by_kind[kind.word])
-    if fleet.faults:
-        raise BadFile(fleet.faults[:MOST_PROBLEMS], max(0, len(fleet.faults) - MOST_PROBLEMS))
-    return FleetDocument(checked_fleet(fleet.data, fleet.where), ", ".join(paths), fleet.where, partial=True)
+    fleet = _Fleet("clusters")
+    for table in one_of_each(tables, _KINDS, "backstop fleet template"):
+        fleet.take_table(table)
+    return fleet_document(fleet.handed(paths), partial=True)
 
 
 def _of_a_fleet(table: Table) -> Table:
     """Errors: BadInput where a column names a setting that there is not."""
     for column in table.rows[0][1] if table.rows else ():
-        if table.kind.setting(column) and column.removeprefix(_POLICY) not in Policy.model_fields:
+        if table.kind.setting(column) and column.removeprefix(POLICY) not in Policy.model_fields:
             raise BadInput(
                 f"{table.name}, line 1: column {column!r} is no setting of a policy (docs/fleet-file.md lists them)"
             )
     return table
 
 
-class _Fleet:
-    """The document as it grows, and where its parts come from."""
-
-    def __init__(self) -> None:
-        self.data: dict[str, Any] = {"clusters": []}
-        self.faults: list[str] = []
-        self._lines: dict[Path, str] = {}
-        self._numbers: dict[str, int] = {}
-
-    def take(self, table: Table) -> None:
-        rows: dict[str, Callable[[TableRow], None]] = {
-            "clusters": self._cluster,
-            "quotas": self._quota,
-            "teams": self._team,
-        }
-        if table.kind.word == "teams":
-            self.data["teams"] = []
-        if table.kind.word == "quotas":
-            for cluster in self.data["clusters"]:
-                cluster["quotas"] = []
-        for line, cells in table.rows:
-            row = TableRow(f"{table.name}, line {line}", table.kind, cells)
-            rows[table.kind.word](row)
-            self.faults += row.faults
-
-    def where(self, paths: Sequence[Path]) -> list[str]:
-        return [self._where(path) for path in paths]
-
-    def _where(self, path: Path) -> str:
-        while path and path not in self._lines:
-            path = path[:-1]
-        return self._lines.get(path, "the tables")
+class _Fleet(TabledDocument):
+    def take_table(self, table: Table) -> None:
+        match table.kind.word:
+            case "clusters":
+                self.take(table, self._cluster)
+            case "quotas":
+                for cluster in self.clusters:
+                    cluster["quotas"] = []
+                self.take(table, self.add_quota)
+            case _:
+                self.data["teams"] = []
+                self.take(table, self._team)
 
     def _cluster(self, row: TableRow) -> None:
-        name, number = row.text("cluster"), len(self.data["clusters"])
+        name = row.text("cluster")
         island = row.fields("total_gpus", "healthy_gpus", "block_gpus")
         island = {"name": row.cells.get("island", "") or WHOLE, **island}
-        if name not in self._numbers:
-            self._numbers[name] = number
-            cluster = {"name": name, "islands": [], **row.fields("gpu_model", "gpus_per_node")}
-            if policy := _policy(row):
-                cluster["policy"] = policy
-            self.data["clusters"].append(cluster)
-            self._lines["clusters", number] = row.place
-        number = self._numbers[name]
-        cluster = self.data["clusters"][number]
-        _agree(row, cluster, row.fields("gpu_model", "gpus_per_node"), _policy(row))
-        self._lines["clusters", number, "islands", len(cluster["islands"])] = row.place
+        said, policy = row.fields("gpu_model", "gpus_per_node"), policy_of(row)
+        if name not in self.numbers:
+            self.add_cluster(row, name, {"name": name, "islands": [], **said, **({"policy": policy} if policy else {})})
+        number = self.numbers[name]
+        cluster = self.clusters[number]
+        _agree(row, cluster, said, policy)
+        self.stands(row, "clusters", number, "islands", len(cluster["islands"]))
         cluster["islands"].append(island)
 
-    def _quota(self, row: TableRow) -> None:
-        name = row.text("cluster")
-        number = self._numbers.get(name)
-        if number is None:
-            row.faults.append(f"{row.place}: cluster {name!r} is not in the table of clusters")
-            return
-        quotas = self.data["clusters"][number]["quotas"]
-        self._lines["clusters", number, "quotas", len(quotas)] = row.place
-        fields = row.fields(*(c for c in row.kind.columns if c not in ("cluster", "team")))
-        quotas.append({"team": row.text("team"), **fields})
-
     def _team(self, row: TableRow) -> None:
-        self._lines["teams", len(self.data["teams"])] = row.place
+        self.stands(row, "teams", len(self.data["teams"]))
         team = {"name": row.text("team"), "contacts": row.several("contacts"), **row.fields("notify")}
         self.data["teams"].append(team)
-
-
-def _policy(row: TableRow) -> dict[str, Any]:
-    return {name: setting_of(cell) for name, cell in row.settings(_POLICY)}
 
 
 def _agree(row: TableRow, cluster: Mapping[str, Any], fields: Mapping[str, Any], policy: Mapping[str, Any]) -> None:
     """A cluster of several islands has several rows, which say the same of it, or nothing."""
     for name, given, standing in (
         *((f, fields[f], cluster.get(f)) for f in fields),
-        *((f"{_POLICY}{k}", policy[k], cluster.get("policy", {}).get(k)) for k in policy),
+        *((f"{POLICY}{k}", policy[k], cluster.get("policy", {}).get(k)) for k in policy),
     ):
         if given not in (None, standing):
             row.faults.append(f"{row.place}: {name} is {given}, and {standing} in an earlier row of the cluster")

@@ -45,13 +45,8 @@ def load(text: str, source: str) -> Any:
         return _Folder(text, source).document()
 
 
-def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
-    """The line (from 1) of the deepest part of `path` that the document has; None where it cannot be told."""
-    return lines_of(text, [path])[0]
-
-
 def lines_of(text: str, paths: Sequence[tuple[str | int, ...]]) -> list[int | None]:
-    """The same of many paths, for one reading of the text."""
+    """The line (from 1) of the deepest part of each path that the document has; None where it cannot be told."""
     try:
         with _gc_resting():
             node = yaml.compose(text, Loader=yaml.CSafeLoader)

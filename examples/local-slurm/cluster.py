@@ -257,6 +257,7 @@ class Site:
             *(f"--socket={self.folder}/run/db.sock", f"--pid-file={self.folder}/run/db.pid", "--skip-name-resolve"),
             *("--bind-address=127.0.0.1", f"--port={port}", f"--init-file={first}", "--performance-schema=0"),
             *("--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0"),
+            "--innodb-lock-wait-timeout=900",
         )
         asked = ("mariadb", "--no-defaults", "-uslurm", "-pslurm", "-h127.0.0.1", f"-P{port}")
         self.until(lambda: self.answers(*asked, "slurm_acct_db", "-e", "select 1"), "MariaDB answers")

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from fractions import Fraction
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from models.base import Count, Duration, GpuCount, Model, Name, Text, Time, brief, exact_fraction, fraction_text
+from models.base import (
+    Count,
+    Duration,
+    GpuCount,
+    Model,
+    Name,
+    Text,
+    Time,
+    brief,
+    exact_fraction,
+    fraction_text,
+    gpus_text,
+)
 from models.cluster.island import Island
 from models.cluster.sources import PrometheusSource, SlurmSource
 
@@ -88,3 +100,11 @@ class CheckAnswer(Model):
     at: Time
     islands: tuple[Island, ...] = ()
     """capacity: what is there."""
+
+
+def capacity_answer(order: CheckOrder, islands: tuple[Island, ...], at: datetime) -> CheckAnswer:
+    """Whether what is installed in these islands is what the order asks for, whoever counted them."""
+    installed = sum(island.total_gpus for island in islands)
+    colour = Colour.GREEN if installed >= order.gpus else Colour.RED
+    said = f"{gpus_text(installed)} installed, {order.gpus} asked for"
+    return CheckAnswer(colour=colour, said=said, number=float(installed), at=at, islands=islands)

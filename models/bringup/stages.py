@@ -29,6 +29,11 @@ class BringupStage(StrEnum):
     RETIRED = "retired"
 
     @property
+    def words(self) -> str:
+        """As people read it."""
+        return self.value.replace("_", " ")
+
+    @property
     def ended(self) -> bool:
         return self in (BringupStage.CANCELLED, BringupStage.RETIRED)
 

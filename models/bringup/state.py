@@ -229,7 +229,7 @@ class Bringup(Model):
         """With one more entry for the archive."""
         number = self.serial + 1
         entry = AuditEntry(
-            key=f"{self.id}/{self.number}/{number:06d}",
+            key=f"{bringup_key(self.cluster, self.number)}/{number:06d}",
             cluster=self.cluster,
             rollout=self.id,
             at=at,
@@ -262,7 +262,7 @@ class Bringup(Model):
         """With a notice to the owner in the mail; `commands`: what each does, and the line to type."""
         lines = [{"does": does, "line": line} for does, line in commands]
         notice = Notice(
-            key=f"{self.id}/{self.number}/{self.serial + 1:06d}/told",
+            key=f"{bringup_key(self.cluster, self.number)}/{self.serial + 1:06d}/told",
             kind=NoticeKind.BRINGUP,
             cluster=self.cluster,
             audience=self.entry.owner,
@@ -287,6 +287,11 @@ class Bringup(Model):
 def bringup_workflow_id(cluster: str) -> str:
     """One id per cluster, so that two bring-ups of it cannot run at once."""
     return f"bringup/{cluster}"
+
+
+def bringup_key(cluster: str, number: int) -> str:
+    """One of the cluster's bring-ups, as its fences, receipts and archived entries name it."""
+    return f"{bringup_workflow_id(cluster)}/{number}"
 
 
 def waits_for(b: Bringup) -> WaitsFor | None:

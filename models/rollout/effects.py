@@ -118,3 +118,8 @@ class Receipt(Model):
     flex_gpus: GpuCount | None = None
     """FOLLOW: the surplus that is published now."""
     shadow: bool = False
+
+    @property
+    def raised(self) -> dict[str, int]:
+        """By how many GPUs each quota has risen; none where what others changed kept it from landing."""
+        return {} if self.conflicts else {team: gpus - self.before[team] for team, gpus in self.after.items()}

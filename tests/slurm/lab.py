@@ -1,8 +1,7 @@
-"""A real Slurm on this machine for a test or a demonstration: munge, MariaDB, slurmdbd, slurmctld, one slurmd a node.
+"""A real Slurm on this machine for a test: what examples/local-slurm makes, and what people do with it.
 
 Everything listens on loopback, on free ports, in a folder of its own, and is stopped by its process id. Needs Debian's
-packages (`PACKAGES`), as root or not. What makes it work: the daemons are run through links of the names that they
-compare their own with, and a GPU is a link to /dev/null, as a GPU line without a file registers none.
+packages (`PACKAGES`), as root or not.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import secrets
 import shutil
 import signal
-import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +28,7 @@ PACKAGES = (
     "mariadb-server",
     "slurm-wlm-basic-plugins",
 )
-_TEMPLATES = Path(__file__).parents[2] / "examples" / "local-slurm"
+_PROGRAM = Path(__file__).parents[2] / "examples" / "local-slurm" / "cluster.py"
 _BINARIES = ("slurmctld-wlm", "slurmd-wlm", "slurmdbd", "sacctmgr", "munged", "mariadbd")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _PATIENCE = 60.0
@@ -45,18 +43,12 @@ def missing() -> list[str]:
 
 
 class Lab:
-    """A running Slurm. `nodes` by island: island1 has the first ones."""
+    """A running Slurm. `folder` is called as the cluster is. `islands`: nodes of each; island1 has the first ones."""
 
     def __init__(self, folder: Path, islands: Mapping[str, int]) -> None:
         self.folder = folder
-        self.islands = dict(islands)
-        self.nodes: dict[str, list[str]] = {}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._ports = _free_ports(4 + sum(islands.values()))
-        number = 1
-        for island, count in islands.items():
-            self.nodes[island] = [f"gpu{n:03d}" for n in range(number, number + count)]
-            number += count
+        self._islands = ",".join(f"{island}:{count}" for island, count in islands.items())
+        self.all_nodes = [f"gpu{n:03d}" for n in range(1, sum(islands.values()) + 1)]
 
     @property
     def conf(self) -> Path:
@@ -66,31 +58,12 @@ class Lab:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "SLURM_CONF": str(self.conf), "PATH": f"{self.folder}/bin:{_PATH}"}
 
-    @property
-    def all_nodes(self) -> list[str]:
-        return [node for nodes in self.nodes.values() for node in nodes]
-
     # --- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        for name in ("etc", "log", "run", "state", "spool", "db", "munge", "dev", "bin", "sock"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-        (self.folder / "munge").chmod(0o700)
-        for name in ("slurmctld", "slurmd", "slurmstepd"):
-            target = shutil.which(f"{name}-wlm", path=_PATH)
-            (self.folder / "bin" / name).symlink_to(str(target))
-        for number in range(GPUS):
-            (self.folder / "dev" / f"nvidia{number}").symlink_to("/dev/null")
-        self._munge()
-        self._mariadb()
-        self._configure()
-        self.start_slurmdbd()
-        self.run("sacctmgr", "-i", "add", "cluster", CLUSTER)
-        self._spawn("slurmctld", f"{self.folder}/bin/slurmctld", "-D", "-f", str(self.conf))
-        self.until(lambda: "is UP" in self.run("scontrol", "ping"), "slurmctld answers")
-        for node in self.all_nodes:
-            self.start_node(node)
-        self.until(lambda: self.idle() == len(self.all_nodes), "all nodes are idle")
+        """All of it runs; what runs already stays."""
+        self._make("controller", self._islands)
+        self._make("nodes", str(len(self.all_nodes)))
 
     def stop(self) -> None:
         with contextlib.suppress(subprocess.SubprocessError):
@@ -98,47 +71,31 @@ class Lab:
             ends = time.monotonic() + 10
             while self.run("squeue", "-h", "-o", "%i") and time.monotonic() < ends:
                 time.sleep(0.2)
-        order = [name for name in self._processes if name.startswith("slurmd.")]
-        for name in (*order, "slurmctld", "slurmdbd", "mariadbd", "munged"):
-            self.kill(name, signal.SIGTERM)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._make("down")
 
     def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         """The process is gone. A node's is called slurmd. and its name."""
-        process = self._processes.pop(name, None)
-        if process is None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        pid, _ = (self.folder / "run" / f"{name}.started").read_text().split()
+        os.kill(int(pid), how)
+        self.until(lambda: not _runs(pid), f"{name} has ended")
 
-    def start_slurmdbd(self) -> None:
-        self._spawn("slurmdbd", "slurmdbd", "-D")
-        self.until(lambda: self.answers("sacctmgr", "-n", "-P", "show", "cluster"), "slurmdbd answers")
-
-    def start_node(self, node: str) -> None:
-        (self.folder / "spool" / node).mkdir(exist_ok=True)
-        stepd = f"{self.folder}/bin/slurmstepd"
-        self._spawn(f"slurmd.{node}", f"{self.folder}/bin/slurmd", "-D", "-N", node, "-f", str(self.conf), "-d", stepd)
+    def _make(self, verb: str, *words: str) -> None:
+        made = subprocess.run(
+            [sys.executable, str(_PROGRAM), verb, CLUSTER, str(self.folder.parent), *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert made.returncode == 0, made.stderr
 
     # --- what people do -------------------------------------------------------------------------
 
     def run(self, *command: str) -> str:
         """What the command printed. Errors: subprocess.SubprocessError."""
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=20, check=True, cwd=self.folder
+            command, env=self.environment, capture_output=True, text=True, timeout=20, check=True, cwd="/"
         )
         return done.stdout.strip()
-
-    def answers(self, *command: str) -> bool:
-        try:
-            self.run(*command)
-        except subprocess.SubprocessError:
-            return False
-        return True
 
     def until(self, true: Callable[[], Any], what: str, seconds: float = _PATIENCE) -> None:
         """It has become true. Errors: AssertionError with what was waited for."""
@@ -204,113 +161,24 @@ class Lab:
         state, _, reason = self.run("squeue", "-h", "-j", number, "-o", "%T|%r").partition("|")
         return state, reason
 
-    # --- set-up ---------------------------------------------------------------------------------
-
-    def _spawn(self, name: str, *command: str) -> None:
-        with (self.folder / "log" / f"{name}.out").open("ab") as log:
-            self._processes[name] = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
-
-    def _munge(self) -> None:
-        key = self.folder / "munge" / "munge.key"
-        key.write_bytes(secrets.token_bytes(1024))
-        key.chmod(0o400)
-        where = self.folder / "munge"
-        self._spawn(
-            *("munged", "munged", "--foreground", "--force", f"--key-file={key}"),
-            *(f"--socket={self.folder}/sock/munge.socket", f"--pid-file={where}/munged.pid"),
-            *(f"--log-file={where}/munged.log", f"--seed-file={where}/munged.seed", "--num-threads=4"),
-        )
-
-    def _mariadb(self) -> None:
-        data = self.folder / "db"
-        subprocess.run(
-            [
-                *("mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"),
-                *(f"--user={getpass.getuser()}", f"--datadir={data}", "--skip-name-resolve"),
-            ],
-            env=self.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=True,
-        )
-        first = self.folder / "etc" / "first.sql"
-        first.write_text(
-            "CREATE DATABASE IF NOT EXISTS slurm_acct_db;\n"
-            "CREATE USER IF NOT EXISTS 'slurm'@'127.0.0.1' IDENTIFIED BY 'slurm';\n"
-            "GRANT ALL ON slurm_acct_db.* TO 'slurm'@'127.0.0.1';\n"
-        )
-        self._spawn(
-            *("mariadbd", "mariadbd", "--no-defaults", f"--user={getpass.getuser()}", f"--datadir={data}"),
-            *(f"--socket={self.folder}/run/db.sock", f"--pid-file={self.folder}/run/db.pid"),
-            *("--bind-address=127.0.0.1", f"--port={self._ports[0]}", "--skip-name-resolve", f"--init-file={first}"),
-            *("--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--innodb-lock-wait-timeout=900"),
-            *("--innodb-flush-log-at-trx-commit=0", "--sync-binlog=0", "--performance-schema=0"),
-        )
-        asked = ("mariadb", "--no-defaults", "-uslurm", "-pslurm", "-h127.0.0.1", f"-P{self._ports[0]}")
-        self.until(lambda: self.answers(*asked, "slurm_acct_db", "-e", "select 1"), "MariaDB answers")
-        self.until(lambda: self.answers("munge", "-n", "-S", f"{self.folder}/sock/munge.socket"), "munge answers")
-
-    def _configure(self) -> None:
-        database, daemon, controller, *nodes = self._ports
-        etc = self.folder / "etc"
-        known = {"folder": self.folder, "user": getpass.getuser(), "cluster": CLUSTER}
-        known |= {"database": database, "daemon": daemon, "controller": controller}
-        for name, text in {
-            "slurmdbd.conf": template("slurmdbd").format(**known),
-            "slurm.conf": template("slurm").format(**known) + self._node_lines(nodes),
-            "gres.conf": f"NodeName={self._range(self.all_nodes)} Name=gpu Type=h100 "
-            f"File={self.folder}/dev/nvidia[0-{GPUS - 1}]\n",
-            "topology.conf": "".join(
-                f"SwitchName={island} Nodes={self._range(names)}\n" for island, names in self.nodes.items()
-            )
-            + f"SwitchName=spine Switches={','.join(self.nodes)}\n",
-            "cgroup.conf": "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n",
-        }.items():
-            (etc / name).write_text(text)
-        (etc / "slurmdbd.conf").chmod(0o600)
-
-    def _node_lines(self, ports: list[int]) -> str:
-        lines = [
-            f"NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=64 RealMemory=1000000 "
-            f"Gres=gpu:h100:{GPUS} State=UNKNOWN"
-            for node, port in zip(self.all_nodes, ports, strict=False)
-        ]
-        parts = {**self.nodes, "all": self.all_nodes}
-        for part, names in parts.items():
-            default = " Default=YES" if part == "all" else ""
-            lines.append(
-                f"PartitionName={part} Nodes={self._range(names)}{default} State=UP MaxTime=INFINITE DefaultTime=60"
-            )
-        return "\n".join(lines) + "\n"
-
-    @staticmethod
-    def _range(names: list[str]) -> str:
-        return f"gpu[{names[0][3:]}-{names[-1][3:]}]"
-
 
 @contextlib.contextmanager
 def running(islands: Mapping[str, int]) -> Iterator[Lab]:
     """A Slurm with so many nodes in each island; stopped and removed afterwards."""
-    lab = Lab(Path(tempfile.mkdtemp(prefix="backstop-slurm-")), islands)
+    with tempfile.TemporaryDirectory(prefix="backstop-slurm-") as parent:
+        Path(parent).chmod(0o755)
+        lab = Lab(Path(parent) / CLUSTER, islands)
+        try:
+            lab.start()
+            yield lab
+        finally:
+            lab.stop()
+
+
+def _runs(pid: str) -> bool:
+    """One that has ended may stand in the table until somebody asks how."""
     try:
-        lab.folder.chmod(0o755)
-        lab.start()
-        yield lab
-    finally:
-        lab.stop()
-
-
-def template(name: str) -> str:
-    """A configuration file of Slurm's, to be filled in: the same that examples/local-slurm uses."""
-    return (_TEMPLATES / f"{name}.conf.in").read_text()
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in held]
-    finally:
-        for one in held:
-            one.close()
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

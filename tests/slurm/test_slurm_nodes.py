@@ -54,7 +54,7 @@ def test_a_node_that_does_not_answer_is_not_healthy(site: Site) -> None:
     try:
         until(lambda: healthy(site)["island2"] == 16, "Slurm has noticed")
     finally:
-        site.lab.start_node("gpu006")
+        site.lab.start()
     until(lambda: healthy(site)["island2"] == 24, "it answers again")
 
 

@@ -210,7 +210,7 @@ def test_without_slurmdbd_nothing_is_known_and_nothing_is_written(site: Site) ->
                 call()
         assert site.ledger.quotas.read(site.cluster).values[site.team("a")] == 24
     finally:
-        site.lab.start_slurmdbd()
+        site.lab.start()
     land(site, EffectKind.SET_SOFT, 1, ("a", 24, 16), to=LimitMode.HARD)
     assert site.limits()[1] == "16"
 

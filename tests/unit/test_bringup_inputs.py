@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cli.app import app
-from client.inputs.bringups import TABLES, read_entries, read_recipes, template
+from client.inputs.bringups import BRINGUP_TEMPLATES, read_entries, read_recipes
 from models.errors import BadFile, BadInput
 
 ROOT = Path(__file__).parents[2]
@@ -76,13 +76,13 @@ def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
 def test_what_the_template_says_fits_the_template_of_recipes() -> None:
     recipes = read_recipes(str(TEMPLATE))
     assert [r.name for r in recipes.recipes] == ["slurm-on-bare-metal"]
-    assert {word: template(word).count("\n") for word in TABLES} == {"bringups": 2, "quotas": 2}
+    assert {word: text.count("\n") for word, text in BRINGUP_TEMPLATES.items()} == {"bringups": 2, "quotas": 2}
 
 
 def test_a_spreadsheet_and_a_file_say_the_same(tmp_path: Path) -> None:
     recipes = read_recipes(str(TEMPLATE))
-    bringups = written(tmp_path, "b.csv", template("bringups").replace(",", "\t"))
-    quotas = written(tmp_path, "q.csv", template("quotas"))
+    bringups = written(tmp_path, "b.csv", BRINGUP_TEMPLATES["bringups"].replace(",", "\t"))
+    quotas = written(tmp_path, "q.csv", BRINGUP_TEMPLATES["quotas"])
     document = {
         "bringups": [
             {
@@ -147,11 +147,11 @@ def test_a_hundred_rows_with_three_faults_name_three(tmp_path: Path) -> None:
 
 def test_kinds_are_not_mixed_and_one_table_of_each_is_given(tmp_path: Path) -> None:
     recipes = read_recipes(str(TEMPLATE))
-    table = written(tmp_path, "b.csv", template("bringups"))
+    table = written(tmp_path, "b.csv", BRINGUP_TEMPLATES["bringups"])
     for files, sentence in (
         ([table, "b.yaml"], "is a table and b.yaml is not: give one kind"),
         ([table, table], "are both tables of bringups: put them into one"),
-        ([written(tmp_path, "q.csv", template("quotas"))], "a table of bringups is missing"),
+        ([written(tmp_path, "q.csv", BRINGUP_TEMPLATES["quotas"])], "a table of bringups is missing"),
         (["a.yaml", "b.yaml"], "2 files of entries are given: give one"),
     ):
         with pytest.raises(BadInput, match=sentence):
@@ -159,7 +159,7 @@ def test_kinds_are_not_mixed_and_one_table_of_each_is_given(tmp_path: Path) -> N
 
 
 def test_a_check_says_what_is_done_in_which_order_and_what_the_worker_must_allow(tmp_path: Path) -> None:
-    entries = written(tmp_path, "b.csv", template("bringups"))
+    entries = written(tmp_path, "b.csv", BRINGUP_TEMPLATES["bringups"])
     run = CliRunner().invoke(app, ["bringup", "recipe", "check", str(TEMPLATE), "--entry", entries])
     assert run.exit_code == 0, run.output
     steps = [line.split()[0] for line in run.output.splitlines() if line.split()[2:3] in (["buildkite"], ["command"])]

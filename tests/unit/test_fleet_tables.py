@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from client.inputs.fleet_tables import TEMPLATES, read_fleet_tables, template
-from models.errors import BadInput
+from client.inputs.fleet_tables import FLEET_TEMPLATES, read_fleet_tables
+from models.errors import BadFile, BadInput
 
 CLUSTERS = "cluster,gpu_model,island,total_gpus,healthy_gpus,policy.buffer\nh,H100,X,100,90,0.1\nh,,Y,50,50,\n"
 QUOTAS = "cluster,team,gpus,islands,protected_blocks,minimum_gpus,parent\nh,a,40,X;Y,32;8,,\nh,b,10,,,5,\n"
@@ -108,11 +108,18 @@ def test_what_could_mean_two_things_is_refused_with_its_line(what: str, tmp_path
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     rows = "".join(f"x{n},t,many\n" for n in range(30))
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadFile) as refused:
         read(tmp_path, clusters=CLUSTERS, quotas=f"cluster,team,gpus\n{rows}")
-    sentences = refused.value.sentences  # type: ignore[attr-defined]
+    sentences = refused.value.sentences
     assert (len(sentences), sentences[-1]) == (21, "and 10 more problems")
     assert sentences[7] == f"{tmp_path}/quotas.csv, line 9: cluster 'x7' is not in the table of clusters"
+
+
+def test_one_bad_cell_is_told_once(tmp_path: Path) -> None:
+    with pytest.raises(BadFile) as refused:
+        read(tmp_path, clusters="cluster,total_gpus,healthy_gpus,gpus_per_node\nh,100,90,many\n")
+    (said,) = refused.value.sentences
+    assert said == f"{tmp_path}/clusters.csv, line 2: gpus_per_node must be a whole number, zero or more, not 'many'"
 
 
 def test_quotas_alone_and_two_tables_of_one_kind_are_refused(tmp_path: Path) -> None:
@@ -123,7 +130,7 @@ def test_quotas_alone_and_two_tables_of_one_kind_are_refused(tmp_path: Path) -> 
 
 
 def test_the_templates_make_up_a_fleet(tmp_path: Path) -> None:
-    found = read(tmp_path, **{word: template(word) for word in TEMPLATES}).fleet
+    found = read(tmp_path, **FLEET_TEMPLATES).fleet
     (cluster,) = found.clusters
     assert (cluster.name, cluster.islands[0].healthy_gpus, cluster.quotas[0].gpus) == ("h100-worked", 319, 345)
     assert found.teams[0].contacts == ("research-leads@example.org",)

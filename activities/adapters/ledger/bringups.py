@@ -32,6 +32,7 @@ from models.bringup.first_quotas import too_much
 from models.bringup.handing_over import opening_policy
 from models.bringup.messages import BringupRecord, BringupRow, BringupStart, HandedOver, OpenedBringup
 from models.bringup.stages import BringupStage
+from models.bringup.state import bringup_key, bringup_workflow_id
 from models.bringup_tables import BringupBookRow, OwedRow
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_lines import ImportTerms
@@ -101,7 +102,7 @@ class LedgerBringups:
             if row.ended_at is not None:
                 return board
             text = f"bring-up {row.number} is given up while {row.stage}: nothing that it made was unmade"
-            append_all(session, [_entry(cluster, by, text, {"command": "give_up_bringup", "number": row.number})])
+            append_all(session, [by.entry(cluster, text, {"command": "give_up_bringup", "number": row.number})])
             ended = BringupStage.RETIRED if row.stage == BringupStage.RETIRING else BringupStage.CANCELLED
             board = board.but(stage=ended, stage_at=by.at, waits_for="", needs="")
             row.stage, row.stage_at, row.board = ended.value, by.at, board.model_dump_json()
@@ -150,7 +151,7 @@ class LedgerBringups:
                 }
                 session.add(
                     ImportRow(
-                        import_id=_import_id(cluster, number),
+                        import_id=bringup_key(cluster, number),
                         actor=incoming.actor,
                         at=incoming.at,
                         result=canonical_json(stored),
@@ -221,8 +222,7 @@ class LedgerBringups:
         with self._database.reading() as session:
             own = session.get(GrantReceiptRow, (fence.rollout, fence.counter))
             if own is not None:
-                receipt = Receipt.model_validate_json(own.receipt)
-                return {} if receipt.conflicts else {t: g - receipt.before[t] for t, g in receipt.after.items()}
+                return Receipt.model_validate_json(own.receipt).raised
             rows = session.exec(select(AuditRow.entry).where(AuditRow.cluster == cluster, told)).all()
         entries = (AuditEntry.model_validate_json(text) for text in rows)
         return next((dict(e.data["raised"]) for e in entries if e.data.get("raised")), None)
@@ -238,7 +238,7 @@ class LedgerBringups:
         text = f"minimums and protected blocks of {', '.join(sorted(named))} are given up: the cluster is retired"
         data = {"command": "retire", "floors": named}
         with never_dropped(), self._database.writing() as session:
-            append_all(session, [_entry(cluster, by, text, data)])
+            append_all(session, [by.entry(cluster, text, data)])
             rows = [{**row, "minimum": 0, "blocks": ""} for row in _floors(session, cluster)]
             with signed(session, [cluster], by.actor):
                 update(session, QuotaRow, rows)
@@ -247,7 +247,7 @@ class LedgerBringups:
         with never_dropped(), self._database.writing() as session:
             if session.get(ClusterRow, cluster) is None:
                 return
-            append_all(session, [_entry(cluster, by, "out of the fleet: it is retired", {"command": "retire"})])
+            append_all(session, [by.entry(cluster, "out of the fleet: it is retired", {"command": "retire"})])
             locked_cluster(session, cluster)
             remove_rows(session, cluster, retired=True)
 
@@ -290,12 +290,8 @@ def _entered(start: BringupStart, number: int, now: datetime) -> BringupRow:
     )
 
 
-def _import_id(cluster: str, number: int) -> str:
-    return f"bringup/{cluster}/{number}"
-
-
 def _stored(session: Session, cluster: str, number: int) -> dict[str, Any] | None:
-    row = session.get(ImportRow, _import_id(cluster, number))
+    row = session.get(ImportRow, bringup_key(cluster, number))
     if row is None:
         return None
     stored: dict[str, Any] = json.loads(row.result)
@@ -313,16 +309,16 @@ def _owed_rows(incoming: Incoming) -> list[dict[str, Any]]:
 def _handed_entry(incoming: Incoming) -> AuditEntry:
     cluster, handed = incoming.spec.name, incoming.handed
     return AuditEntry(
-        key=f"{_import_id(cluster, incoming.number)}/handed-over",
+        key=f"{bringup_key(cluster, incoming.number)}/handed-over",
         cluster=cluster,
-        rollout=f"bringup/{cluster}",
+        rollout=bringup_workflow_id(cluster),
         at=incoming.at,
         kind=AuditKind.PLAN,
         actor=incoming.actor,
         text=f"into the fleet: {handed.said}",
         data={
             "command": "hand_over",
-            "import": _import_id(cluster, incoming.number),
+            "import": bringup_key(cluster, incoming.number),
             "plan": handed.plan_hash,
             "approved_by": incoming.actor,
             "ceiling_gpus": incoming.ceiling_gpus,
@@ -330,19 +326,6 @@ def _handed_entry(incoming: Incoming) -> AuditEntry:
             "owed": handed.owed,
             "islands": [island.model_dump(mode="json") for island in handed.islands],
         },
-    )
-
-
-def _entry(cluster: str, by: Signature, text: str, data: Mapping[str, Any]) -> AuditEntry:
-    return AuditEntry(
-        key=by.key,
-        cluster=cluster,
-        at=by.at,
-        kind=AuditKind.COMMAND,
-        actor=by.actor,
-        text=text,
-        reason=by.reason,
-        data=dict(data),
     )
 
 

@@ -188,19 +188,9 @@ def _about(session: Session, cluster: str, now: datetime, *, renamed: bool = Fal
 def _sign(session: Session, by: Signature, answer: Departure, said: Mapping[str, str], data: Mapping[str, Any]) -> None:
     """Archived before the cluster's row is taken: in the order of a rollout that archives."""
     data = {**data, "answer": answer.model_dump(mode="json")}
-    keys = {cluster: by.key if n == 0 else f"{by.key}/{n}" for n, cluster in enumerate(said)}
     entries = [
-        AuditEntry(
-            key=keys[cluster],
-            cluster=cluster,
-            at=by.at,
-            kind=AuditKind.COMMAND,
-            actor=by.actor,
-            text=text,
-            reason=by.reason,
-            data=data,
-        )
-        for cluster, text in said.items()
+        by.entry(cluster, text, data, f"/{number}" if number else "")
+        for number, (cluster, text) in enumerate(said.items())
     ]
     append_all(session, entries)
 

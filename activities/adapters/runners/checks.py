@@ -22,8 +22,8 @@ from activities.adapters.runners.settings import Allowed
 from activities.adapters.runners.short_program import Ended, ran
 from activities.adapters.runners.web import MOST_ANSWER, Web, document_of, place_of, refused, url_of
 from activities.adapters.runners.words import last_line, one_line
-from models.base import count_text, duration_text, gpus_text, in_one_sentence
-from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour
+from models.base import count_text, duration_text, in_one_sentence
+from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour, capacity_answer
 from models.cluster.island import Island
 from models.errors import BackstopError, Unavailable
 
@@ -71,10 +71,8 @@ class OutsideChecks:
         except Exception as error:  # a check that cannot be asked must not look like one that was
             return self._answer(Colour.UNKNOWN, f"cannot be asked: {type(error).__name__} {one_line(str(error))}")
 
-    def _answer(
-        self, colour: Colour, said: str, number: float | None = None, islands: tuple[Island, ...] = ()
-    ) -> CheckAnswer:
-        return CheckAnswer(colour=colour, said=said, number=number, at=self._now(), islands=islands)
+    def _answer(self, colour: Colour, said: str, number: float | None = None) -> CheckAnswer:
+        return CheckAnswer(colour=colour, said=said, number=number, at=self._now())
 
     def _command(self, order: CheckOrder) -> CheckAnswer:
         ended, what = self._ran(order)
@@ -136,11 +134,7 @@ class OutsideChecks:
         if not order.run and not order.url:
             raise _Unknown("capacity by the cluster's health source is not asked of a program or a service")
         found = self._document(order)
-        islands = _islands(found, _source(order))
-        installed = sum(island.total_gpus for island in islands)
-        colour = Colour.GREEN if installed >= order.gpus else Colour.RED
-        said = f"{gpus_text(installed)} installed, {order.gpus} asked for"
-        return self._answer(colour, said, float(installed), islands)
+        return capacity_answer(order, _islands(found, _source(order)), self._now())
 
     def _document(self, order: CheckOrder) -> Any:
         """What the program prints, or the URL answers, as JSON."""

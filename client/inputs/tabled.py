@@ -1,0 +1,95 @@
+"""One document out of several tables: which file is of which kind, and where in them each part of it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from client.inputs.documents import MOST_PROBLEMS, Handed
+from client.inputs.sentences import Path
+from client.inputs.spreadsheet import Table, TableKind, TableRow, is_table, setting_of
+from models.errors import BadFile, BadInput
+
+POLICY = "policy."
+"""Before a setting's name in the header of a column."""
+
+
+def are_tables(paths: Sequence[str], what: str, kinds: str) -> bool:
+    """All are tables; else it is one file. `what` such files and `kinds` of table are called. Errors: BadInput."""
+    tables = [path for path in paths if is_table(path)]
+    if tables and len(tables) < len(paths):
+        raise BadInput(f"{tables[0]} is a table and {next(p for p in paths if p not in tables)} is not: give one kind")
+    if not tables and len(paths) != 1:
+        raise BadInput(f"{len(paths)} {what} are given: give one, or tables of {kinds} as CSV")
+    return bool(tables)
+
+
+def one_of_each(tables: Sequence[Table], kinds: Sequence[TableKind], template: str) -> list[Table]:
+    """In the order of the kinds, of which the first must be there. `template`: what prints one. Errors: BadInput."""
+    found: dict[str, Table] = {}
+    for table in tables:
+        other = found.setdefault(table.kind.word, table)
+        if other is not table:
+            raise BadInput(f"{table.name} and {other.name} are both tables of {table.kind.word}: put them into one")
+    first = kinds[0].word
+    if first not in found:
+        names = ", ".join(table.name for table in tables)
+        raise BadInput(f"{names}: a table of {first} is missing (`{template} {first}`)")
+    return [found[kind.word] for kind in kinds if kind.word in found]
+
+
+def policy_of(row: TableRow) -> dict[str, Any]:
+    return {name: setting_of(cell) for name, cell in row.settings(POLICY)}
+
+
+class TabledDocument:
+    """A document of clusters with their quotas as it grows. `word`: what it calls its list of clusters."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+        self.clusters: list[dict[str, Any]] = []
+        self.data: dict[str, Any] = {word: self.clusters}
+        self.numbers: dict[str, int] = {}
+        """Of each cluster its place in the list; of one given twice the first."""
+        self._faults: list[str] = []
+        self._lines: dict[Path, str] = {}
+
+    def take(self, table: Table, add: Callable[[TableRow], None]) -> None:
+        """Each row of it is added."""
+        for line, cells in table.rows:
+            row = TableRow(f"{table.name}, line {line}", table.kind, cells)
+            add(row)
+            self._faults += row.faults
+
+    def stands(self, row: TableRow, *path: str | int) -> None:
+        """This part of the document comes from the row."""
+        self._lines[path] = row.place
+
+    def add_cluster(self, row: TableRow, name: str, cluster: dict[str, Any]) -> None:
+        number = len(self.clusters)
+        self.numbers.setdefault(name, number)
+        self.stands(row, self._word, number)
+        self.clusters.append(cluster)
+
+    def add_quota(self, row: TableRow) -> None:
+        """To its cluster, whose table came before."""
+        name = row.text("cluster")
+        number = self.numbers.get(name)
+        if number is None:
+            row.faults.append(f"{row.place}: cluster {name!r} is not in the table of {self._word}")
+            return
+        quotas = self.clusters[number].setdefault("quotas", [])
+        self.stands(row, self._word, number, "quotas", len(quotas))
+        fields = row.fields(*(c for c in row.kind.columns if c not in ("cluster", "team")))
+        quotas.append({"team": row.text("team"), **fields})
+
+    def handed(self, paths: Sequence[str]) -> Handed:
+        """All of it. Errors: BadFile with what is wrong with single rows."""
+        if self._faults:
+            raise BadFile(self._faults[:MOST_PROBLEMS], max(0, len(self._faults) - MOST_PROBLEMS))
+        return Handed(", ".join(paths), self.data, lambda parts: [self._place(part) for part in parts])
+
+    def _place(self, path: Path) -> str:
+        while path and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path, "the tables")
