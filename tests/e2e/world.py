@@ -464,12 +464,13 @@ def led_to_nothing(history: WorkflowHistory) -> list[int]:
     the first is heard, and the two may part ways (TMPRL1100). A signal is no harm: it is heard before the command.
     """
     kinds = [EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in history.events]
-    found, heard = list[int](), set[str]()
+    found, answered = list[int](), False
     for number, (kind, then) in enumerate(itertools.pairwise(kinds), start=1):
         if kind == "WORKFLOW_TASK_COMPLETED":
-            harmless = not heard - {"WORKFLOW_EXECUTION_SIGNALED"}
-            found += [number] * (then == "WORKFLOW_TASK_SCHEDULED" and not harmless)
-            heard = set()
-        elif not kind.startswith("WORKFLOW_TASK_"):
-            heard.add(kind)
+            found += [number] * (answered and then == "WORKFLOW_TASK_SCHEDULED")
+            answered = False
+        answered |= kind in _ANSWERS
     return found
+
+
+_ANSWERS = {"TIMER_FIRED", *(f"ACTIVITY_TASK_{end}" for end in ("COMPLETED", "FAILED", "TIMED_OUT", "CANCELED"))}
