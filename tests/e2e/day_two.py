@@ -282,9 +282,10 @@ def digest(day: Day, said: Callable[[], list[dict[str, Any]]]) -> None:
     lines = str(daily[0]["message"]).splitlines()
     day.tell("```text", *lines[:16], *["..."] * (len(lines) > 16), "```")
     twelve = {name for (name,) in day.sql("SELECT cluster FROM rollouts")}
-    told_of = {n["cluster"] for m in daily for n in m["notice"]["facts"]["notices"]}
-    assert told_of <= twelve, told_of - twelve
-    assert len(told_of) > 6, told_of
+    # What can wait goes along with what goes at once: where the machine was slow, less was left for the hour.
+    every = [n for m in said() for n in m["notice"]["facts"].get("notices", [m["notice"]])]
+    told_of = {n["cluster"] for n in every if n["kind"] == "buffered"}
+    assert twelve - {"h100-01", "h100-02"} <= told_of <= twelve, told_of
     assert len(said()) <= 8, [kinds(m) for m in said()]
     undone = [m for m in said() if "rolled_back" in kinds(m)]
     assert {n["cluster"] for m in undone for n in m["notice"]["facts"].get("notices", [m["notice"]])} == {
