@@ -445,7 +445,8 @@ def wound(b: Bringup, answer: WoundDown, now: datetime) -> Bringup:
     said = f"{gpus_text(answer.quota_gpus)} of quota stand, {count_text(answer.jobs, 'job')} run: {answer.said}"
     empty = answer.quota_gpus == 0 and answer.jobs == 0
     news = said != b.leaving.said
-    b = b.but(leaving=b.leaving.but(said=said, looked_at=now, empty=empty))
+    since = now if news else b.leaving.since
+    b = b.but(leaving=b.leaving.but(said=said, looked_at=now, since=since, empty=empty))
     return b.noting(AuditKind.GUARD, said, now) if news else b
 
 

@@ -122,6 +122,8 @@ class Leaving(Model):
     """No quota stands, and no job runs, or the deadline has passed: the undo may begin."""
     said: Text = ""
     looked_at: Time | None = None
+    since: Time | None = None
+    """The first look that said this."""
 
 
 class WaitsFor(StrEnum):

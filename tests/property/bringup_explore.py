@@ -456,7 +456,7 @@ def key(node: Node) -> tuple[Any, ...]:
     answered = tuple((age(at), name, colour.value) for at, name, colour in node.answers)
     return (
         *(b.stage, b.blocked_from, b.hold is not None, bool(b.fault), runs, checks, b.clock.gathered),
-        b.leaving is not None and (b.leaving.empty, age(b.leaving.looked_at)),
+        b.leaving is not None and (b.leaving.empty, age(b.leaving.looked_at), age(b.leaving.since)),
         *(age(b.clock.since), age(b.made_at), age(b.validating_since)),
         *(tuple(sorted(map(repr, _relative(node)))), really, answered, node.said_done, node.handed_over),
         tuple(sorted((run, min(1, count - node.allowed[run])) for run, count in node.begun.items())),

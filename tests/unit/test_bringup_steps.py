@@ -392,6 +392,27 @@ def test_retiring_waits_until_no_quota_stands_and_no_job_runs() -> None:
     assert w.b.because == "report is left standing: it has no undo"
 
 
+def test_what_is_being_emptied_is_looked_at_as_seldom_as_it_changes() -> None:
+    """Looks double their distance, from 5 s to 10 min, and are near again after news."""
+    w = in_production()
+    w.left = w.left.but(quota_gpus=40, said="its rollout is planned")
+    w.say("retire")
+    looks: list[timedelta] = []
+
+    def passed(many: int) -> None:
+        for _ in range(many):
+            until = w.run()
+            assert until is not None
+            looks.append(until - w.now)
+            w.now = until
+            w.run()
+
+    passed(9)
+    w.left = w.left.but(said="its rollout is buffered")
+    passed(3)
+    assert [look.total_seconds() for look in looks] == [5, 5, 10, 20, 40, 80, 160, 320, 600, 600, 5, 5]
+
+
 def test_at_the_deadline_of_an_approver_it_is_unmade_though_jobs_run() -> None:
     w = in_production()
     w.left = w.left.but(jobs=1, said="one job is left")
