@@ -34,7 +34,7 @@ from models.bringup.stages import BringupStage
 from models.bringup.state import Bringup, Leaving, StepPhase
 
 EMPTYING_LOOKS = (timedelta(seconds=5), timedelta(minutes=10))
-"""Between two looks at a cluster that is being emptied: as long as it has been as it is, from the first to the second."""
+"""Between two looks at a cluster that is being emptied: as long as it has stood so, within these."""
 GRACE = timedelta(minutes=1)
 """A runner ends what takes too long by itself; this much later it is told to."""
 MOST_RUNS = 20
@@ -73,7 +73,7 @@ def _wanted(b: Bringup, now: datetime, under_way: Collection[BringupAction]) -> 
 
 
 def _emptying_look(leaving: Leaving) -> datetime | None:
-    """When it is looked at next; None: it never was. A rollout in seconds is followed in seconds, one of weeks seldom."""
+    """None: it never was looked at. A rollout of seconds is followed in seconds, one of weeks seldom."""
     if leaving.looked_at is None:
         return None
     soonest, latest = EMPTYING_LOOKS
