@@ -31,6 +31,7 @@ from models.bringup.recipe import ClusterRecipe
 from models.bringup.runs import RunPhase, RunReport
 from models.bringup.stages import BRINGUP_TRANSITIONS, BringupCommand, BringupStage
 from models.bringup.state import Bringup
+from models.bringup.status import waiting_sentence
 from tests.unit.bringup_world import ENTRY, NOON
 
 _UNDO = "/undo"
@@ -139,6 +140,7 @@ class Node:
                 self.passed.add((BringupStage(entry.data["before"]), BringupStage(entry.data["after"])))
         self.wrong += [f"{one} -> {other} is no transition" for one, other in self.passed - BRINGUP_TRANSITIONS]
         self.b = b.but(outbox=(), mail=(), serial=0)
+        waiting_sentence(self.b, self.now)  # as the book is told at any moment
         if b.stage.ended:
             self._ended(b)
 

@@ -208,6 +208,24 @@ def test_a_recipe_without_a_touch_needs_nobody() -> None:
     assert (w.b.touches, w.b.check_ins) == (0, 0)
 
 
+def test_without_checks_of_its_own_a_recipe_soaks_from_when_the_nodes_are_there() -> None:
+    w = world(provision=CHAIN[:1], validate=[], soak="1h")
+    at = "all checks are green; they must stay so until 2026-03-02 13:00Z"
+    assert (w.stage, waiting_sentence(w.b, w.now)) == (BringupStage.PROVISIONED, at)
+    w.wait("59m")
+    assert w.stage is BringupStage.PROVISIONED
+    w.wait("1m")
+    assert w.stage is BringupStage.IN_PRODUCTION
+
+
+def test_a_check_that_a_person_skips_begins_the_soak_at_once() -> None:
+    w = world(provision=CHAIN[:1])
+    w.says["health"] = Colour.RED
+    w.wait("30m")
+    w.say("skip", check="health")
+    assert w.b.clock.since == NOON + timedelta(minutes=30)
+
+
 def test_touches_and_waits_are_counted() -> None:
     w = BringupWorld()
     w.says["supply"] = Colour.RED
