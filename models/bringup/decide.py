@@ -63,7 +63,8 @@ def _wanted(b: Bringup, now: datetime, under_way: Collection[BringupAction]) -> 
                 yield HandOver()
         case BringupStage.IN_PRODUCTION:
             yield from _asked(b, now, under_way)
-            if owes(b, now) and b.short_of != sum(i.total_gpus for i in b.islands):
+            installed, healthy = b.there
+            if owes(b, now) and (installed > b.short_of or healthy > b.short_of_healthy):
                 yield GrantOwed()
         case BringupStage.RETIRING:
             if b.leaving is not None and not b.leaving.empty and not b.fault:
