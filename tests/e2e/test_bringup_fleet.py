@@ -26,9 +26,10 @@ from models.bringup.runs import RunPhase
 from models.bringup.stages import BringupStage
 from models.cluster.island import Island
 from models.errors import Refusal, Unavailable
-from models.rollout.stages import Stage
+from models.rollout.commands import CommandRequest
+from models.rollout.stages import Command, Stage
 from tests.e2e.bringup_site import Site, Story, worker_of
-from tests.e2e.world import CLOCKS, PATIENCE, Sql, World, eventually, fresh, on_postgresql
+from tests.e2e.world import CLOCKS, PATIENCE, Sql, World, eventually, fresh, on_postgresql, worked_case
 from tests.unit.bringup_world import ENTRY, recipe
 from workers.bringups import BringupParts
 
@@ -174,3 +175,21 @@ async def given_up(temporal: Client, story: Story, sql: Sql) -> None:
     assert sql.rows("SELECT ended_at IS NOT NULL FROM bringups WHERE cluster = ?", name) == [(1,)]
     with pytest.raises(Refusal, match=f"the ledger has no open bring-up of {name}"):
         await tpm.give_up_bringup(name, "lost")
+
+
+async def test_a_rollout_that_is_about_to_end_is_closed_already(world: World) -> None:
+    """The ledger is locked, so that its last words do not land: whoever closes it once more is not refused."""
+    name = fresh("closing")
+    await world.fleet(worked_case(name))
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.archived(name)
+    rollouts = TemporalRollouts(world.client, asyncio.get_running_loop())
+    word = CommandRequest(actor="tpm", reason="it is retired")
+    world.sql.run("BEGIN IMMEDIATE")
+    try:
+        assert await asyncio.to_thread(rollouts.command, name, Command.CLOSE, word) == ""
+        assert await asyncio.to_thread(rollouts.command, name, Command.CLOSE, word) == ""
+    finally:
+        world.sql.run("ROLLBACK")
+    await world.ended(name)
