@@ -43,6 +43,8 @@ from models.requests.writes import writes
 from models.rollout.effects import Change, EffectKind, Fence
 from models.rollout.stages import Stage
 
+_CATCHES_UP = timedelta(minutes=2)
+"""How long the ledger's health may be behind the check that saw what came."""
 _INSISTS = timedelta(hours=1)
 """How long a rollout that says no to what fits is asked again: it may not have seen yet what came."""
 
@@ -192,6 +194,8 @@ class FleetBringups:
         cluster, order = request.entry.cluster, owed.orders + 1
         snapshot, policy = self._clusters.present(cluster, request.at)
         fits, why = _fitting(snapshot, policy, request.islands, more)
+        if fits != more:
+            _caught_sight(request, snapshot)
         if not fits:
             return why
         tree = snapshot.tree
@@ -229,6 +233,8 @@ class FleetBringups:
         before = {q.team: q.gpus for q in opened.baseline.quotas}
         claimed = snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
         fits, why = _fitting(claimed, policy, request.islands, more)
+        if fits != more:
+            _caught_sight(request, snapshot)
         said = [] if fits else [why]
         order = owed.orders
         # Where nothing fits it is asked all the same: its answer to an order that it has written may have been lost.
@@ -274,6 +280,16 @@ class FleetBringups:
 def _lacking(wanted: Mapping[str, int], granted: Mapping[str, int]) -> dict[str, int]:
     lacks = {team: gpus - granted.get(team, 0) for team, gpus in wanted.items()}
     return {team: gpus for team, gpus in lacks.items() if gpus > 0}
+
+
+def _caught_sight(request: HandOverRequest, snapshot: Snapshot) -> None:
+    """Errors: Unavailable for a while where the ledger has not seen yet what came healthy."""
+    came = sum(island.healthy_gpus for island in request.islands)
+    if snapshot.healthy_gpus < came and datetime.now(UTC) - request.at < _CATCHES_UP:
+        raise Unavailable(
+            f"{gpus_text(came)} of {request.entry.cluster} are healthy by its check, and {snapshot.healthy_gpus} by "
+            "what the ledger knows yet: what is owed is tried again"
+        )
 
 
 def _fitting(

@@ -136,5 +136,5 @@ class RolloutDoor(Protocol):
     def launch(self, request: LaunchRequest) -> LaunchAnswer: ...
 
     def command(self, cluster: str, command: Command, request: CommandRequest) -> str:
-        """Why it was refused; empty: it was obeyed."""
+        """Why it was refused; empty: it was obeyed, or was told to end and has ended already."""
         ...

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
+    WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
@@ -21,9 +22,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from models.errors import Unavailable
 from models.planning.grants import Granted, GrantOrder, GrantOutcome
 from models.rollout.commands import CommandRequest
-from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
+from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput, RolloutStatus
 from models.rollout.stages import Command
-from models.wire import GRANT_UPDATE, LAUNCHED_UPDATE, ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
+from models.wire import GRANT_UPDATE, LAUNCHED_UPDATE, ROLLOUT_WORKFLOW, STATUS_QUERY, TASK_QUEUE, rollout_workflow_id
 
 _T = TypeVar("_T")
 _PATIENCE = timedelta(seconds=45)
@@ -81,8 +82,21 @@ class TemporalRollouts:
                 )
             )
         except WorkflowUpdateFailedError as error:
+            if command in (Command.CLOSE, Command.ABORT) and self._has_ended(cluster):
+                return ""  # it does so already, and its last words are on their way to the ledger
             return str(error.cause) or "refused"
         return ""
+
+    def _has_ended(self, cluster: str) -> bool:
+        try:
+            status: RolloutStatus = self._answer(
+                self._client.get_workflow_handle(rollout_workflow_id(cluster)).query(
+                    STATUS_QUERY, result_type=RolloutStatus, rpc_timeout=_PATIENCE
+                )
+            )
+        except WorkflowQueryFailedError:
+            return False
+        return status.stage.ended
 
     def _answer(self, call: Coroutine[Any, Any, _T]) -> _T:
         """Errors: Unavailable where nobody answers in time."""

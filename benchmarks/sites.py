@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -121,8 +121,10 @@ class Site:
         return 0
 
     @asynccontextmanager
-    async def worker(self, watch_seconds: float, count: int = 1) -> AsyncIterator[None]:
-        """Ours, as deployed, in as many processes."""
+    async def worker(
+        self, watch_seconds: float, count: int = 1, more: Mapping[str, str] | None = None
+    ) -> AsyncIterator[None]:
+        """Ours, as deployed, in as many processes; `more`: of their environment."""
         environment = {
             **os.environ,
             "BACKSTOP_HOME": str(self.home),
@@ -130,6 +132,7 @@ class Site:
             "BACKSTOP_WATCH_INTERVAL": str(watch_seconds),
             "TEMPORAL_ADDRESS": self.server.address,
             "TEMPORAL_NAMESPACE": NAMESPACE,
+            **(more or {}),
         }
         async with contextlib.AsyncExitStack() as stack:
             for _ in range(count):

@@ -25,6 +25,8 @@ UNDOING: dict[str, str] = {
             *("add", "hold", "release", "check-in", "retry", "skip", "stop", "revalidate", "cancel", "retire"),
         )
     },
-    **dict.fromkeys(("launch", "hold", "calendar import", "calendar end", "confirm", "detach"), ITSELF),
+    **dict.fromkeys(
+        ("launch", "hold", "calendar import", "calendar end", "confirm", "detach", "bringup give-up"), ITSELF
+    ),
 }
 """By the command as it is typed."""

@@ -7,13 +7,22 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.calls import QUERY_FAILED, UPDATE_FAILED
+from client.lost_rollouts import runs_there
 from client.questions import Questions
 from models.bringup.commands import BringupOrder
-from models.bringup.messages import BRINGUP_WORKFLOW, BringupAnswer, BringupCommandAnswer, BringupInput, BringupStart
+from models.bringup.messages import (
+    BRINGUP_WORKFLOW,
+    BringupAnswer,
+    BringupCommandAnswer,
+    BringupInput,
+    BringupRow,
+    BringupStart,
+)
 from models.bringup.stages import BringupCommand
 from models.bringup.state import bringup_workflow_id
 from models.bringup.status import BringupStatus
 from models.errors import BackstopError, Refusal
+from models.questions import BringupsOf, GiveUpBringup
 from models.wire import STATUS_QUERY
 
 
@@ -53,6 +62,15 @@ class Bringups(Questions):
             return await self._query(bringup_workflow_id(cluster), STATUS_QUERY, BringupStatus)
         except QUERY_FAILED as error:
             raise await self._told_of_bringup(error, cluster) from error
+
+    async def give_up_bringup(self, cluster: str, reason: str) -> BringupRow:
+        """One that Temporal has lost has ended in the book; what it made stands. Errors: Refusal, Unavailable."""
+        if all(row.cluster != cluster for row in await self.ask(BringupsOf())):
+            raise Refusal(f"the ledger has no open bring-up of {cluster}")
+        if await runs_there(self._client, bringup_workflow_id(cluster)):
+            line = f"backstop bringup cancel {cluster}"
+            raise Refusal(f"Temporal runs the bring-up of {cluster}: `{line}` unmakes what it made")
+        return await self.ask(GiveUpBringup(cluster=cluster, reason=reason))
 
     async def _told_of_bringup(self, error: BaseException, cluster: str) -> BackstopError:
         if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:

@@ -233,7 +233,10 @@ def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> l
     names = some_of([f"{row.cluster} ({row.stage.words})" for row in lost], 3)
     text = f"of {len(rows)} open in the ledger, Temporal does not run {len(lost)}, which nobody drives: {names}"
     first = lost[0].cluster
-    remedy = f"add {first} again with the same entry, which takes it up; or unmake by hand what it made"
+    remedy = (
+        f"add {first} again with the same entry, which takes it up; or unmake by hand what it made, then: "
+        f"backstop bringup give-up {first}"
+    )
     return [Check(name="bring-ups", ok=False, text=text, remedy=remedy)]
 
 

@@ -72,6 +72,7 @@ def add_to(app: typer.Typer) -> None:
                 "backstop bringup retire h100-old --deadline 2026-12-31T00:00Z --reason 'its lease ends' --yes",
             ),
         ),
+        ("give-up", give_up, ("backstop bringup give-up h100-new --reason 'Temporal was lost, and all is unmade'",)),
         ("audit", audit, ("backstop bringup audit h100-new",)),
         ("template", template_, ("backstop bringup template bringups > bringups.csv",)),
     ):
@@ -383,6 +384,30 @@ def retire(
     until = instant("--deadline", deadline, datetime.now(UTC)) if deadline else None
     _agree(f"Retire {cluster}?", cluster, actor, yes=yes, as_json=as_json)
     _give("retire", cluster, actor, as_json=as_json, reason=reason, deadline=until)
+
+
+def give_up(
+    cluster: Cluster, reason: NeededReason, yes: Yes = False, as_json: AsJson = False, actor: Actor = ""
+) -> None:
+    """End a bring-up that Temporal has lost, in the ledger alone: nothing that it made is unmade.
+
+    `backstop doctor` names such ones. The same entry, added again, takes one up with all that it made; another entry of
+    the cluster is refused until it is given up.
+    """
+    from cli.output import line, show, show_json
+
+    stands = f"Nothing that it made is unmade. To take it up instead: add {cluster} again, with the same entry."
+    consent(f"Give up the bring-up of {cluster}?", lambda: (line(stands),), yes=yes, as_json=as_json)
+    row = ask(who(actor), lambda door: door.give_up_bringup(cluster, reason))
+    if as_json:
+        from cli.answers_bringup import BringupsAnswer
+
+        show_json(BringupsAnswer(bringups=(row,)).as_json())
+        return
+    show(
+        line(f"{cluster}: its bring-up is given up. What it made stands, and is nobody's."),
+        line(f"It cannot be undone. To make {cluster} anew: backstop bringup add"),
+    )
 
 
 def _agree(question: str, cluster: str, actor: str, *, yes: bool, as_json: bool) -> None:

@@ -277,7 +277,7 @@ def _retire(b: Bringup, order: BringupOrder, now: datetime) -> tuple[Bringup, st
     if b.leaving is not None:
         assert order.deadline is not None
         return b.but(
-            leaving=new.but(said=b.leaving.said, looked_at=b.leaving.looked_at)
+            leaving=new.but(said=b.leaving.said, looked_at=b.leaving.looked_at, since=b.leaving.since)
         ), f"its undo begins at {order.deadline:%Y-%m-%d %H:%MZ} at the latest"
     b = b.but(leaving=new, fault="").reaching(BringupStage.RETIRING, now, order.reason, order.actor)
     until = "" if order.deadline is None else f", or at {order.deadline:%Y-%m-%d %H:%MZ}"

@@ -31,10 +31,10 @@ from models.bringup.recipe import CAPACITY
 from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.soak import colours, edges, gathered
 from models.bringup.stages import BringupStage
-from models.bringup.state import Bringup, StepPhase
+from models.bringup.state import Bringup, Leaving, StepPhase
 
-EMPTYING_LOOK = timedelta(minutes=10)
-"""Between two looks at a cluster that is being emptied."""
+EMPTYING_LOOKS = (timedelta(seconds=5), timedelta(minutes=10))
+"""Between two looks at a cluster that is being emptied: as long as it has stood so, within these."""
 GRACE = timedelta(minutes=1)
 """A runner ends what takes too long by itself; this much later it is told to."""
 MOST_RUNS = 20
@@ -63,15 +63,23 @@ def _wanted(b: Bringup, now: datetime, under_way: Collection[BringupAction]) -> 
                 yield HandOver()
         case BringupStage.IN_PRODUCTION:
             yield from _asked(b, now, under_way)
-            if owes(b, now) and b.short_of != sum(i.total_gpus for i in b.islands):
+            installed, healthy = b.there
+            if owes(b, now) and (installed > b.short_of or healthy > b.short_of_healthy):
                 yield GrantOwed()
         case BringupStage.RETIRING:
-            if b.leaving is not None and not b.leaving.empty and not b.fault and _due(b.leaving.looked_at, now):
-                yield WindDown()
+            if b.leaving is not None and not b.leaving.empty and not b.fault:
+                at = _emptying_look(b.leaving)
+                if at is None or now >= at:
+                    yield WindDown()
 
 
-def _due(looked_at: datetime | None, now: datetime) -> bool:
-    return looked_at is None or now >= looked_at + EMPTYING_LOOK
+def _emptying_look(leaving: Leaving) -> datetime | None:
+    """None: it never was looked at. A rollout of seconds is followed in seconds, one of weeks seldom."""
+    if leaving.looked_at is None:
+        return None
+    soonest, latest = EMPTYING_LOOKS
+    unchanged = leaving.looked_at - (leaving.since or leaving.looked_at)
+    return leaving.looked_at + min(latest, max(soonest, unchanged))
 
 
 def _tended(b: Bringup, now: datetime, under_way: Collection[BringupAction]) -> Iterator[BringupAction]:
@@ -202,6 +210,4 @@ def _times(b: Bringup, now: datetime) -> Iterator[datetime]:
     if b.production is not None and b.direction is BringupStage.IN_PRODUCTION:
         yield b.production.probation_until
     if b.leaving is not None and not b.leaving.empty:
-        yield from (at for at in (b.leaving.deadline,) if at is not None)
-        if b.leaving.looked_at is not None:
-            yield b.leaving.looked_at + EMPTYING_LOOK
+        yield from (at for at in (b.leaving.deadline, _emptying_look(b.leaving)) if at is not None)

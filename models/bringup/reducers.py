@@ -72,7 +72,7 @@ def advance(b: Bringup, now: datetime) -> Bringup:
     before = None
     while before is not b:
         before, b = b, _moved(b, now)
-    return b
+    return _ticked(b, now)  # all may be green already where it comes to be validated
 
 
 def _ticked(b: Bringup, now: datetime) -> Bringup:
@@ -394,9 +394,8 @@ def handed(b: Bringup, answer: HandedOver, now: datetime) -> Bringup:
         owed=answer.owed,
         probation_until=now + b.recipe.probation,
     )
-    total = sum(i.total_gpus for i in b.islands)
     why = f"all checks were green together for {duration_text(b.recipe.soak)}"
-    b = b.but(production=production, short_of=total, islands=answer.islands or b.islands)
+    b = _looked_for_more(b.but(production=production)).but(islands=answer.islands or b.islands)
     b = b.noting(AuditKind.PLAN, f"handed over: {answer.said}", now, **answer.model_dump(mode="json"))
     if b.stage is BringupStage.BLOCKED:
         b = b.reaching(BringupStage.PROVISIONED, now, "nothing blocks it any more")
@@ -422,9 +421,8 @@ def owed_looked_at(b: Bringup, answer: HandedOver, now: datetime) -> Bringup:
         return b
     raised = {t: g - b.production.granted.get(t, 0) for t, g in answer.granted.items()}
     raised = {team: gpus for team, gpus in raised.items() if gpus > 0}
-    total = sum(i.total_gpus for i in b.islands)
     production = b.production.but(granted=answer.granted, owed=answer.owed, plan_hash=answer.plan_hash)
-    b = b.but(production=production, short_of=total)
+    b = _looked_for_more(b.but(production=production))
     if not raised:
         return b
     what = some_of([f"{team} {gpus_text(gpus)} more" for team, gpus in sorted(raised.items())])
@@ -434,8 +432,13 @@ def owed_looked_at(b: Bringup, answer: HandedOver, now: datetime) -> Bringup:
 
 def not_granted(b: Bringup, why: str, now: datetime) -> Bringup:
     """What is owed could not be granted: it is tried again when there is more, and the owner is told."""
-    b = b.but(short_of=sum(i.total_gpus for i in b.islands)).noting(AuditKind.PLAN, f"owed, not granted: {why}", now)
+    b = _looked_for_more(b).noting(AuditKind.PLAN, f"owed, not granted: {why}", now)
     return b.telling(f"What is owed in {b.cluster} could not be granted: {why}")
+
+
+def _looked_for_more(b: Bringup) -> Bringup:
+    installed, healthy = b.there
+    return b.but(short_of=installed, short_of_healthy=healthy)
 
 
 def wound(b: Bringup, answer: WoundDown, now: datetime) -> Bringup:
@@ -445,7 +448,8 @@ def wound(b: Bringup, answer: WoundDown, now: datetime) -> Bringup:
     said = f"{gpus_text(answer.quota_gpus)} of quota stand, {count_text(answer.jobs, 'job')} run: {answer.said}"
     empty = answer.quota_gpus == 0 and answer.jobs == 0
     news = said != b.leaving.said
-    b = b.but(leaving=b.leaving.but(said=said, looked_at=now, empty=empty))
+    since = now if news else b.leaving.since
+    b = b.but(leaving=b.leaving.but(said=said, looked_at=now, since=since, empty=empty))
     return b.noting(AuditKind.GUARD, said, now) if news else b
 
 

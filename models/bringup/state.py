@@ -122,6 +122,8 @@ class Leaving(Model):
     """No quota stands, and no job runs, or the deadline has passed: the undo may begin."""
     said: Text = ""
     looked_at: Time | None = None
+    since: Time | None = None
+    """The first look that said this."""
 
 
 class WaitsFor(StrEnum):
@@ -166,7 +168,9 @@ class Bringup(Model):
     """What came, as the capacity check last found it."""
     production: Production | None = None
     short_of: GpuCount = 0
-    """GPUs seen when what is owed was last looked at: it is looked at again when there are others."""
+    """GPUs seen when what is owed was last looked at: it is looked at again when there are more."""
+    short_of_healthy: GpuCount = 0
+    """Likewise, of healthy ones: a node may be installed, and register later."""
     leaving: Leaving | None = None
 
     touches: Count = 0
@@ -192,6 +196,11 @@ class Bringup(Model):
     def direction(self) -> BringupStage:
         """Where it is going: of a blocked one where it came from."""
         return self.blocked_from or self.stage
+
+    @property
+    def there(self) -> tuple[int, int]:
+        """GPUs installed, and healthy ones, as the capacity check last found them."""
+        return sum(i.total_gpus for i in self.islands), sum(i.healthy_gpus for i in self.islands)
 
     def key(self, run: str) -> RunKey:
         """Of the latest start of a step or its undo."""

@@ -271,8 +271,8 @@ def _validating(b: Bringup, now: datetime) -> str:
     left = duration_text(b.recipe.soak)
     if not_green:
         return f"{'; '.join(not_green)} (all must be green together for {left})"
-    assert b.clock.since is not None
-    until = b.clock.since + b.recipe.soak - b.clock.gathered
+    since = b.clock.since or now  # a person skipped what was red, and the clock is about to begin
+    until = since + b.recipe.soak - b.clock.gathered
     return f"all checks are green; they must stay so until {until:{_AT}}"
 
 

@@ -193,7 +193,7 @@ class Story:
 
     async def status(self) -> BringupStatus:
         for _ in range(20):
-            with contextlib.suppress(WorkflowQueryFailedError):  # it moves on at this moment
+            with contextlib.suppress(WorkflowQueryFailedError, RPCError):  # it moves on, or its worker has just died
                 status: BringupStatus = await self.handle.query(STATUS_QUERY, result_type=BringupStatus)
                 return status
             await asyncio.sleep(0.1)

@@ -17,16 +17,19 @@ from activities.adapters.ledger.facade import Ledger
 from activities.bringup_book import FleetBringups
 from activities.clusters import ClusterActivities
 from activities.rollout_door import TemporalRollouts
+from client.backstop import Backstop
+from client.connection import TemporalTarget
 from models.bringup.entry import BringupEntry
 from models.bringup.messages import BringupStart, HandOverRequest, WindDownRequest, WoundDown
 from models.bringup.recipe import ClusterRecipe
 from models.bringup.runs import RunPhase
 from models.bringup.stages import BringupStage
 from models.cluster.island import Island
-from models.errors import Unavailable
-from models.rollout.stages import Stage
+from models.errors import Refusal, Unavailable
+from models.rollout.commands import CommandRequest
+from models.rollout.stages import Command, Stage
 from tests.e2e.bringup_site import Site, Story, worker_of
-from tests.e2e.world import CLOCKS, PATIENCE, Sql, World, eventually, fresh, on_postgresql
+from tests.e2e.world import CLOCKS, PATIENCE, Sql, World, eventually, fresh, on_postgresql, worked_case
 from tests.unit.bringup_world import ENTRY, recipe
 from workers.bringups import BringupParts
 
@@ -155,4 +158,38 @@ async def test_a_bring_up_fills_the_board_and_the_fleet_by_itself(
             keys = [e["key"].rpartition("/")[2] for e in sql.archive(name)]
             assert {"handed-over", "1", "000001"} <= set(keys)
             assert sql.broken_links(name) == []
-            await temporal.get_workflow_handle(story.id).terminate("the story is over")
+            await given_up(temporal, story, sql)
+
+
+async def given_up(temporal: Client, story: Story, sql: Sql) -> None:
+    """What Temporal runs is not given up; what it has lost is, once, and then another entry may begin."""
+    name = story.start.entry.cluster
+    tpm = Backstop(temporal, "tpm", TemporalTarget(options={}, embedded=True))
+    with pytest.raises(Refusal, match=f"Temporal runs the bring-up of {name}: `backstop bringup cancel {name}`"):
+        await tpm.give_up_bringup(name, "lost")
+    await temporal.get_workflow_handle(story.id).terminate("it is lost")
+    assert (await tpm.give_up_bringup(name, "lost")).stage is BringupStage.CANCELLED
+    assert sql.archive(name)[-1]["text"] == (
+        "bring-up 1 is given up while in_production: nothing that it made was unmade"
+    )
+    assert sql.rows("SELECT ended_at IS NOT NULL FROM bringups WHERE cluster = ?", name) == [(1,)]
+    with pytest.raises(Refusal, match=f"the ledger has no open bring-up of {name}"):
+        await tpm.give_up_bringup(name, "lost")
+
+
+async def test_a_rollout_that_is_about_to_end_is_closed_already(world: World) -> None:
+    """The ledger is locked, so that its last words do not land: whoever closes it once more is not refused."""
+    name = fresh("closing")
+    await world.fleet(worked_case(name))
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.archived(name)
+    rollouts = TemporalRollouts(world.client, asyncio.get_running_loop())
+    word = CommandRequest(actor="tpm", reason="it is retired")
+    world.sql.run("BEGIN IMMEDIATE")
+    try:
+        assert await asyncio.to_thread(rollouts.command, name, Command.CLOSE, word) == ""
+        assert await asyncio.to_thread(rollouts.command, name, Command.CLOSE, word) == ""
+    finally:
+        world.sql.run("ROLLBACK")
+    await world.ended(name)

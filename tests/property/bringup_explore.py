@@ -31,6 +31,7 @@ from models.bringup.recipe import ClusterRecipe
 from models.bringup.runs import RunPhase, RunReport
 from models.bringup.stages import BRINGUP_TRANSITIONS, BringupCommand, BringupStage
 from models.bringup.state import Bringup
+from models.bringup.status import waiting_sentence
 from tests.unit.bringup_world import ENTRY, NOON
 
 _UNDO = "/undo"
@@ -139,6 +140,7 @@ class Node:
                 self.passed.add((BringupStage(entry.data["before"]), BringupStage(entry.data["after"])))
         self.wrong += [f"{one} -> {other} is no transition" for one, other in self.passed - BRINGUP_TRANSITIONS]
         self.b = b.but(outbox=(), mail=(), serial=0)
+        waiting_sentence(self.b, self.now)  # as the book is told at any moment
         if b.stage.ended:
             self._ended(b)
 
@@ -456,7 +458,7 @@ def key(node: Node) -> tuple[Any, ...]:
     answered = tuple((age(at), name, colour.value) for at, name, colour in node.answers)
     return (
         *(b.stage, b.blocked_from, b.hold is not None, bool(b.fault), runs, checks, b.clock.gathered),
-        b.leaving is not None and (b.leaving.empty, age(b.leaving.looked_at)),
+        b.leaving is not None and (b.leaving.empty, age(b.leaving.looked_at), age(b.leaving.since)),
         *(age(b.clock.since), age(b.made_at), age(b.validating_since)),
         *(tuple(sorted(map(repr, _relative(node)))), really, answered, node.said_done, node.handed_over),
         tuple(sorted((run, min(1, count - node.allowed[run])) for run, count in node.begun.items())),

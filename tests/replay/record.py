@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from temporalio.client import Client, WorkflowHistory
+
 from activities.adapters.ledger.facade import upgrade
 from activities.ports import QuotaPort
 from models.fleet.messages import FLEET_ID
@@ -26,10 +28,11 @@ from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.effects import EffectKind
 from models.rollout.messages import RolloutStatus
 from models.rollout.stages import Command, Stage
-from models.wire import request_workflow_id
+from models.wire import request_workflow_id, rollout_workflow_id
 from tests.e2e.faults import Fault, FaultyQuotas, Way, away, refused
 from tests.e2e.world import World, cluster, connected, team, world_of
 from tests.integration.notice_servers import web_server
+from tests.replay.bringup_scenes import BRINGUPS, story_of
 from workers.embedded_temporal import EmbeddedTemporal
 
 _LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -452,7 +455,7 @@ SCENES: dict[str, Scene] = {
 }
 FLEETS = ("fleet", "fleet_undone", "fleet_paced", "fleet_continued", "fleet_marked")
 REQUESTS = ("requested", "unheard", "untold")
-FORGETFUL = ("continued", "left", "fleet_continued")
+FORGETFUL = ("continued", "left", "fleet_continued", "unmade")
 POLICIES: dict[str, dict[str, Any]] = {
     "realigned": {"on_breach": "realign"},
     "warned": {"breach_after": "1h", "safety_poll": "0.7s"},
@@ -464,7 +467,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 async def record(names: list[str]) -> None:
-    """The named scenes have been played, and their first and last runs saved."""
+    """The named scenes have been played, and their runs saved."""
     few = f"limit.historyCount.suggestContinueAsNew={FEW_EVENTS}"
     for name in names:
         with tempfile.TemporaryDirectory(prefix="backstop-record-") as folder:
@@ -481,29 +484,39 @@ async def record(names: list[str]) -> None:
                 server = EmbeddedTemporal(home / "temporal", None, None, dynamic_config=settings)
                 await stack.enter_async_context(server)
                 client = await connected(server.address)
+                if name in BRINGUPS:
+                    story = await stack.enter_async_context(story_of(client, url, home, name))
+                    await BRINGUPS[name](story)
+                    await save(client, story.id, name)
+                    continue
                 world = await stack.enter_async_context(world_of(client, url, home, faulty))
                 if name not in FLEETS:
                     await import_cluster(world, name)
                 await SCENES[name](world, name, faults[0])
-                await save(world, name)
+                await save(client, workflow_id(name), name)
 
 
-async def save(world: World, name: str) -> None:
-    handle = world.handle(name)
+def workflow_id(name: str) -> str:
+    """Of the workflow that the scene is about."""
     if name in FLEETS:
-        handle = world.client.get_workflow_handle(FLEET_ID)
-    elif name in REQUESTS:
-        handle = world.client.get_workflow_handle(request_workflow_id(name))
-    described = await handle.describe()
-    runs = list(dict.fromkeys([described.raw_info.first_run_id, described.run_id]))
-    for number, run in enumerate(runs, 1):
-        history = await world.client.get_workflow_handle(described.id, run_id=run).fetch_history()
+        return FLEET_ID
+    return request_workflow_id(name) if name in REQUESTS else rollout_workflow_id(name)
+
+
+async def save(client: Client, workflow_id: str, name: str) -> None:
+    described = await client.get_workflow_handle(workflow_id).describe()
+    run, histories = described.raw_info.first_run_id, list[WorkflowHistory]()
+    while run:
+        histories.append(await client.get_workflow_handle(workflow_id, run_id=run).fetch_history())
+        last = histories[-1].events[-1]
+        run = last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+    for number, history in enumerate(histories, 1):
         data = gzip.compress(history.to_json().encode(), mtime=0)
         assert len(data) < LARGEST, f"{name} is too large to keep: {len(data)} bytes"
-        path = HISTORIES / f"{name}{'' if len(runs) == 1 else f'-{number}'}.json.gz"
+        path = HISTORIES / f"{name}{'' if len(histories) == 1 else f'-{number}'}.json.gz"
         path.write_bytes(data)
         print(f"{path.name}: {len(history.events)} events, {len(data)} bytes")
 
 
 if __name__ == "__main__":
-    asyncio.run(record(sys.argv[1:] or list(SCENES)))
+    asyncio.run(record(sys.argv[1:] or [*SCENES, *BRINGUPS]))

@@ -18,13 +18,16 @@ from temporalio.workflow import NondeterminismError
 
 from client.compression import Zlib
 from client.converter import data_converter
+from models.bringup.stages import BringupStage
 from models.planning.plan import Plan
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Stage
+from tests.replay.bringup_scenes import BRINGUPS
 from tests.replay.record import HISTORIES, LARGEST, SCENES
 from workers.main import FAILURES, sandbox
 from workflows import cluster_rollout, haste, marks, quota_request
 from workflows import patches as since
+from workflows.bringup import BringupWorkflow
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
 from workflows.quota_request import QuotaRequest
@@ -39,7 +42,7 @@ _NO_TIME = "TMPRL1101"
 
 def replayer() -> Replayer:
     return Replayer(
-        workflows=[ClusterRollout, FleetRolloutWorkflow, QuotaRequest],
+        workflows=[BringupWorkflow, ClusterRollout, FleetRolloutWorkflow, QuotaRequest],
         workflow_runner=sandbox(),
         workflow_failure_exception_types=FAILURES,
         data_converter=data_converter,
@@ -69,7 +72,7 @@ async def test_a_golden_history_replays(path: Path) -> None:
 
 
 def test_each_scene_has_its_history_and_it_is_small() -> None:
-    assert {path.name.split(".")[0].split("-")[0] for path in FILES} == set(SCENES)
+    assert {path.name.split(".")[0].split("-")[0] for path in FILES} == {*SCENES, *BRINGUPS}
     assert max(path.stat().st_size for path in FILES) < LARGEST
 
 
@@ -93,6 +96,25 @@ async def test_together_they_pass_every_stage_and_make_every_call() -> None:
         stages |= {entry["data"]["after"] for entry in entries if entry["kind"] == "transition"}
     assert stages == {stage.value for stage in Stage}
     assert effects == {kind.value for kind in EffectKind}
+
+
+BRINGUP_CALLS = {
+    *("open_bringup", "record_bringup", "hand_over", "grant_owed", "wind_down", "tell"),
+    *("wait_for_supply", "ask_checks", "choose_host", "start_run", "follow_run", "stop_run"),
+}
+
+
+async def test_bring_ups_together_pass_every_stage_and_make_every_call() -> None:
+    stages = {BringupStage.PLANNED.value}
+    called: set[str] = set()
+    for path in FILES:
+        entries = [entry for record in await calls(path, "record_bringup") for entry in record["entries"]]
+        stages |= {entry["data"]["after"] for entry in entries if entry["kind"] == "transition"}
+        if entries:
+            made = [event.activity_task_scheduled_event_attributes for event in parsed(path).events]
+            called |= {call.activity_type.name for call in made if call.activity_id}
+    assert stages == {stage.value for stage in BringupStage}
+    assert called == BRINGUP_CALLS
 
 
 async def results(path: Path, activity: str) -> list[Any]:
@@ -148,6 +170,8 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     assert since.ONE_OBJECTION in taken["reworded.json.gz"]
     assert taken["warned.json.gz"] == {since.WARNS}
     assert taken["digested.json.gz"] == set(), "a timer of its own only where a notice waits, as in no older history"
+    for name in ("brought_up", "unmade-1", "unmade-2"):
+        assert taken[f"{name}.json.gz"] == {since.LEAVES_MARKS}
     for name in ("marked", "fleet_marked"):
         assert since.LEAVES_MARKS in taken[f"{name}.json.gz"]
     assert taken["swift.json.gz"] == taken["slow.json.gz"] == {since.UNDO_FIRST}

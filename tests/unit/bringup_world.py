@@ -24,6 +24,7 @@ from models.bringup.recipe import ClusterRecipe
 from models.bringup.runs import RunPhase, RunReport
 from models.bringup.stages import BringupCommand, BringupStage
 from models.bringup.state import Bringup, StepPhase
+from models.bringup.status import status_of
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 
@@ -106,6 +107,7 @@ class BringupWorld:
         """Until nothing happens by itself before some time; answers when that is."""
         for _ in range(PATIENCE):
             self._set(reducers.advance(self.b, self.now))
+            assert status_of(self.b, self.now).waits_for or self.b.stage.ended
             action = decide(self.b, self.now, self.under_way)
             match action:
                 case do.End():
@@ -201,6 +203,7 @@ class BringupWorld:
         assert why is None, why
         b, said = obey(self.b, BringupCommand(command), order, self.now)
         self._set(b)
+        assert status_of(self.b, self.now).waits_for or self.b.stage.ended  # as the book is told, before all else
         self.run()
         return said
 

@@ -97,9 +97,9 @@ def test_parents_rise_with_their_children() -> None:
     assert owed(asked, after) == {"a": 4, "b": 3}
 
 
-def handed_over(**more: Any) -> BringupWorld:
+def handed_over(came: tuple[Island, ...] | None = None, **more: Any) -> BringupWorld:
     world = BringupWorld(recipe(accept_at_least=0.75), entry(quotas=A_AND_B, **more))
-    world.policy, world.islands = POLICY, nodes(6)
+    world.policy, world.islands = POLICY, came or nodes(6)
     world.run()
     world.say("check-in")
     world.wait("3h")
@@ -110,8 +110,10 @@ def handed_over(**more: Any) -> BringupWorld:
     return world
 
 
-def test_what_is_owed_is_granted_by_itself_when_the_rest_comes() -> None:
-    world = handed_over(owed_until="2026-06-01T00:00:00Z")
+@pytest.mark.parametrize("came", [None, nodes(8, healthy=48)], ids=["six-of-eight", "eight-two-of-them-not-healthy"])
+def test_what_is_owed_is_granted_by_itself_when_the_rest_comes(came: tuple[Island, ...] | None) -> None:
+    """A node that is declared, and has not registered yet, is installed and not healthy."""
+    world = handed_over(came, owed_until="2026-06-01T00:00:00Z")
     world.wait("20d")  # long after its probation
     world.islands = nodes(8)
     world.wait("2h")

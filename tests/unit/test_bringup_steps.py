@@ -208,6 +208,24 @@ def test_a_recipe_without_a_touch_needs_nobody() -> None:
     assert (w.b.touches, w.b.check_ins) == (0, 0)
 
 
+def test_without_checks_of_its_own_a_recipe_soaks_from_when_the_nodes_are_there() -> None:
+    w = world(provision=CHAIN[:1], validate=[], soak="1h")
+    at = "all checks are green; they must stay so until 2026-03-02 13:00Z"
+    assert (w.stage, waiting_sentence(w.b, w.now)) == (BringupStage.PROVISIONED, at)
+    w.wait("59m")
+    assert w.stage is BringupStage.PROVISIONED
+    w.wait("1m")
+    assert w.stage is BringupStage.IN_PRODUCTION
+
+
+def test_a_check_that_a_person_skips_begins_the_soak_at_once() -> None:
+    w = world(provision=CHAIN[:1])
+    w.says["health"] = Colour.RED
+    w.wait("30m")
+    w.say("skip", check="health")
+    assert w.b.clock.since == NOON + timedelta(minutes=30)
+
+
 def test_touches_and_waits_are_counted() -> None:
     w = BringupWorld()
     w.says["supply"] = Colour.RED
@@ -390,6 +408,27 @@ def test_retiring_waits_until_no_quota_stands_and_no_job_runs() -> None:
     w.wait("10m")
     assert w.stage is BringupStage.RETIRED
     assert w.b.because == "report is left standing: it has no undo"
+
+
+def test_what_is_being_emptied_is_looked_at_as_seldom_as_it_changes() -> None:
+    """Looks double their distance, from 5 s to 10 min, and are near again after news."""
+    w = in_production()
+    w.left = w.left.but(quota_gpus=40, said="its rollout is planned")
+    w.say("retire")
+    looks: list[timedelta] = []
+
+    def passed(many: int) -> None:
+        for _ in range(many):
+            until = w.run()
+            assert until is not None
+            looks.append(until - w.now)
+            w.now = until
+            w.run()
+
+    passed(9)
+    w.left = w.left.but(said="its rollout is buffered")
+    passed(3)
+    assert [look.total_seconds() for look in looks] == [5, 5, 10, 20, 40, 80, 160, 320, 600, 600, 5, 5]
 
 
 def test_at_the_deadline_of_an_approver_it_is_unmade_though_jobs_run() -> None:

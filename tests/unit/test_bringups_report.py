@@ -113,7 +113,10 @@ def test_doctor_names_those_that_nobody_drives() -> None:
         False,
         "of 3 open in the ledger, Temporal does not run 1, which nobody drives: c (provisioning)",
     )
-    assert ill.remedy == "add c again with the same entry, which takes it up; or unmake by hand what it made"
+    assert ill.remedy == (
+        "add c again with the same entry, which takes it up; or unmake by hand what it made, then: "
+        "backstop bringup give-up c"
+    )
 
 
 def test_the_burn_down_names_clusters_that_came_in_its_time() -> None:

@@ -64,7 +64,7 @@ WANTED = set(Command) | {
 BRINGUPS = {
     "bringup recipe check",
     *(f"bringup {command}" for command in BringupCommand),
-    *(f"bringup {name}" for name in ("add", "status", "watch", "audit", "template")),
+    *(f"bringup {name}" for name in ("add", "status", "watch", "audit", "template", "give-up")),
 }
 REQUESTS = {f"request {verb}" for verb in ("new", "list", "show", "approve", "decline", "withdraw")}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -32,6 +32,7 @@ from models.bringup.stages import BringupStage
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.import_lines import Verb
 from models.cluster.island import Island
+from models.cluster.readings import HealthSample
 from models.errors import Refusal, Unavailable
 from models.planning.grants import Granted, GrantOrder, GrantOutcome
 from models.planning.plan import make_plan
@@ -141,14 +142,16 @@ class Book:
             self.rollouts,
         )
 
-    def hand_over(self, came: Iterable[Island], granted: dict[str, int] | None = None, **said: Any) -> HandedOver:
+    def hand_over(
+        self, came: Iterable[Island], granted: dict[str, int] | None = None, at: datetime = NOW, **said: Any
+    ) -> HandedOver:
         request = HandOverRequest(
             entry=entry(**{"quotas": A_AND_B, "owed_until": UNTIL} | said),
             number=1,
             islands=tuple(came),
             granted=granted,
             actor="ada",
-            at=NOW,
+            at=at,
         )
         return self.book.hand_over(request) if granted is None else self.book.grant_owed(request)
 
@@ -440,6 +443,20 @@ def test_while_a_rollout_is_on_its_way_it_waits_and_a_monitored_one_writes_it(
     assert [(team, gpus) for _, team, gpus in book.rollouts.said] == [("a", 4), ("b", 3)]
     assert (quotas_of(tool), some.owed) == ({"a": 26, "b": 21}, {"a": 4, "b": 3})
     assert tool.one("SELECT orders FROM bringups") == 2
+
+
+def test_what_is_owed_waits_for_a_ledger_that_has_not_seen_yet_what_its_check_saw(ledger: Ledger) -> None:
+    """Of 64 GPUs 48 are healthy: C = 40. Two nodes register; the check sees it before the ledger's own source does."""
+    opened(ledger)
+    book = Book(ledger)
+    first = book.hand_over([island(8, healthy=48)])
+    assert first.granted == {"a": 22, "b": 18}
+    with pytest.raises(Unavailable, match="64 GPUs of h100-new are healthy by its check, and 48 by what the ledger"):
+        book.hand_over([island(8)], first.granted, at=datetime.now(UTC))
+    assert book.hand_over([island(8)], first.granted, at=datetime.now(UTC) - timedelta(minutes=3)).owed == first.owed
+    seen = HealthSample(cluster=NEW, at=NOW + timedelta(minutes=1), islands=(island(8),))
+    ledger.fleet.add_health([seen], "exporter")
+    assert book.hand_over([island(8)], first.granted, at=datetime.now(UTC)).owed == {}
 
 
 def test_what_is_owed_goes_before_a_request_that_came_later(ledger: Ledger) -> None:
