@@ -22,7 +22,7 @@ from models.cluster.quota import QuotaTree
 from models.errors import Refusal, Unavailable
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
-from models.rollout.stages import HAS_ENDED, Command, Stage, command_line
+from models.rollout.stages import Command, Stage, command_line
 
 log = logging.getLogger(__name__)
 
@@ -164,8 +164,7 @@ class BringupExit:
     def _close(self, request: WindDownRequest, opened: OpenRollout) -> NoReturn:
         """Errors: Refusal; Unavailable until it has ended."""
         word = CommandRequest(actor=request.actor, reason=f"{request.cluster} is retired: {request.reason}"[:500])
-        refused = self._rollouts.command(request.cluster, Command.CLOSE, word)
-        if refused and HAS_ENDED not in refused:  # an earlier call of ours, which the ledger has not noted yet
+        if refused := self._rollouts.command(request.cluster, Command.CLOSE, word):
             raise Refusal(f"rollout {opened.rollout} could not be closed: {refused}")
         raise Unavailable(f"rollout {opened.rollout} is being closed")
 

@@ -85,8 +85,7 @@ _STAY = None
 """The command changes something, and not the stage."""
 _RUNS = _No("a rollback is running and nothing stops it; wait for rolled_back")
 _STUCK = _No("the rollback is stuck: `retry` runs what is left of it, `close` ends the rollout as it stands")
-HAS_ENDED = "the rollout has ended; launch a new one"
-_ENDED = _No(HAS_ENDED)
+_ENDED = _No("the rollout has ended; launch a new one")
 _NO_PLAN = _No("no plan awaits approval: the next attempt makes a new one")
 _AT_LAST = _No("already at the last stage")
 _RETRY = _No("rolled back; `retry` starts the next attempt")

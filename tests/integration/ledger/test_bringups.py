@@ -71,7 +71,6 @@ class Rollouts:
         self.said: list[Any] = []
         self.counter = 0
         self.answer = GrantOutcome.DONE
-        self.refusal = ""
 
     def grant(self, cluster: str, order: GrantOrder) -> Granted:
         self.said.append((order.request, order.team, order.gpus))
@@ -103,8 +102,6 @@ class Rollouts:
 
     def command(self, cluster: str, command: Command, request: CommandRequest) -> str:
         self.said.append((command, request.actor, request.plan_hash))
-        if self.refusal:
-            return self.refusal
         opened = self.ledger.registry.opened(cluster)
         if command is Command.CLOSE and opened is not None:
             note_stage(self.ledger, opened.rollout, "closed", True, True)
@@ -588,13 +585,6 @@ def test_a_rollout_under_way_is_a_persons_to_end_and_one_that_is_done_is_closed(
         "rollout r-1 of tpm is planned: once monitored it is closed, or end it (`backstop abort h100-new`)"
     )
     note_stage(ledger, "r-1", "monitored", False, False)
-    book.rollouts.refusal = "monitored it stays"
-    with pytest.raises(Refusal, match="rollout r-1 could not be closed: monitored it stays"):
-        wind(book)
-    book.rollouts.refusal = "Refusal: the rollout has ended; launch a new one"  # and the ledger has not noted it
-    with pytest.raises(Unavailable, match="rollout r-1 is being closed"):
-        wind(book)
-    book.rollouts.refusal = ""
     with pytest.raises(Unavailable, match="rollout r-1 is being closed"):
         wind(book)
     assert wind(book).said == "a rollout that takes them to nothing is launched"
