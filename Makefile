@@ -65,7 +65,7 @@ packages: ## Debian's packages of the services that tests start: Slurm, Promethe
 slurm-demo: setup packages ## a whole rollout on a real Slurm that it starts on this machine
 	@$(VENV)/bin/python -m tests.slurm.story
 
-bringup-demo: setup packages ## a cluster from its entry to monitored, on a real Slurm that the recipe starts on this machine
+bringup-demo: setup packages ## a cluster from its entry to retired, on a real Slurm that the recipe starts on this machine
 	@$(VENV)/bin/python -m tests.slurm.bringup_story
 
 chaos: setup ## fifty rollouts while everything breaks, and what was lost (ARGS="--seed 7 --rollouts 10")

@@ -15,6 +15,7 @@ from models.bringup.filling import placeholders
 from models.bringup.graph import ready
 from models.bringup.recipe import ClusterRecipe, RecipeCheck, RecipeStep
 from models.bringup.runs import Runner
+from models.cluster.policy import Policy
 from models.cluster.quota import QuotaTree
 
 
@@ -139,4 +140,21 @@ def entries_parts(entries: Sequence[BringupEntry]) -> list[RenderableType]:
         first = sum(tree.by_team[team].gpus for team in tree.leaves)
         row(rows, entry.cluster, entry.recipe, entry.owner, entry.nodes, entry.gpus, first or "-")
     kind = "cluster fits its recipe" if len(entries) == 1 else "clusters fit their recipes"
-    return [rows, line(f"{len(entries)} {kind}.")]
+    return [rows, line(f"{len(entries)} {kind}."), *map(line, _above_the_ceiling(entries))]
+
+
+def _above_the_ceiling(entries: Sequence[BringupEntry]) -> Iterator[str]:
+    """What would be refused where the fleet's own policy, which the ledger alone knows, is Backstop's."""
+    from models.bringup.first_quotas import too_much
+    from models.bringup.handing_over import opening_policy
+
+    told = False
+    for entry in entries:
+        if entry.quotas and (why := too_much(entry, opening_policy(entry.policy_over(Policy())))):
+            told = True
+            yield f"{entry.cluster}: {why}."
+    if told:
+        yield (
+            "This is by Backstop's own defaults where an entry's policy says nothing; when it is entered, "
+            "the fleet's policy decides."
+        )

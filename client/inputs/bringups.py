@@ -1,7 +1,8 @@
 """What people hand in to bring clusters up: recipes, and entries as YAML or from a spreadsheet.
 
-Entries are checked against their recipes before anything is sent: a placeholder that nothing fills, a recipe that is
-not there and a first quota above the planned ceiling are told together, each with its line.
+Entries are checked against their recipes before anything is sent: a placeholder that nothing fills and a recipe that is
+not there are told together, each with its line. Whether first quotas fit under C the ledger alone knows, which has the
+fleet's policy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real Slurm is brought up, from an entry to a monitored rollout: `python -m tests.slurm.bringup_story`.
+"""A real Slurm is brought up, gets its last node, is rolled out, and retired: `python -m tests.slurm.bringup_story`.
 
 Everything that is asserted is read from sacctmgr, squeue and scontrol, or from /proc. What is typed and printed is the
 transcript that docs/bringup-story.md shows; numbers of jobs, hashes, times and folders in it are replaced.
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.slurm.lab import CLUSTER, Lab
-from tests.slurm.story import POLICY, ROOT, Story
+from tests.slurm.story import ROOT, Story
 
 EXAMPLE = ROOT / "examples" / "local-slurm"
 ELSEWHERE = "/opt/backstop-examples/local-slurm"
@@ -43,7 +43,7 @@ class BringupStory(Story):
         told = [line.replace(str(EXAMPLE), ELSEWHERE).replace(str(self.site), FOLDER) for line in lines]
         told = [line.replace(str(self.home), "/var/lib/backstop") for line in told]
         told = [line.replace(f"{AS_IT_IS}/", "") for line in told]
-        told = [re.sub(r"\b\d+s\b", "2s", line) if _TIMED.match(line) else line for line in told]
+        told = [re.sub(r"\b\d+[sm]\b", "2s", line) if _TIMED.match(line) else line for line in told]
         told = [re.sub(r"/runs/[0-9a-f]{32}/", "/runs/0123456789abcdef0123456789abcdef/", line) for line in told]
         told = [re.sub(r"\blocal-slurm \([0-9a-f]{16}\)", "local-slurm (0123456789abcdef)", line) for line in told]
         told = [
@@ -99,29 +99,44 @@ def tell_bringup(story: BringupStory) -> None:
     story.until_touch()
     story.backstop("bringup", "status", CLUSTER)
 
-    story.title("Touch 2: it is checked in")
+    story.title("Touch 2: it is checked in. Three of four nodes have come")
     story.backstop("bringup", "check-in", CLUSTER, "--reason", "merged")
     story.until_bringup("in_production")
-    assert lab.idle() == 4
+    assert lab.idle() == 3
     story.slurm("sinfo", "-h", "-N", "-p", "all", "-o", "%N %t")
     story.slurm(
         "sacctmgr", "-n", "-P", "show", "assoc", f"cluster={CLUSTER}", "user=", "format=Account,ParentName,GrpTRES"
     )
-    assert lab.limits("training", "evals") == ["16", "8"]
+    assert lab.limits("training", "evals") == ["8", "8"]
     story.backstop("bringup", "status", CLUSTER)
     assert (story.bringup()["check_ins"], story.bringup()["touches"]) == (1, 0)
+
+    story.title("The fourth node comes: what is owed is granted by itself")
+    subprocess.run([str(EXAMPLE / "cluster.py"), "nodes", CLUSTER, str(story.site), "4"], check=True, timeout=120)
+    lab.until(lambda: lab.limits("training", "evals") == ["16", "8"], "what is owed is granted", PATIENCE)
+    story.limits(("training", "gres/gpu=16"), ("evals", "gres/gpu=8"))
 
     story.title("It is in the fleet: its first rollout")
     story.backstop("fleet", "show")
     story.backstop("plan", CLUSTER)
-    settings = [part for key, value in POLICY.items() for part in ("--policy", f"{key}={value}")]
-    story.backstop("launch", CLUSTER, "--yes", "--reason", "the first", *settings, show=False)
+    story.backstop("launch", CLUSTER, "--yes", "--reason", "the first", show=False)
     story.backstop("approve", CLUSTER, "--plan", str(story.status()["plan_hash"]))
     story.until("monitored")
     assert sum(int(limit) for limit in lab.limits("training", "evals")) <= 32 * 17 // 20
     train = lab.submit("training", 16, "train")
     story.runs(train, "RUNNING")
     story.slurm("squeue", "-h", "-o", "%j %a %T %D")
+
+    story.title("Retired: quotas go to nothing by a rollout, and when no job runs all is unmade")
+    story.backstop("bringup", "retire", CLUSTER, "--reason", "order 18 takes its place", "--yes")
+    lab.until(lambda: lab.limits("training", "evals") == ["0", "0"], "no quota stands", PATIENCE)
+    story.limits(("training", "gres/gpu=0"), ("evals", "gres/gpu=0"))
+    assert lab.job(train)[0] == "RUNNING"
+    lab.run("scancel", train)
+    story.until_bringup("retired")
+    story.backstop("bringup", "status", CLUSTER)
+    assert not (story.site / CLUSTER).exists()
+    assert json.loads(story.backstop("fleet", "show", "--json", show=False))["clusters"] == []
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from cli.app import app
 from client.inputs.bringups import BRINGUP_TEMPLATES, read_entries, read_recipes
 from models.errors import BadFile, BadInput
+from tests.unit.bringup_world import ENTRY, RECIPE
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "cli" / "templates" / "recipe.yaml"
@@ -172,6 +173,29 @@ def test_a_check_says_what_is_done_in_which_order_and_what_the_worker_must_allow
     )
     assert document["schema"] == "backstop.recipes/1"
     assert [e["cluster"] for e in document["entries"]] == ["h100-new"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "policy", "said"),
+    [
+        (54, {}, ""),
+        (60, {}, "quotas sum to 60, 6 GPUs above the 54 that h100-new may promise of the 64 ordered: lower them."),
+        (56, {"buffer": 0.05}, ""),
+        (57, {"buffer": 0.05}, "quotas sum to 57, 1 GPU above the 56 that h100-new may promise of the 64 ordered: "),
+    ],
+)
+def test_first_quotas_above_what_may_be_promised_are_told_where_nothing_is_asked(
+    tmp_path: Path, gpus: int, policy: dict[str, Any], said: str
+) -> None:
+    """T = 64 on 8 nodes: C = min(floor(0.85 * 64), 64 - 8) = 54; with a buffer of 5 % min(60, 56) = 56."""
+    entry = {**ENTRY, "policy": policy, "quotas": [{"team": "a", "gpus": gpus}]}
+    files = [written(tmp_path, "e.yaml", {"bringups": [entry]}), "--recipes"]
+    files.append(written(tmp_path, "r.yaml", {"recipes": [{**RECIPE, "name": entry["recipe"]}]}))
+    run = CliRunner().invoke(app, ["bringup", "add", *files, "--dry-run"])
+    assert run.exit_code == 0, run.output
+    told = " ".join(run.output.split())
+    assert said in told
+    assert ("the fleet's policy decides" in told) == bool(said)
 
 
 def test_a_file_with_faults_ends_with_two(tmp_path: Path) -> None:

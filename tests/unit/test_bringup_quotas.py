@@ -127,7 +127,8 @@ def test_what_is_owed_is_granted_by_itself_when_the_rest_comes(came: tuple[Islan
 
 @pytest.mark.parametrize("until", [None, "2026-03-03T00:00:00Z"])
 def test_after_the_entrys_date_nothing_is_granted_by_itself(until: str | None) -> None:
-    world = handed_over(**({} if until is None else {"owed_until": until}))
+    given: dict[str, Any] = {} if until is None else {"owed_until": until}
+    world = handed_over(**given)
     world.wait("2d")
     world.islands = nodes(8)
     world.wait("9d")
