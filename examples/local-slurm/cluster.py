@@ -105,12 +105,20 @@ class Site:
         print(f"no node of {self.cluster} runs")
 
     def down(self) -> None:
+        self.end_jobs()
         self.stop_nodes()
         for name in ("slurmctld", "slurmdbd", "mariadbd", "munged"):
             for pid in self.pids(name):
                 end(pid)
         shutil.rmtree(self.folder, ignore_errors=True)
         print(f"nothing of {self.cluster} is left")
+
+    def end_jobs(self) -> None:
+        """A job is nobody's child: it outlives its node's daemon."""
+        if not self.answers("scontrol", "ping") or not self.run("squeue", "-h", "-o", "%A"):
+            return
+        self.answers("scancel", "--full", "--user", getpass.getuser())
+        self.until(lambda: not self.run("squeue", "-h", "-o", "%A"), "jobs have ended")
 
     # --- checks ---------------------------------------------------------------------------------
 

@@ -62,6 +62,7 @@ async def insisting(call: Callable[[], _T], until: Callable[[_T], bool] = lambda
         await asyncio.sleep(0.2)
 
 
+@pytest.mark.nightly
 async def test_what_is_owed_goes_through_the_rollout_and_a_retired_cluster_is_taken_out_by_one(
     world: World, sqlite_ledger_url: str
 ) -> None:

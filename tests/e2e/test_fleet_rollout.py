@@ -147,6 +147,7 @@ async def test_the_order_is_made_anew_from_todays_snapshots_before_each_start(wo
     assert opened(world) == [a, c, b, d]
 
 
+@pytest.mark.nightly
 async def test_what_grew_beyond_the_approval_asks_a_person_and_holds_nobody_else(world: World) -> None:
     grown, fits = fresh("a"), fresh("b")
     await world.fleet(cluster(grown, 95, 100, busy=60), cluster(fits, 95, 98, busy=60))

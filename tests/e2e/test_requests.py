@@ -120,6 +120,7 @@ async def test_what_breaks_the_ceiling_is_refused_at_once_with_what_else_there_i
         await say(world, refused, RequestCommand.APPROVE)
 
 
+@pytest.mark.nightly
 async def test_a_rollout_is_waited_for_and_its_freed_capacity_is_never_granted(world: World) -> None:
     name = fresh("freed")
     await world.fleet(worked_case(name, **OWNERS))

@@ -470,6 +470,7 @@ async def test_a_lost_rollout_is_adopted_or_refused(world: World) -> None:
     assert sql.broken_links(name) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("changed", "to"), [("a", 70), ("b", 75)], ids=["was cut", "was not cut"])
 async def test_the_undo_of_an_adopted_rollout_leaves_what_others_changed(world: World, changed: str, to: int) -> None:
     """Whether before it was lost or since: nobody but the ledger remembers it."""
@@ -482,6 +483,7 @@ async def test_the_undo_of_an_adopted_rollout_leaves_what_others_changed(world: 
     assert world.sql.gpus(name) == baseline | {changed: to}
 
 
+@pytest.mark.nightly
 async def test_an_adopted_rollout_restores_the_baseline_that_was_first_cut_from(world: World) -> None:
     """Not that of the launch: before the first effect others changed a quota, and another plan was made."""
     name = fresh("rebased")

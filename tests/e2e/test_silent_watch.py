@@ -83,6 +83,7 @@ async def test_a_watch_that_nobody_runs_any_more_is_started_by_a_worker_that_liv
             assert await watched(server) != before
 
 
+@pytest.mark.nightly
 async def test_a_watch_in_shards_is_well_when_every_shard_is(
     sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

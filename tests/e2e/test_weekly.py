@@ -47,6 +47,7 @@ async def report(world: World, now: datetime | None = None) -> Week:
     return await weekly(world.tpm, until - WEEK, until, [until - SECOND, until], timedelta(hours=3), live=now is None)
 
 
+@pytest.mark.nightly
 async def test_a_rollout_is_told_in_the_report_with_its_outcome(world: World) -> None:
     name, other = fresh("weekly"), fresh("waiting")
     asked = {**worked_case(name), "quotas": [team("research", 345, busy=310, pending_gpus=35)]}

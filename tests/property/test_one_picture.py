@@ -40,6 +40,7 @@ def unused_after(snapshot: Snapshot, quotas: dict[str, int], running: dict[str, 
     return scenes[-1].unused_gpus if scenes else Fraction(snapshot.healthy_gpus)
 
 
+@pytest.mark.nightly
 @pytest.mark.fuzzed
 @settings(deadline=None)
 @given(snapshot=snapshots(SMALL, blocks=False), data=st.data())

@@ -118,8 +118,7 @@ def tell_bringup(story: BringupStory) -> None:
 
     story.title("It is in the fleet: its first rollout")
     story.backstop("fleet", "show")
-    story.backstop("plan", CLUSTER)
-    story.backstop("launch", CLUSTER, "--yes", "--reason", "the first", show=False)
+    story.backstop("launch", CLUSTER, "--reason", "the first")
     story.backstop("approve", CLUSTER, "--plan", str(story.status()["plan_hash"]))
     story.until("monitored")
     assert sum(int(limit) for limit in lab.limits("training", "evals")) <= 32 * 17 // 20

@@ -545,7 +545,7 @@ def real() -> tuple[Series, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("horizon", [1, 4])
+@pytest.mark.parametrize("horizon", [pytest.param(1, marks=pytest.mark.nightly), 4])
 def test_on_real_history_health_keeps_its_word_with_less_than_any_fixed_buffer_that_does(
     real: tuple[Series, ...], horizon: int
 ) -> None:

@@ -281,6 +281,7 @@ def test_a_plan_whose_block_has_no_place_is_not_backed() -> None:
     assert (found.haircut, found.backed) == (0, False)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(snapshots(SMALL, blocks=False), policies())

@@ -128,6 +128,7 @@ def test_a_worker_that_is_killed_at_any_moment_of_its_start_leaves_no_second_run
     assert sorted(lines(folder / "ran")) == sorted(steps)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_two_workers_that_start_the_same_key_at_the_same_moment_start_it_once(folder: Path) -> None:
     program = script(folder, HELD)
