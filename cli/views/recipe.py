@@ -31,9 +31,9 @@ def recipe_parts(recipe: ClusterRecipe) -> list[RenderableType]:
     ]
     if recipe.checks:
         parts += [Text(), _checks(recipe)]
-    left = [step.name for step in recipe.provision if step.undo is None and not step.touch]
+    left = [step.name for step in recipe.provision if step.undo is None]
     if left:
-        parts.append(line(f"A cancel would leave standing what these steps made, and name it: {', '.join(left)}."))
+        parts.append(line(f"A cancel would leave standing what was done by these, and name it: {', '.join(left)}."))
     return [*parts, Text()]
 
 

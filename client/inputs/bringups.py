@@ -15,6 +15,7 @@ from client.inputs.documents import Handed, handed_in
 from client.inputs.sentences import Path, Problem, path_text
 from client.inputs.spreadsheet import TableKind, TableRow, read_table
 from client.inputs.tabled import POLICY, TabledDocument, are_tables, one_of_each, policy_of
+from models.base import gpus_text
 from models.bringup.entry import BringupEntry, BringupFile, policy_fault, unfilled_text
 from models.bringup.recipe import RecipeFile
 from models.cluster.policy import Policy
@@ -89,6 +90,16 @@ def _against(entry: BringupEntry, number: int, recipes: RecipeFile) -> list[Prob
     ]
     if fault := policy_fault(entry, Policy()):
         found.append(problem("policy", fault.removeprefix("policy: ")))
+    largest = max(island.total_gpus for island in entry.planned_islands)
+    found += [
+        problem(
+            "islands" if entry.islands else "nodes",
+            f"the largest island is ordered with {gpus_text(largest)}, and check {check.name} of recipe {recipe.name} "
+            f"wants a block of {check.contiguous} in one island: it could never be green",
+        )
+        for check in recipe.checks
+        if check.contiguous is not None and check.contiguous > largest
+    ]
     return found
 
 

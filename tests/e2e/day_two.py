@@ -215,7 +215,10 @@ def tell(day: Day) -> None:
     before = day.quotas()
     assert day.sql("SELECT count(*) FROM clusters") == [(40,)]
 
-    day.title("The spreadsheet is edited", "A quota where nothing is under way, one where a rollout is, a new cluster:")
+    day.title(
+        "The spreadsheet is edited",
+        "A quota where nothing is under way, one where a rollout is, one that goes, and a new cluster:",
+    )
     day.tell("```diff")
     day.edited("quotas.csv", "h100-30,research,160,120,4", "h100-30,research,176,120,4")
     day.edited("quotas.csv", "h100-02,research,160,120,4", "h100-02,research,170,120,4")
@@ -237,7 +240,10 @@ def tell(day: Day) -> None:
     day.backstop(f"fleet diff {' '.join(TABLES)}")
     assert day.quotas() == before
 
-    day.title("The import, while twelve rollouts are open", "What touches their quotas is refused; the rest goes in.")
+    day.title(
+        "The import, while twelve rollouts are open",
+        "What touches their quotas is refused, the rest goes in, and exit code 3 says so (--whole: nothing would go in).",
+    )
     day.backstop(f"fleet import {' '.join(TABLES)}", code=3)
     changed = {key: gpus for key, gpus in day.quotas().items() if before.get(key) != gpus}
     assert changed == {("h100-30", "research"): 176, ("h100-41", "research"): 160}
@@ -264,8 +270,8 @@ def tell(day: Day) -> None:
 
     day.title(
         "One digest a day",
-        "Research asked for digests. What began a notice period, and that two rollouts were undone, it was told at "
-        "once; what can wait came in one message at the hour of digests.",
+        "Research asked for digests (`notify: digest` of a team). What began a notice period, and that two rollouts "
+        "were undone, it was told at once; what can wait came in one message at the hour of digests.",
     )
 
 

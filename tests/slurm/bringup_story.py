@@ -10,6 +10,7 @@ import contextlib
 import json
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -112,7 +113,9 @@ def tell_bringup(story: BringupStory) -> None:
     assert (story.bringup()["check_ins"], story.bringup()["touches"]) == (1, 0)
 
     story.title("The fourth node comes: what is owed is granted by itself")
-    subprocess.run([str(EXAMPLE / "cluster.py"), "nodes", CLUSTER, str(story.site), "4"], check=True, timeout=120)
+    more = [str(EXAMPLE / "cluster.py"), "nodes", CLUSTER, str(story.site), "4"]
+    done = subprocess.run(more, check=True, timeout=120, capture_output=True, text=True)
+    story.shown(shlex.join(more), done.stdout)
     lab.until(lambda: lab.limits("training", "evals") == ["16", "8"], "what is owed is granted", PATIENCE)
     story.limits(("training", "gres/gpu=16"), ("evals", "gres/gpu=8"))
 
@@ -131,7 +134,9 @@ def tell_bringup(story: BringupStory) -> None:
     lab.until(lambda: lab.limits("training", "evals") == ["0", "0"], "no quota stands", PATIENCE)
     story.limits(("training", "gres/gpu=0"), ("evals", "gres/gpu=0"))
     assert lab.job(train)[0] == "RUNNING"
+    story.backstop("bringup", "status")
     lab.run("scancel", train)
+    story.shown(f"scancel {train}", "")
     story.until_bringup("retired")
     story.backstop("bringup", "status", CLUSTER)
     assert not (story.site / CLUSTER).exists()
@@ -156,8 +161,9 @@ HEAD = """\
 # A cluster brought up, as it went
 
 A real Slurm 22.05.8 on one machine: four nodes of eight GPUs in two islands, made by the recipe of
-examples/local-slurm. Written by the test that asserts each of these answers (tests/slurm/bringup_story.py;
-`make bringup-demo` plays it on any Debian machine).
+examples/local-slurm. Written by the test that plays it and asserts what stands after each command
+(tests/slurm/bringup_story.py; `make bringup-demo` plays it on any Debian machine). Times, durations, hashes and places
+in it are stand-ins.
 """
 
 

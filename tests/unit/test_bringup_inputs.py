@@ -121,6 +121,10 @@ def test_a_spreadsheet_and_a_file_say_the_same(tmp_path: Path) -> None:
             "new,slurm-on-bare-metal,capacity,4,$(id)",
             "line 2: bringups[0].values.subscription must be up to 200 letters, digits a",
         ),
+        (
+            "new,slurm-on-bare-metal,capacity,3,s",
+            "bringups[0].nodes: the largest island is ordered with 24 GPUs, and check block of recipe slurm-on",
+        ),
         ("new,slurm-on-bare-metal,capacity,4,", "{subscription} is filled by nothing: the entry of new needs"),
         ("new,slurm-on-bare-metal,,4,s", "line 2: owner is missing"),
         ("new,slurm-on-bare-metal,=A1,4,s", "line 2: owner is a formula, not a value: '=A1'"),
@@ -166,7 +170,7 @@ def test_a_check_says_what_is_done_in_which_order_and_what_the_worker_must_allow
     steps = [line.split()[0] for line in run.output.splitlines() if line.split()[2:3] in (["buildkite"], ["command"])]
     assert steps == ["bootstrap", "nodes"]
     assert "4 steps, 1 touch beside the entry" in run.output
-    assert "A cancel would leave standing what these steps made, and name it: nodes, services." in run.output
+    assert "A cancel would leave standing what was done by these, and name it: check-in, nodes, services." in run.output
     assert "1 cluster fits its recipe." in run.output
     document = json.loads(
         CliRunner().invoke(app, ["bringup", "recipe", "check", str(TEMPLATE), "--entry", entries, "--json"]).output
