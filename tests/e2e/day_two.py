@@ -242,7 +242,8 @@ def tell(day: Day) -> None:
 
     day.title(
         "The import, while twelve rollouts are open",
-        "What touches their quotas is refused, the rest goes in, and exit code 3 says so (--whole: nothing would go in).",
+        "What touches their quotas is refused, the rest goes in, and exit code 3 says so "
+        "(--whole: nothing would go in).",
     )
     day.backstop(f"fleet import {' '.join(TABLES)}", code=3)
     changed = {key: gpus for key, gpus in day.quotas().items() if before.get(key) != gpus}
