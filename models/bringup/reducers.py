@@ -445,7 +445,9 @@ def wound(b: Bringup, answer: WoundDown, now: datetime) -> Bringup:
     """After a look at a cluster that is being emptied."""
     if b.leaving is None or b.leaving.empty:
         return b
-    said = f"{gpus_text(answer.quota_gpus)} of quota stand, {count_text(answer.jobs, 'job')} run: {answer.said}"
+    stand = "stands" if answer.quota_gpus == 1 else "stand"
+    run = "runs" if answer.jobs == 1 else "run"
+    said = f"{gpus_text(answer.quota_gpus)} of quota {stand}, {count_text(answer.jobs, 'job')} {run}: {answer.said}"
     empty = answer.quota_gpus == 0 and answer.jobs == 0
     news = said != b.leaving.said
     since = now if news else b.leaving.since

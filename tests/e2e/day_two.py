@@ -107,7 +107,8 @@ class Day:
 
     @property
     def environment(self) -> dict[str, str]:
-        keep = {k: v for k, v in os.environ.items() if not k.startswith(("BACKSTOP", "TEMPORAL"))}
+        # Where LINES is given beside COLUMNS a dumb terminal is as wide as they say, else 80: a test may have set it.
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("BACKSTOP", "TEMPORAL", "LINES"))}
         return keep | {
             "BACKSTOP_HOME": str(self.home / "state"),
             "BACKSTOP_ACTOR": "tpm",

@@ -44,6 +44,7 @@ class BringupStory(Story):
         told = [line.replace(str(EXAMPLE), ELSEWHERE).replace(str(self.site), FOLDER) for line in lines]
         told = [line.replace(str(self.home), "/var/lib/backstop") for line in told]
         told = [line.replace(f"{AS_IT_IS}/", "") for line in told]
+        told = [re.sub(r"\bretire-lab-\d{14}\b", "retire-lab-1", line) for line in told]
         told = [re.sub(r"\b\d+[sm]\b", "2s", line) if _TIMED.match(line) else line for line in told]
         told = [re.sub(r"/runs/[0-9a-f]{32}/", "/runs/0123456789abcdef0123456789abcdef/", line) for line in told]
         told = [re.sub(r"\blocal-slurm \([0-9a-f]{16}\)", "local-slurm (0123456789abcdef)", line) for line in told]
@@ -135,8 +136,7 @@ def tell_bringup(story: BringupStory) -> None:
     story.limits(("training", "gres/gpu=0"), ("evals", "gres/gpu=0"))
     assert lab.job(train)[0] == "RUNNING"
     story.backstop("bringup", "status")
-    lab.run("scancel", train)
-    story.shown(f"scancel {train}", "")
+    story.slurm("scancel", "--name", "train")
     story.until_bringup("retired")
     story.backstop("bringup", "status", CLUSTER)
     assert not (story.site / CLUSTER).exists()
