@@ -404,6 +404,9 @@ def test_retiring_waits_until_no_quota_stands_and_no_job_runs() -> None:
     assert waiting_sentence(w.b, w.now) == (
         "its quotas go to nothing: 40 GPUs of quota stand, 2 jobs run: its rollout is buffered"
     )
+    w.left = w.left.but(quota_gpus=1, jobs=1)
+    w.wait("10m")
+    assert "1 GPU of quota stands, 1 job runs: its" in waiting_sentence(w.b, w.now)
     w.left = w.left.but(quota_gpus=0, jobs=0)
     w.wait("10m")
     assert w.stage is BringupStage.RETIRED
