@@ -385,8 +385,9 @@ class World:
 
     def notices(self, cluster: str) -> list[tuple[str, str]]:
         """(kind, audience) of every notice of a cluster, in order."""
-        lines = (self.home / "notices.jsonl").read_text().splitlines()
-        found = [json.loads(line)["notice"] for line in lines]
+        text = (self.home / "notices.jsonl").read_text()
+        whole = text[: text.rfind("\n") + 1]  # the last line may be under way
+        found = [json.loads(line)["notice"] for line in whole.splitlines()]
         return [(n["kind"], n["audience"]) for n in found if n["cluster"] == cluster]
 
 

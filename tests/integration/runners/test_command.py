@@ -5,6 +5,7 @@ How often a step ran is counted in a file to which it appends a line.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -40,7 +41,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "go").touch()
     for record in map(json.loads, (path.read_text() for path in tmp_path.glob("runs/*/record.json"))):
         for stat in run_directory.what_lives(record) if "session" in record else ():
-            os.kill(stat.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(stat.pid, signal.SIGKILL)
 
 
 def script(folder: Path, text: str, name: str = "step") -> str:
